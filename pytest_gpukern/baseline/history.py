@@ -1,9 +1,9 @@
-"""Holds the recorded sessions of a case with everything they were measured under, for explanations."""
+"""Holds the recorded sessions of a case: with all they were measured under, to explain, or as a history."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +55,65 @@ class Past:
     problem_version: int
     measured_point: JsonDict
     sessions: tuple[PastSession, ...]
+
+
+class RecordedMedian(NamedTuple):
+    """Holds one recorded time of a case, in nanoseconds.
+
+    Attributes:
+        recorded: when it was measured, as an ISO 8601 time; empty where that is not known.
+        epoch: index of its epoch, oldest first.
+        session: id of the process that measured; empty where it is not known.
+        device: UUID of the card; empty for a host, or where it is not known.
+        median_ns: median of its samples.
+        low_ns: lower bound of its 95 % interval within the session.
+        high_ns: upper bound.
+    """
+
+    recorded: str
+    epoch: int
+    session: str
+    device: str
+    median_ns: float
+    low_ns: float | None
+    high_ns: float | None
+
+
+class RecordedEpoch(NamedTuple):
+    """Says when an epoch was opened, as an ISO 8601 time, and why, where somebody said."""
+
+    opened: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class RecordedCase:
+    """Holds the times of all epochs of a case.
+
+    Attributes:
+        epochs: oldest first.
+        times: `scope/timer/cache` → recorded times, oldest first.
+    """
+
+    epochs: tuple[RecordedEpoch, ...]
+    times: dict[str, tuple[RecordedMedian, ...]]
+
+
+def recorded_case(baseline: Baseline, case_id: str) -> RecordedCase | None:
+    """Returns all recorded times of a case, or None if it has none."""
+    record = baseline.lookup(case_id)
+    if record is None:
+        return None
+    times: dict[str, list[RecordedMedian]] = {}
+    for number, epoch in enumerate(record.epochs):
+        for session in epoch.sessions:
+            device = baseline.fingerprints.get(session.fingerprint, {}).get("device_uuid")
+            source = (session.recorded, number, session.session or "", device or "")
+            for key, time in session.measurements.items():
+                median = RecordedMedian(*source, time.median_ns, time.low_ns, time.high_ns)
+                times.setdefault(key, []).append(median)
+    epochs = tuple(RecordedEpoch(epoch.opened, epoch.reason) for epoch in record.epochs)
+    return RecordedCase(epochs, {key: tuple(found) for key, found in times.items()})
 
 
 def past_of(baseline: Baseline, case_id: str, key: str | None = None) -> Past | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline import codec
-from pytest_gpukern.baseline.history import Past, past_of
+from pytest_gpukern.baseline.history import Past, RecordedCase, past_of, recorded_case
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.gate.spread import shared_spread
@@ -164,6 +164,11 @@ class Store:
         """Returns all that is known of the sessions that a measurement is judged by; see `past_of`."""
         own = self.baseline(case, model_key)
         return past_of(own, case.id, key) if own is not None else None
+
+    def all_times(self, case: CaseInfo, model_key: str) -> RecordedCase | None:
+        """Returns the times of all epochs of a case, or None if it has none."""
+        own = self.baseline(case, model_key)
+        return recorded_case(own, case.id) if own is not None else None
 
     def anchor_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
         """Returns the sessions of the first epoch of a case, unless that is the current one."""

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.report.forms import RunReport
-from pytest_gpukern.report.run_file import read_run_file
-from pytest_gpukern.report.terminal import render
+from pytest_gpukern.report.run import Run
+from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.report.terminal import whole
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
@@ -32,22 +32,25 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def _run(known: argparse.Namespace) -> int:
     try:
-        stored = read_run_file(known.file)
+        run = read_run(known.file)
     except FileError as error:
         exits.complain("show", error)
         return exits.UNREADABLE
-    results = [result for result in stored if known.text in result.case.id]
+    results = [result for result in run.results if known.text in result.case.id]
     if not results:
         others = (
-            f"no case with {known.text!r} in its id; it has {len(stored)} others: gpukern show without it "
-            "lists them"
+            f"no case with {known.text!r} in its id; it has {len(run.results)} others: gpukern show "
+            "without it lists them"
         )
-        exits.complain("show", f"{known.file} holds {others if stored else 'no results'}")
+        exits.complain("show", f"{known.file} holds {others if run.results else 'no results'}")
         return exits.BAD
     if known.json:
         exits.show_json([_without_samples(result) for result in results])
         return exits.FINE
-    exits.show(line.text for line in render(RunReport(results), width=exits.width(), verbose=True))
+    if known.text:
+        failures = {each.nodeid: run.failures[each.nodeid] for each in results if each.nodeid in run.failures}
+        run = Run(results, failures=failures, compared_with=run.compared_with)
+    exits.show(line.text for line in whole(run, width=exits.width(), verbose=True))
     return exits.FINE
 
 

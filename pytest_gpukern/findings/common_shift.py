@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping  # noqa: TC003 - a run file is read by the annotations of `Shift`
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.statistics import interval_rank, student_t
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpukern.baseline.history import Past
     from pytest_gpukern.values.result import Result

@@ -149,6 +149,7 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
         gates=gates,
         suspected=gates and verdict.kind is VerdictKind.SLOWER,
         false_alarm=_false_alarm(len(basis.opening or reference), threshold) if gates else 0.0,
+        threshold=threshold,
     )
     return of_host(verdict) if basis.fails_no_test else verdict
 
@@ -233,7 +234,13 @@ def judge_paired(
     change = change_of_pairs(pairs, jitter_ns=jitter_ns, shared=shared)
     verdict = _screened(change, threshold, confirming=len(pairs))
     suspected = verdict.kind is VerdictKind.SLOWER
-    return dataclasses.replace(verdict, suspected=suspected, false_alarm=FALSE_ALARMS_OF_PAIRS)
+    return dataclasses.replace(
+        verdict,
+        suspected=suspected,
+        false_alarm=FALSE_ALARMS_OF_PAIRS,
+        threshold=threshold,
+        pairs=tuple((base.summary.median_ns, head.summary.median_ns) for base, head in pairs),
+    )
 
 
 def confirm_paired(

@@ -16,7 +16,6 @@ from pytest_gpukern.findings.common_shift import (
 from pytest_gpukern.findings.explain import ClockChange, differences, sm_clock_change
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Line, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> list[Line]:
-    """Says what changed, whether outputs did, the common shift, and what changed beyond it.
+def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
+    """Says what changed, whether outputs did, the common shift, and what changed beyond it, a sentence each.
 
     Returns nothing where the machine is as it was recorded and there is no common shift.
     """
@@ -42,7 +41,7 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, width: int) -> li
     ]
     if shift is not None and common:
         texts.append(f"beyond it: {_residual(compared, shift)}")
-    return [line for text in texts for line in wrapped(text, width)]
+    return texts
 
 
 def changes_since(compared: Sequence[Compared]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.package import FOLDER
-from pytest_gpukern.values.options import OPTIONS, values_of
+from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
 from pytest_gpukern.values.result import VerdictKind
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _MOST_ACCEPTED = 10
 def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
     """Says what was written, how to record and accept, what was not recorded and why, and what is stale."""
     settings, results = report.settings, report.results
-    lines = [f"wrote {path}" for path in report.files]
+    lines: list[str] = []
     if settings.benchmark and settings.baseline == "compare":
         lines += _to_create(config, results)
         lines += _to_accept(report, config)
@@ -50,6 +50,8 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
         lines.append(
             f"{gone}: {some_of(report.stale)}; --gpukern-baseline=update --gpukern-prune removes them"
         )
+    if not settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
+        lines.append(try_the_simulator(config))
     return [f"gpukern: {line}" for line in lines]
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
+from pytest_gpukern.baseline.history import RecordedCase  # noqa: TC001 - read by annotation
+from pytest_gpukern.findings.common_shift import Shift  # noqa: TC001
 from pytest_gpukern.gpu.kernel_facts import readable
-from pytest_gpukern.package import __version__
+from pytest_gpukern.report.records import record_lines
+from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.result import JsonDict, Result
+from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.untrusted_json import (
     FileError,
     JsonError,
@@ -24,78 +28,53 @@ from pytest_gpukern.values.untrusted_json import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     import pytest
 
     from pytest_gpukern.report.forms import RunReport
 
-SCHEMA = 4
+SCHEMA = 5
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new.
 
 In 1 a scope had one measurement. Since 2 it may have a second by another timer, which is marked `beside`.
 Since 3 `sessions` has what further and confirming sessions of a test found, in the order in which they were
 measured: a reader of 2 would accept the session that raised a suspicion in the place of those that decided.
 Since 4 a kernel's launch stands beside its other values, no longer in a `shape` of its own.
+Since 5 there is all that a report tells: what failed and was skipped, what was recorded, what the run said. A
+reader of 4 would take a test that failed for one that passed.
 """
 
 _DAMAGED = "Write the run again with --gpukern-output, or read it with the release that wrote it"
 _UNWRITABLE = "Check permissions and free space, or choose another file with --gpukern-output"
 
 
-@dataclass(frozen=True)
-class RunFile:
-    """Holds what the file of a run does.
-
-    Attributes:
-        results: what the run reports, one a test.
-        sessions: what further and confirming sessions of these tests found, as measured one after the other;
-            their `role` says what for.
-        created: when the run ended.
-    """
-
-    results: tuple[Result, ...]
-    sessions: tuple[Result, ...]
-    created: datetime
-
-    def sessions_of(self, result: Result) -> list[Result]:
-        """Returns the sessions of one test besides the one that is reported."""
-        return [each for each in self.sessions if each.nodeid == result.nodeid]
-
-
-def write(report: RunReport, config: pytest.Config) -> Path | None:  # noqa: ARG001
+def write(report: RunReport, config: pytest.Config) -> Path | None:
     """Writes the file of a run where `--gpukern-output` names one."""
     path = report.settings.output
     if path is not None:
-        sessions = [session for found in report.sessions.values() for session in found]
-        write_run_file(path, report.results, sessions, created=datetime.now(UTC), version=__version__)
+        report = dataclasses.replace(report, files=(*report.files, path))
+        closing = (*report.closing, *record_lines(report, config))
+        write_run_file(path, dataclasses.replace(report, closing=closing))
     return path
 
 
-def write_run_file(
-    path: Path,
-    results: Iterable[Result],
-    sessions: Iterable[Result] = (),
-    *,
-    created: datetime,
-    version: str,
-) -> None:
-    """Writes all results of a run, whole or not at all; folders that are missing are made.
+def write_run_file(path: Path, run: Run) -> None:
+    """Writes a run, whole or not at all; folders that are missing are made.
 
     Raises:
         FileError: it cannot be written; an old file is as it was.
     """
     fingerprints: dict[str, JsonDict] = {}
-    entries = [_entry(result, fingerprints) for result in results]
-    further = [_entry(session, fingerprints) for session in sessions]
+    stored = {name: plain(getattr(run, name)) for name in _AS_THEY_ARE}
     data = {
         "schema": SCHEMA,
-        "gpukern": version,
-        "created": created.isoformat(timespec="seconds"),
+        "gpukern": run.version,
+        "created": run.created.isoformat(timespec="seconds"),
+        **stored,
         "fingerprints": fingerprints,
-        "results": entries,
-        "sessions": further,
+        "results": [_entry(result, fingerprints) for result in run.results],
+        "sessions": [_entry(each, fingerprints) for found in run.sessions.values() for each in found],
     }
     content = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     try:
@@ -122,12 +101,7 @@ def _identity(fingerprint: JsonDict) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def read_run_file(path: Path) -> list[Result]:
-    """Reads the results of a run, one a test, as `read_run` does."""
-    return list(read_run(path).results)
-
-
-def read_run(path: Path) -> RunFile:
+def read_run(path: Path) -> Run:
     """Reads a run, every field checked; numbers not finite are None.
 
     What an older release did not write has its default.
@@ -165,10 +139,26 @@ class _Stored:
     fingerprints: dict[str, dict[str, Any]]
     results: tuple[dict[str, Any], ...]
     sessions: tuple[dict[str, Any], ...] = ()
+    skips: tuple[tuple[str, str], ...] = ()
+    failures: dict[str, Failure] = field(default_factory=dict)
+    history: dict[str, RecordedCase] = field(default_factory=dict)
+    shift: Shift | None = None
+    since_record: tuple[str, ...] = ()
+    compared_with: str = "baseline"
+    heading: tuple[str, ...] = ()
+    closing: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     extra: JsonDict = field(default_factory=dict)
 
 
-def _run(data: Any, path: Path) -> RunFile:
+_AS_THEY_ARE = (
+    *("skips", "failures", "history", "shift", "since_record", "compared_with"),
+    *("heading", "closing", "problems"),
+)
+"""Fields of `Run` that a file has in their own form."""
+
+
+def _run(data: Any, path: Path) -> Run:
     if isinstance(data, dict) and "device_model" in data and "results" not in data:
         remedy = "gpukern baseline show and gpukern compare read it"
         raise FileError(path, "is a baseline, not the file of a run", remedy)
@@ -183,7 +173,12 @@ def _run(data: Any, path: Path) -> RunFile:
             _result(_from_3(entry) if version.schema < 4 else entry, stored.fingerprints, f"{name}[{i}]")
             for i, entry in enumerate(entries)
         )
-    return RunFile(found["results"], found["sessions"], _created(stored.created))
+    sessions: dict[str, tuple[Result, ...]] = {}
+    for each in found["sessions"]:
+        sessions[each.nodeid] = (*sessions.get(each.nodeid, ()), each)
+    as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
+    created = _created(stored.created)
+    return Run(found["results"], sessions, **as_they_are, created=created, version=version.gpukern)
 
 
 def _result(entry: JsonDict, fingerprints: JsonDict, where: str) -> Result:

@@ -8,15 +8,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.gate.judge import expected_false_alarms
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
-from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Column, Line, in_encoding, table, wrapped
 from pytest_gpukern.report.records import record_lines, some_of
 from pytest_gpukern.report.rows import MARKUP, rows_of, scope_times, shared_sizes, variant_label, verdict_of
-from pytest_gpukern.values.options import try_the_simulator
 from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 
@@ -25,8 +22,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpukern.report.forms import RunReport, Skip
+    from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.rows import Footnote, Row, Timing
+    from pytest_gpukern.report.run import Failure, Run, Skip
     from pytest_gpukern.values.result import Result
 
 _MOST_ROWS = 20
@@ -60,26 +58,30 @@ class _Problem:
 def write(report: RunReport, config: pytest.Config) -> None:
     """Writes what a run found, what was written, and the commands that record and accept."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    width = reporter._tw.fullwidth
-    lines = [Line(text) for text in report.heading]
-    lines += render(
+    wrote = [f"gpukern: wrote {path}" for path in report.files]
+    report = dataclasses.replace(report, closing=(*report.closing, *wrote, *record_lines(report, config)))
+    lines = whole(
         report,
-        width=width,
+        width=reporter._tw.fullwidth,
         verbose=config.get_verbosity() > 0,
         failures_shown=config.option.tbstyle not in ("no", "line"),
     )
-    lines += [Line(text) for text in (*report.closing, *record_lines(report, config))]
-    if not report.settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
-        lines.append(Line(f"gpukern: {try_the_simulator(config)}"))
-    lines += [Line(f"gpukern: {problem}", {"red": True}) for problem in report.problems]
     encoding = getattr(reporter._tw._file, "encoding", None) or "utf-8"
     for line in lines:
         reporter.write_line(in_encoding(printable_lines(line.text), encoding), **line.markup)
 
 
-def render(
-    report: RunReport, *, width: int, verbose: bool = False, failures_shown: bool = False
-) -> list[Line]:
+def whole(run: Run, *, width: int, verbose: bool = False, failures_shown: bool = False) -> list[Line]:
+    """Returns what `render` does, with the lines of the run above and below it."""
+    return [
+        *map(Line, run.heading),
+        *render(run, width=width, verbose=verbose, failures_shown=failures_shown),
+        *map(Line, run.closing),
+        *(Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems),
+    ]
+
+
+def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bool = False) -> list[Line]:
     """Returns what needs a reader, the tables of a small or `verbose` run, and the summary.
 
     Returns nothing for a run without results and skips. Why a test failed is not said again where
@@ -94,15 +96,18 @@ def render(
     if small or verbose:
         lines += _tables(problems, width, verbose=verbose)
     above = [] if small else _by_backend(rows, width)
-    below = head(report.compared, report.shift, width=width)
-    below += [line for text in false_alarms(report.results) for line in wrapped(text, width)]
+    below = [
+        line
+        for text in (*report.since_record, *false_alarms(report.results))
+        for line in wrapped(text, width)
+    ]
     below += [] if verbose else _quiet(rows, width)
     below.append(Line(totals(report), dict(_BOLD)))
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
     return [*lines, *above, *skip_lines(report.skips, width=width, room=room), *below]
 
 
-def _problems(report: RunReport, *, failures_shown: bool) -> list[_Problem]:
+def _problems(report: Run, *, failures_shown: bool) -> list[_Problem]:
     """Returns the problems in order of arrival."""
     members: dict[str, list[Result]] = {}
     for result in report.results:
@@ -113,26 +118,31 @@ def _problems(report: RunReport, *, failures_shown: bool) -> list[_Problem]:
         rows = [
             row
             for result in ordered
-            for row in rows_of(result, found, shared, failure=report.failed_by_themselves.get(result.nodeid))
+            for row in rows_of(result, found, shared, failure=_own_failure(result, report))
         ]
         if failures_shown:
-            rows = [_without_failure(row, report) for row in rows]
+            rows = [_without_failure(row, report.failures.get(row.result.nodeid)) for row in rows]
         problems.append(_Problem(name, ordered, rows))
     return problems
 
 
-def _without_failure(row: Row, report: RunReport) -> Row:
+def _own_failure(result: Result, report: Run) -> str | None:
+    """Returns why a test failed that not the gate failed, or None."""
+    failure = report.failures.get(result.nodeid)
+    return None if failure is None or failure.by_the_gate else failure.text
+
+
+def _without_failure(row: Row, failure: Failure | None) -> Row:
     """Returns the row without what the failure of its test said."""
-    result, settings, said = row.result, report.settings, list[str]()
-    if result.nodeid not in report.failed:
+    if failure is None:
         return row
-    if result.nodeid in report.failed_by_the_gate:
-        said = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
+    said = failure.text.split("\n") if failure.by_the_gate else []
 
     def was_said(footnote: Footnote) -> bool:
         if footnote.kind in ("INCORRECT", "FAILED"):
             return True
-        return any(line.startswith(f"{footnote.kind} (") or footnote.text in line for line in said)
+        text = printable_lines(footnote.text)
+        return any(line.startswith(f"{footnote.kind} (") or text in line for line in said)
 
     return dataclasses.replace(row, footnotes=tuple(each for each in row.footnotes if not was_said(each)))
 
@@ -242,14 +252,14 @@ def _tables(problems: Iterable[_Problem], width: int, *, verbose: bool) -> list[
     return lines
 
 
-def totals(report: RunReport) -> str:
+def totals(report: Run) -> str:
     """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
     gate, unchecked, simulated, passed. Verdicts are counted by scope.
     """
     counts = Counter(_standing(result, report) for result in report.results)
-    otherwise = len(report.failed) - counts["incorrect"] - counts["failed by the gate"]
+    otherwise = len(report.failures) - counts["incorrect"] - counts["failed by the gate"]
     counts["failed otherwise"] = max(0, otherwise)
     order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
     told = {name for name in order if counts[name]} | ({"passed"} if not counts["simulated"] else set())
@@ -432,13 +442,12 @@ def _footnotes(rows: list[Row], width: int) -> list[Line]:
     return lines
 
 
-def _standing(result: Result, report: RunReport) -> str:
+def _standing(result: Result, report: Run) -> str:
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
-    if result.nodeid in report.failed_by_themselves:
-        return "failed otherwise"
-    if result.nodeid in report.failed_by_the_gate:
-        return "failed by the gate"
+    failure = report.failures.get(result.nodeid)
+    if failure is not None:
+        return "failed by the gate" if failure.by_the_gate else "failed otherwise"
     if result.correctness is Correctness.UNCHECKED:
         return "unchecked"
     return "simulated" if result.simulated else "passed"

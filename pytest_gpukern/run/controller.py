@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
+    from pytest_gpukern.baseline.history import RecordedCase
     from pytest_gpukern.baseline.store import KnownCases, WriteReport
-    from pytest_gpukern.findings.common_shift import Compared, Shift
+    from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.progress import Progress
+    from pytest_gpukern.report.run import Failure
     from pytest_gpukern.values.result import JsonDict, Result
 
 T = TypeVar("T")
@@ -68,17 +70,16 @@ class Controller:
         self.groups: dict[str, str | None] = {}
         self.listed: dict[str, JsonDict] = {}
         self._was_incorrect: dict[str, str] = {}
-        self._failed: set[str] = set()
-        self._failed_by_themselves: dict[str, str] = {}
-        self._failed_by_the_gate: set[str] = set()
+        self._failures: dict[str, Failure] = {}
         self.problems: list[str] = []
         self.heading: list[str] = []
         self.closing: list[str] = []
         self.compared_with = "baseline"
         self._files: tuple[Path, ...] = ()
         self._baselines: WriteReport | None = None
-        self._compared: list[Compared] = []
+        self._history: dict[str, RecordedCase] = {}
         self._shift: Shift | None = None
+        self._since_record: list[str] = []
         self._extra: ExtraSessions | None = None
         self._short: dict[str, list[str]] = {}
         self._stale: list[str] = []
@@ -164,19 +165,16 @@ class Controller:
         if report.skipped:
             self.skips.append((carried["id"], _why_skipped(report)))
             return
+        self._failures.pop(report.nodeid, None)
+        # An `update` accepts what became slower, but not what the test itself found wrong.
         if report.failed:
-            self._failed.add(report.nodeid)
+            self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
         if carried["result"] is None:
             return
         result = Result.from_json(carried["result"])
         self._results.pop(report.nodeid, None)
         self._results[report.nodeid] = self._with_earlier_attempts(report.nodeid, result)
         self._sessions[report.nodeid] = [Result.from_json(each) for each in carried.get("sessions", ())]
-        self._failed_by_themselves.pop(report.nodeid, None)
-        self._failed_by_the_gate.discard(report.nodeid)
-        # An `update` accepts what became slower, but not what the test itself found wrong.
-        if report.failed:
-            self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
         self.groups[report.nodeid] = carried["group"]
 
     def _with_earlier_attempts(self, nodeid: str, result: Result) -> Result:
@@ -202,17 +200,21 @@ class Controller:
 
             self._results[report.nodeid] = ObservedTest.from_json(observed).added_to(result)
         if report.failed:
-            self._failed.add(report.nodeid)
             self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
 
     def _note_failure(self, report: pytest.TestReport, *, by_the_gate: bool) -> None:
-        """Notes a failure's first line, or that the gate caused it."""
-        if by_the_gate:
-            self._failed_by_the_gate.add(report.nodeid)
-        else:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            text = crash.message if crash is not None else report.longreprtext
-            self._failed_by_themselves[report.nodeid] = text.strip().partition("\n")[0]
+        """Notes what the gate said, or the first line of another failure, which counts before the gate's."""
+        from pytest_gpukern.report.run import Failure
+
+        if self._failed_by_itself(report.nodeid):
+            return
+        crash = getattr(report.longrepr, "reprcrash", None)
+        text = (crash.message if crash is not None else report.longreprtext).strip()
+        text = text if by_the_gate else text.partition("\n")[0]
+        self._failures[report.nodeid] = Failure(text, by_the_gate)
+
+    def _failed_by_itself(self, nodeid: str) -> bool:
+        return nodeid in self._failures and not self._failures[nodeid].by_the_gate
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
@@ -269,13 +271,12 @@ class Controller:
             settings=settings_of(self._config),
             sessions={nodeid: self._sessions[nodeid] for nodeid in self._results},
             skips=self.skips,
-            failed=frozenset(self._failed),
-            failed_by_themselves=self._failed_by_themselves,
-            failed_by_the_gate=frozenset(self._failed_by_the_gate),
+            failures=self._failures,
+            history=self._history,
+            shift=self._shift,
+            since_record=self._since_record,
             groups=self.groups,
             listed=self.listed,
-            compared=self._compared,
-            shift=self._shift,
             compared_with=self.compared_with,
             heading=self.heading,
             closing=self.closing,
@@ -287,23 +288,29 @@ class Controller:
         )
 
     def _compare_all(self) -> None:
-        """Looks for a shift common to all compared results, before anything is written."""
+        """Looks up what is recorded, and for a shift common to all results, before anything is written."""
         settings, environment = settings_of(self._config), environment_of(self._config)
         if not settings.benchmark or settings.baseline == "off":
             return
         from pytest_gpukern.findings.common_shift import Compared, shift_among
+        from pytest_gpukern.report.head import head
         from pytest_gpukern.values.untrusted_json import FileError
 
+        compared = []
         for result in self.results:
             judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
             try:
                 past = environment.records.past(result.case, judged) if judged is not None else None
+                recorded = environment.records.all_times(result.case)
             except FileError as error:
                 self.problems.append(str(error))
                 return
+            if recorded is not None:
+                self._history[result.case.id] = recorded
             if past is not None:
-                self._compared.append(Compared(result, past))
-        self._shift = shift_among(self._compared)
+                compared.append(Compared(result, past))
+        self._shift = shift_among(compared)
+        self._since_record = head(compared, self._shift)
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
@@ -331,7 +338,7 @@ class Controller:
         nodeids = [
             nodeid
             for nodeid, result in self._results.items()
-            if nodeid not in self._failed_by_themselves
+            if not self._failed_by_itself(nodeid)
             and not self._is_other_code(result)
             and environment.records.store.would_write(result, model_key=self._model_key(result))
         ]
@@ -362,7 +369,7 @@ class Controller:
 
         store, model_key = environment_of(self._config).records.store, self._model_key(result)
         asked = settings_of(self._config).sessions
-        by_itself = nodeid in self._failed_by_themselves
+        by_itself = self._failed_by_itself(nodeid)
         if by_itself or not store.would_write(result, model_key=model_key):
             store.add(result, model_key=model_key, test_failed=by_itself)  # it says why
             return

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpukern.backends.backend import Backend
-    from pytest_gpukern.baseline.history import Past
+    from pytest_gpukern.baseline.history import Past, RecordedCase
     from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.gate.spread import SharedSpread
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
@@ -187,6 +187,10 @@ class Records:
     def past(self, case: CaseInfo, key: str | None = None) -> Past | None:
         """Returns all that is known of those sessions; without a `key`, of the case's newest epoch."""
         return self.store.past(case, self._gpu.model_key(on_gpu=case.on_gpu), key)
+
+    def all_times(self, case: CaseInfo) -> RecordedCase | None:
+        """Returns the times of all epochs of a case, or None if it has none."""
+        return self.store.all_times(case, self._gpu.model_key(on_gpu=case.on_gpu))
 
     def anchor(self, case: CaseInfo, key: str, *, on_gpu: bool) -> tuple[SessionTime, ...]:
         """Returns the sessions of the case's first epoch, unless that one already judges it."""

@@ -232,6 +232,8 @@ class Verdict:
         because: what else changed since the record, in words.
         unchanged: what did not though it might have, which is no cause, in words.
         false_alarm: the chance that unchanged code is confirmed SLOWER; 0 where it cannot fail its test.
+        threshold: smallest change that counts, 0.02 for 2 %; None where nothing was compared.
+        pairs: of two revisions, the medians in nanoseconds of (base, head) in neighbouring sessions.
     """
 
     kind: VerdictKind
@@ -247,6 +249,8 @@ class Verdict:
     because: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     false_alarm: float = 0.0
+    threshold: float | None = None
+    pairs: tuple[tuple[float, float], ...] = ()
 
     @property
     def explained(self) -> str:

@@ -130,9 +130,9 @@ class ShapeError(ValueError):
 def built(value: object, kind: Any, *, null_floats: bool = True) -> Any:
     """Returns plain JSON as a value of `kind`, with every field checked.
 
-    The model is the schema: dataclasses and msgspec's Structs, enums, str, int, float, bool, dict, tuple,
-    unions with None, and `Annotated` with a `msgspec.Meta`. Fields with a default may be missing. Unknown
-    fields go into the field `extra`; if there is none, we refuse them.
+    The model is the schema: dataclasses, msgspec's Structs, named tuples (a list in a file), enums, str, int,
+    float, bool, dict, tuple, unions with None, and `Annotated` with a `msgspec.Meta`. Fields with a default
+    may be missing. Unknown fields go into the field `extra`; if there is none, we refuse them.
 
     Args:
         value: a value as read from JSON.
@@ -174,6 +174,8 @@ def _reader(kind: Any, null_floats: bool) -> _Reader:
         return _of_list(_reader(arguments[0], null_floats), size)
     if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
         return _of_fields(kind, null_floats)
+    if hasattr(kind, "_fields"):
+        return _of_named_tuple(kind, null_floats)
     if isinstance(kind, enum.EnumMeta):
         return _of_enum(kind)
     return _of_scalar(kind, nullable=kind is float and null_floats)
@@ -253,6 +255,24 @@ def _of_list(item_of: _Reader, size: int | None) -> _Reader:
             except ShapeError as error:
                 raise error.inside(f"[{index}]") from None
         return tuple(found)
+
+    return read
+
+
+def _of_named_tuple(kind: Any, null_floats: bool) -> _Reader:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    readers = [_reader(hints[field], null_floats) for field in kind._fields]
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise unexpected(f"a list of {len(readers)}", value)
+        found = []
+        for index, (item_of, item) in enumerate(zip(readers, value, strict=True)):
+            try:
+                found.append(item_of(item))
+            except ShapeError as error:
+                raise error.inside(f"[{index}]") from None
+        return kind(*found)
 
     return read
 

@@ -85,9 +85,9 @@ def test_double(gpu_benchmark, n):
         "--gpu-benchmark", "-n2", "--gpukern-baseline=create", "--gpukern-output=run.json", *plugin_option
     )
     result.assert_outcomes(passed=4)
-    from pytest_gpukern.report.run_file import read_run_file
+    from pytest_gpukern.report.run_file import read_run
 
-    found = read_run_file(pytester.path / "run.json")
+    found = read_run(pytester.path / "run.json").results
     assert sorted(result.case.id.rpartition("[")[2] for result in found) == sorted(
         f"{n}]" for n in (1 << 16, 1 << 18, 1 << 20, 1 << 22)
     )

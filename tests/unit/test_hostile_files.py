@@ -15,22 +15,21 @@ from mutations import Mutations
 
 from pytest_gpukern.baseline.codec import load, parse
 from pytest_gpukern.baseline.codec import render as render_baseline
-from pytest_gpukern.baseline.history import past_of
+from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, RecordedMedian, past_of
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.findings.common_shift import Compared, shift_among
+from pytest_gpukern.findings.common_shift import CanaryChange, Compared, Shift, shift_among
 from pytest_gpukern.findings.findings import explained
 from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.processes.child_sessions import ChildRun, Heard
-from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.head import head
-from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
-from pytest_gpukern.report.terminal import render
+from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run_file import read_run, write_run_file
+from pytest_gpukern.report.terminal import render, whole
 from pytest_gpukern.selftest.recording import GateRecording, TimerRecording, read_recording
 from pytest_gpukern.values.result import CaseInfo, Correctness, SessionRole
-from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -108,8 +107,8 @@ def use_baseline(baseline, path):
         )
         found = explained(found, lambda case, key: past_of(baseline, case.id, key))
         compared.append(Compared(found, past_of(baseline, name)))
-        render(RunReport([found]), width=100, verbose=True)
-    head(compared, shift_among(compared), width=100)
+        render(Run([found]), width=100, verbose=True)
+    head(compared, shift_among(compared))
 
 
 @contextlib.contextmanager
@@ -197,7 +196,7 @@ def test_a_damaged_baseline_of_full_size_loads_or_is_one_clear_error(tmp_path):
 
 
 CREATED = datetime(2026, 11, 5, tzinfo=UTC)
-RUN = [
+RESULTS = [
     result(
         "cupy.exp",
         measured(
@@ -229,13 +228,35 @@ RUN = [
 
 
 SESSIONS = [
-    dataclasses.replace(RUN[0], session=f"f{number}", role=role, verdicts={})
+    dataclasses.replace(RESULTS[0], session=f"f{number}", role=role, verdicts={})
     for number, role in enumerate((SessionRole.CONFIRMING, SessionRole.FURTHER))
 ]
+RUN = Run(
+    RESULTS,
+    {RESULTS[0].nodeid: SESSIONS},
+    skips=[("copy/pycuda.copy", "library missing: pycuda")],
+    failures={RESULTS[-1].nodeid: Failure("3 elements are wrong"), "test_x": Failure("SLOWER", True)},
+    history={
+        RESULTS[0].case.id: RecordedCase(
+            (RecordedEpoch("2026-11-01T00:00:00+00:00", "first"),),
+            {
+                "kernel/cupti/cold": (
+                    RecordedMedian("2026-11-01T00:00:00+00:00", 0, "a", "b", 5e4, 4e4, None),
+                )
+            },
+        )
+    },
+    shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
+    since_record=["since the record: driver 580 → 590"],
+    heading=["gpukern: above"],
+    closing=["gpukern: below"],
+    problems=["a problem"],
+    created=CREATED,
+)
 
 
 def run_file(path):
-    write_run_file(path, RUN, SESSIONS, created=CREATED, version="0.1.0")
+    write_run_file(path, RUN)
     return path.read_bytes()
 
 
@@ -253,12 +274,11 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
                 fails_clearly(problem, path)
                 continue
             loaded += 1
-            results, again = list(run.results), tmp_path / "again.json"
-            write_run_file(again, results, run.sessions, created=CREATED, version="0.1.0")
-            assert read_run(again) == dataclasses.replace(run, created=CREATED)
-            settings = Settings(gate_on=("time", "resources", "accuracy"), strict=True)
-            render(RunReport(results, settings), width=40)
-            if not results:
+            again = tmp_path / "again.json"
+            write_run_file(again, run)
+            assert read_run(again) == run
+            whole(run, width=40, failures_shown=True)
+            if not run.results:
                 continue
             form = ["--json"] if number % 2 else []
             if number % 4 < 2:
@@ -287,7 +307,7 @@ def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(
     file = tmp_path / "lines"
     told = [
         {"kind": "start", "nodeid": "test_a"},
-        {"kind": "test", "nodeid": "a", "outcome": "passed", "text": "", "result": RUN[0].to_json()},
+        {"kind": "test", "nodeid": "a", "outcome": "passed", "text": "", "result": RESULTS[0].to_json()},
         {"kind": "modules", "modules": [["m", "m.py", "beef"]]},
         {"kind": "uncollected", "nodeid": "b", "text": "no"},
         {"kind": "listed", "nodeid": "a", "listed": {"name": "a"}},
@@ -347,7 +367,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("content", NASTY, ids=range(len(NASTY)))
-@pytest.mark.parametrize("read", [load, read_run_file, read_timer_recording, read_gate_recording])
+@pytest.mark.parametrize("read", [load, read_run, read_timer_recording, read_gate_recording])
 def test_what_is_no_file_of_ours_is_one_clear_error(tmp_path, content, read):
     path = tmp_path / "\x1b[2J.json"
     path.write_bytes(content)
@@ -378,14 +398,16 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
     here.mkdir()
     (tmp_path / "test_it.py").write_text("")
     monkeypatch.chdir(here)
-    fingerprint = {**RUN[0].fingerprint, "device_name": name, "device_model_key": name, "cpu_model": name}
-    case = dataclasses.replace(RUN[0].case, id=name, baseline_dir=name, baseline_name=name, problem=name)
+    fingerprint = {**RESULTS[0].fingerprint, "device_name": name, "device_model_key": name, "cpu_model": name}
+    case = dataclasses.replace(RESULTS[0].case, id=name, baseline_dir=name, baseline_name=name, problem=name)
     nodeids = (f"{name}::test_it", f"{name}/test_it.py::test_it", f"../test_it.py::{name}")
     forged = [
-        dataclasses.replace(RUN[0], nodeid=nodeid, case=case, fingerprint=fingerprint, session=name)
+        dataclasses.replace(RESULTS[0], nodeid=nodeid, case=case, fingerprint=fingerprint, session=name)
         for nodeid in nodeids
     ]
-    write_run_file(tmp_path / "run.json", forged, created=CREATED, version=name)
+    skips, failures = [(name, name)], {name: Failure(name)}
+    forged_run = Run(forged, skips=skips, failures=failures, closing=[name], version=name)
+    write_run_file(tmp_path / "run.json", forged_run)
     before = set(tmp_path.rglob("*"))
     for into in (None, here / "into"):
         folder = [] if into is None else ["--into", into]

@@ -42,7 +42,8 @@ def test_a_new_form_is_a_module_with_write_and_a_row(html):
 
 def test_the_module_of_a_form_that_does_not_apply_is_not_loaded():
     forms = {"html": Form("no_such_module", lambda run: bool(run.results))}
-    assert write_forms(RunReport(), None, forms=forms) == RunReport()
+    report = RunReport()
+    assert write_forms(report, None, forms=forms) == report
 
 
 def test_the_summary_is_made_after_all_other_forms(html):

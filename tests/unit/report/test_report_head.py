@@ -17,8 +17,8 @@ def compared(ratio=1.0, label="numba.saxpy", *, recorded=None, kind="SAME", **ch
     return Compared(now(ratio, kind, label=label, **changes), recorded)
 
 
-def lines(*entries, width=400):
-    return [line.text for line in head(entries, shift_among(entries), width=width)]
+def lines(*entries):
+    return head(entries, shift_among(entries))
 
 
 def test_an_unchanged_machine_without_a_shift_has_no_head():

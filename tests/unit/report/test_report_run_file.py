@@ -9,17 +9,21 @@ from datetime import UTC, datetime
 import pytest
 from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, error, measured, result, verdict
 
+from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, RecordedMedian
+from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gpu.fingerprint import Fingerprint
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
-from pytest_gpukern.report.run_file import read_run, read_run_file, write_run_file
+from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run_file import read_run, write_run_file
 from pytest_gpukern.values.result import KernelFacts, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 
+KEY = "kernel/event/cold"
 CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 
 
 def write(path, *results):
-    write_run_file(path, results, created=CREATED, version="0.1.0")
+    write_run_file(path, Run(results, created=CREATED, version="0.1.0"))
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -38,7 +42,7 @@ def test_results_come_back_as_they_were(tmp_path):
         result("test_plain", point={}, fingerprint={"device_name": None}),
     ]
     write(tmp_path / "run.json", *results)
-    assert read_run_file(tmp_path / "run.json") == results
+    assert [*read_run(tmp_path / "run.json").results] == results
 
 
 def test_what_the_device_did_comes_back_too(tmp_path):
@@ -62,7 +66,7 @@ def test_what_the_device_did_comes_back_too(tmp_path):
         ceilings=CEILINGS,
     )
     write(tmp_path / "run.json", both)
-    assert read_run_file(tmp_path / "run.json") == [both]
+    assert read_run(tmp_path / "run.json").results == (both,)
 
 
 def test_other_sessions_of_a_test_come_back_apart_from_what_the_run_reports(tmp_path):
@@ -72,11 +76,45 @@ def test_other_sessions_of_a_test_come_back_apart_from_what_the_run_reports(tmp_
         dataclasses.replace(second, session="0000000b", role=SessionRole.FURTHER),
     ]
     path = tmp_path / "run.json"
-    write_run_file(path, [first, second], sessions, created=CREATED, version="0.1.0")
+    write_run_file(path, Run([first, second], {each.nodeid: [each] for each in sessions}))
     found = read_run(path)
-    assert (list(found.results), list(found.sessions)) == ([first, second], sessions)
-    assert [found.sessions_of(each) for each in found.results] == [[sessions[0]], [sessions[1]]]
-    assert read_run_file(path) == [first, second]
+    assert found.results == (first, second)
+    assert [found.sessions_of(each) for each in found.results] == [(sessions[0],), (sessions[1],)]
+
+
+def test_all_that_a_report_tells_comes_back(tmp_path):
+    slower = result("cupy.exp", measured(), verdicts=[verdict("SLOWER", 1.05)])
+    slower.verdicts[KEY] = dataclasses.replace(
+        slower.verdicts[KEY], threshold=0.02, pairs=((5e4, 5.2e4), (5e4, 5.3e4))
+    )
+    recorded = RecordedMedian("2026-11-01T00:00:00+00:00", 0, "0000000a", "GPU-1", 5e4, 4.9e4, None)
+    epochs = (RecordedEpoch(recorded.recorded, "another algorithm"), RecordedEpoch("2026-11-02", None))
+    run = Run(
+        (slower,),
+        skips=(("copy/pycuda.copy", "library missing: pycuda"),),
+        failures={slower.nodeid: Failure("SLOWER (kernel): …\nmore", by_the_gate=True), "b": Failure("x")},
+        history={slower.case.id: RecordedCase(epochs, {KEY: (recorded,)})},
+        shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
+        since_record=("since the record: driver 580 → 590",),
+        compared_with="against beef",
+        heading=("gpukern: above",),
+        closing=("gpukern: below",),
+        problems=("a problem",),
+        created=CREATED,
+        version="0.1.0",
+    )
+    write_run_file(tmp_path / "run.json", run)
+    assert read_run(tmp_path / "run.json") == run
+
+
+def test_a_file_of_schema_4_says_nothing_of_what_failed_and_was_skipped(tmp_path):
+    def older(data):
+        data["schema"] = 4
+        for name in ("skips", "failures", "history", "shift", "since_record", "heading", "closing"):
+            del data[name]
+
+    found = read_run(edited(tmp_path / "run.json", older))
+    assert found == Run(found.results, created=CREATED, version="0.1.0")
 
 
 def test_a_file_of_schema_2_has_no_other_sessions(tmp_path):
@@ -86,7 +124,7 @@ def test_a_file_of_schema_2_has_no_other_sessions(tmp_path):
         del data["results"][0]["role"]
 
     found = read_run(edited(tmp_path / "run.json", older))
-    assert (len(found.results), found.sessions) == (1, ())
+    assert (len(found.results), found.sessions) == (1, {})
     assert found.results[0].role is SessionRole.MEASURED
 
 
@@ -111,7 +149,7 @@ def test_a_kernel_of_schema_3_is_read_with_its_launch_beside_the_rest(tmp_path):
         of(data)["kernels"] = [{**kernel, "occupancy": 0.75, "machine_code_sha256": "beef"}]
         of(data)["measurements"][0]["work"] = [work, copy]
 
-    (found,) = read_run_file(edited(tmp_path / "run.json", older))
+    (found,) = read_run(edited(tmp_path / "run.json", older)).results
     seen = KernelFacts("add(float*)", 40, 128, 3072, grid=(63, 2, 1), block=(256, 1, 1), symbol="_Z3addPf")
     assert found.kernels == (dataclasses.replace(seen, occupancy=0.75, machine_code_sha256="beef"),)
     assert [each.kernel for each in found.measurements[0].work] == [seen, None]
@@ -119,7 +157,7 @@ def test_a_kernel_of_schema_3_is_read_with_its_launch_beside_the_rest(tmp_path):
 
 def test_the_file_says_what_it_is_and_stores_a_fingerprint_once(tmp_path):
     data = write(tmp_path / "run.json", result("cupy.a"), result("cupy.b"))
-    assert (data["schema"], data["gpukern"], data["created"]) == (4, "0.1.0", "2026-11-05T12:30:00+00:00")
+    assert (data["schema"], data["gpukern"], data["created"]) == (5, "0.1.0", "2026-11-05T12:30:00+00:00")
     assert list(data["fingerprints"].values()) == [FINGERPRINT]
     assert {entry["fingerprint"] for entry in data["results"]} == set(data["fingerprints"])
 
@@ -136,7 +174,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     text = json.dumps(write(tmp_path / "run.json", infinite))
     assert "Infinity" not in text
     assert "NaN" not in text
-    assert read_run_file(tmp_path / "run.json")[0].measurements[0].summary.median_ns is None
+    assert read_run(tmp_path / "run.json").results[0].measurements[0].summary.median_ns is None
 
 
 def test_missing_folders_are_made_and_nothing_else_is_left_behind(tmp_path):
@@ -152,7 +190,7 @@ def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
     with pytest.raises(FileError, match="--gpukern-output") as caught:
         write(path, result("cupy.new"))
     assert caught.value.path == path
-    assert read_run_file(path)[0].case.variant == "old"
+    assert read_run(path).results[0].case.variant == "old"
 
 
 @pytest.mark.parametrize(
@@ -167,15 +205,15 @@ def test_a_file_that_is_no_object_is_refused(tmp_path, content, problem):
     path = tmp_path / "run.json"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(FileError, match=problem) as caught:
-        read_run_file(path)
+        read_run(path)
     assert str(path) in str(caught.value)
     assert caught.value.remedy
 
 
 def test_a_newer_schema_is_refused_with_the_release_that_wrote_it(tmp_path):
-    path = edited(tmp_path / "run.json", lambda data: data.update(schema=5, gpukern="9.9"))
-    with pytest.raises(FileError, match=r"schema: is 5, written by 9\.9.*Upgrade pytest-gpukern"):
-        read_run_file(path)
+    path = edited(tmp_path / "run.json", lambda data: data.update(schema=6, gpukern="9.9"))
+    with pytest.raises(FileError, match=r"schema: is 6, written by 9\.9.*Upgrade pytest-gpukern"):
+        read_run(path)
 
 
 def of(data):
@@ -215,10 +253,11 @@ def work_with(**changes):
             lambda data: of(data)["measurements"][0].update(work=[work_with(block=[1, "x", 1])]),
             "results[0].measurements[0].work[0].kernel.block[1]",
         ),
+        (lambda data: data.update(history={"a": {"epochs": [["x"]], "times": {}}}), "history['a'].epochs[0]"),
     ],
 )
 def test_a_damaged_field_is_named(tmp_path, change, where):
     with pytest.raises(FileError) as caught:
-        read_run_file(edited(tmp_path / "run.json", change))
+        read_run(edited(tmp_path / "run.json", change))
     assert caught.value.where == where
     assert f"{where}: " in str(caught.value)

@@ -12,22 +12,23 @@ from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, resu
 
 from pytest_gpukern.check.corner_cases import Corner, Corners
 from pytest_gpukern.findings.common_shift import Compared, shift_among
+from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.gpu.kernel_facts import kernel_facts, without_hash
 from pytest_gpukern.gpu.nvml import GpuProcess
 from pytest_gpukern.measure.device_clocks import Disturbance, Recovery, device_notes
 from pytest_gpukern.measure.statistics import summarize
-from pytest_gpukern.report.forms import RunReport
+from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Line
+from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.terminal import render, skip_lines, totals
 from pytest_gpukern.values.result import Correctness, Finding, OutputError, Result
-from pytest_gpukern.values.settings import Settings
 
 HOST = {"scope": "end_to_end", "timer": "host", "cache": "hot"}
 END = {"scope": "end_to_end", "timer": "host"}
 
 
 def lines_of(*results, width=160, verbose=True):
-    return render(RunReport(results), width=width, verbose=verbose)
+    return render(Run(results), width=width, verbose=verbose)
 
 
 def text_of(*results, width=160, verbose=True):
@@ -201,7 +202,7 @@ def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
         "cupy.exp", *measurements, correctness=Correctness.UNCHECKED, errors={}, simulated=simulated
     )
     assert "unchecked" in cells(row_with("cupy.exp", unchecked))
-    assert totals(RunReport([unchecked])).startswith("gpukern: 0 passed, 1 unchecked")
+    assert totals(Run([unchecked])).startswith("gpukern: 0 passed, 1 unchecked")
 
 
 def test_a_time_that_the_simulator_took_is_never_shown():
@@ -224,7 +225,7 @@ def test_an_incorrect_case_is_told_where_its_failure_is_not_shown_and_whole_with
     first = Line("INCORRECT vector_exp/cupy.exp/n=1000: y[3] is 7", {"red": True})
     assert lines_of(wrong, verbose=False)[0] == first
     assert lines_of(wrong)[:2] == [first, Line("  expected 8", {"red": True})]
-    failed = RunReport([wrong], failed=frozenset({wrong.nodeid}), failed_by_themselves={wrong.nodeid: "y"})
+    failed = Run([wrong], failures={wrong.nodeid: Failure("y")})
     text = "".join(line.text for line in render(failed, width=120, failures_shown=True))
     assert "y[3]" not in text
     assert "INCORRECT" in text
@@ -297,9 +298,8 @@ def test_an_undecided_time_is_counted_and_told_with_v():
 def test_a_reason_that_the_failure_above_told_is_not_repeated(kind):
     found = (Finding("resources", "registers 32 → 96"), Finding("accuracy", "y: error 1 → 9 ULP"))
     case = result("cupy.exp", measured(), verdicts=[verdict(kind, 1.1, "the moon is full")], findings=found)
-    failed = frozenset({case.nodeid})
-    settings = Settings(gate_on=("time", "accuracy"))
-    report = RunReport([case], settings, failed=failed, failed_by_the_gate=failed)
+    said = failures(case, strict=False, gate_on=("time", "accuracy"))
+    report = Run([case], failures={case.nodeid: Failure("\n".join(said), by_the_gate=True)})
     text = "\n".join(line.text for line in render(report, width=120, failures_shown=True))
     assert kind in text
     assert text.startswith("resources vector_exp/cupy.exp/n=1000: registers 32 → 96\n\n")
@@ -441,18 +441,20 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
         result("a.unchecked", measured(), correctness=Correctness.UNCHECKED),
     ]
     skips = [("x", "no GPU: none"), ("y", "no GPU: lost"), ("z", "library missing: cupy")]
-    gated = frozenset([results[2].nodeid])
-    report = RunReport(results, skips=skips, failed=gated | {"b", "c"}, failed_by_the_gate=gated)
+    others = {name: Failure("broke") for name in ("b", "c", results[3].nodeid)}
+    report = Run(
+        results, skips=skips, failures={results[2].nodeid: Failure("SLOWER", by_the_gate=True), **others}
+    )
     assert totals(report) == (
-        "gpukern: 2 passed, 1 incorrect, 1 failed by the gate, 1 failed otherwise, 1 simulated, 1 unchecked, "
+        "gpukern: 2 passed, 1 incorrect, 1 failed by the gate, 2 failed otherwise, 1 simulated, 1 unchecked, "
         "3 skipped (2 no GPU, 1 library missing) · baseline: 2 same, 1 slower, 1 new"
     )
 
 
 def test_the_report_ends_with_the_last_line_and_a_run_without_anything_has_none():
-    lines = render(RunReport([result()], skips=[("x", "no GPU")]), width=120)
+    lines = render(Run([result()], skips=[("x", "no GPU")]), width=120)
     assert lines[-1].text == "gpukern: 1 passed, 1 skipped (no GPU)"
-    assert render(RunReport(), width=120) == []
+    assert render(Run(), width=120) == []
 
 
 BACKENDS = ("numba", "cupy", "pycuda", "skcuda", "torch", "host")
@@ -491,7 +493,7 @@ SKIPS = [
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_green_run_of_600_cases_prints_at_most_60_lines_pytests_own_included(width):
-    lines = render(RunReport([*suites_on_a_gpu()], skips=SKIPS), width=width)
+    lines = render(Run([*suites_on_a_gpu()], skips=SKIPS), width=width)
     dots, pytests_own = -(-695 // 72), 3
     commands = 2  # how to record what is new, and what is faster
     assert len(lines) + dots + pytests_own + commands <= 60
@@ -499,7 +501,7 @@ def test_a_green_run_of_600_cases_prints_at_most_60_lines_pytests_own_included(w
 
 
 def test_the_summary_of_a_large_run_counts_cases_by_verdict_and_backend():
-    lines = [line.text for line in render(RunReport([*suites_on_a_gpu()], skips=SKIPS), width=120)]
+    lines = [line.text for line in render(Run([*suites_on_a_gpu()], skips=SKIPS), width=120)]
     table = [line.split() for line in lines[lines.index("") + 1 :][:5]]
     assert table == [
         ["numba", "cupy", "pycuda", "skcuda", "torch", "host"],
@@ -539,7 +541,7 @@ def test_after_an_upgrade_the_summary_has_at_most_twenty_lines(width):
         )
         for i in range(9)
     ]
-    report = RunReport(results, skips=SKIPS, compared=compared, shift=shift_among(compared))
+    report = Run(results, skips=SKIPS, since_record=head(compared, shift_among(compared)))
     lines = [line.text for line in render(report, width=width)]
     first = next(i for i, line in enumerate(lines) if line.split()[:2] == ["numba", "cupy"])
     summary, commands = lines[first:], 3
@@ -549,7 +551,7 @@ def test_after_an_upgrade_the_summary_has_at_most_twenty_lines(width):
 
 
 def test_with_v_a_large_run_has_its_tables():
-    lines = [line.text for line in render(RunReport([*suites_on_a_gpu()]), width=120, verbose=True)]
+    lines = [line.text for line in render(Run([*suites_on_a_gpu()]), width=120, verbose=True)]
     assert sum("a_variant_with_a_long_name" in line for line in lines) >= 600
     assert not any("-v" in line for line in lines)
 
@@ -574,7 +576,7 @@ def test_a_scope_is_one_row_with_the_other_timers_time_beside_it():
         *("cupy.exp", "n=1000", "48.60 µs", "0.25 %", "event 51.6 µs", "0.5 ULP", "SAME")
     ]
     assert table_of(both)[0].text == "vector_exp · kernel by cupti, cold L2"
-    assert totals(RunReport([both])) == "gpukern: 1 passed · baseline: 1 same"
+    assert totals(Run([both])) == "gpukern: 1 passed · baseline: 1 same"
 
 
 def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
@@ -584,7 +586,7 @@ def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
     assert cells(row)[2:5] == ["51.60 µs", "0.25 %", "cupti 48.6 µs"]
     assert cells(row)[-1] == "SLOWER +5.0 %"
     assert table_of(both)[0].text == "vector_exp · kernel by event, cold L2"
-    assert totals(RunReport([both])) == "gpukern: 1 passed · baseline: 1 slower"
+    assert totals(Run([both])) == "gpukern: 1 passed · baseline: 1 slower"
 
 
 def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
@@ -594,7 +596,7 @@ def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
     assert "48.60 µs" in row_with("cupy.exp  ", both).text
     assert row_with("cupy.exp  ", both).markup == {"red": True}
     assert "INVALID vector_exp/cupy.exp/n=1000 (kernel/cupti/cold): by event: ran elsewhere" in text_of(both)
-    assert "baseline: 1 invalid" in totals(RunReport([both]))
+    assert "baseline: 1 invalid" in totals(Run([both]))
 
 
 def test_speedup_compares_times_of_one_timer_where_there_are():

@@ -1,0 +1,72 @@
+"""Defines what a run found out: the value that every report is made of, and that the file of a run holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.package import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpukern.baseline.history import RecordedCase
+    from pytest_gpukern.findings.common_shift import Shift
+    from pytest_gpukern.values.result import Result
+
+Skip = tuple[str, str]
+"""Id of a case or a test that did not run, and why, in words."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Says why a test failed.
+
+    Attributes:
+        text: what the gate said, or else the first line of the failure.
+        by_the_gate: whether the gate failed it, and nothing before.
+    """
+
+    text: str
+    by_the_gate: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """Holds what a run found out.
+
+    Attributes:
+        results: one a test, in the order in which they arrived.
+        sessions: test → what its further and confirming sessions found, oldest first; their `role` says what
+            for.
+        skips: id and reason of each case or test that did not run.
+        failures: test → why it failed. Some of these tests have no result.
+        history: id of a case → the recorded sessions that it may be compared with.
+        shift: how the times of all compared results moved together; None where they are too few.
+        since_record: what else all cases have in common since the record, a sentence each.
+        compared_with: what verdicts are about, in words.
+        heading: lines above the tables.
+        closing: lines below them, with the commands that record and accept.
+        problems: what went wrong in the run as a whole.
+        created: when the run ended.
+        version: release of pytest-gpukern that made it.
+    """
+
+    results: Sequence[Result] = ()
+    sessions: Mapping[str, Sequence[Result]] = field(default_factory=dict)
+    skips: Sequence[Skip] = ()
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    history: Mapping[str, RecordedCase] = field(default_factory=dict)
+    shift: Shift | None = None
+    since_record: Sequence[str] = ()
+    compared_with: str = "baseline"
+    heading: Sequence[str] = ()
+    closing: Sequence[str] = ()
+    problems: Sequence[str] = ()
+    created: datetime = field(default_factory=lambda: datetime.now(UTC))
+    version: str = __version__
+
+    def sessions_of(self, result: Result) -> Sequence[Result]:
+        """Returns the sessions of one test besides the one that is reported."""
+        return self.sessions.get(result.nodeid, ())
