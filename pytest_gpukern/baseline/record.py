@@ -35,6 +35,9 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 DIGITS = 6
 """Significant digits of recorded times and errors: 1e-6 relative, far below any timer's repeatability."""
 
+DURATION_DIGITS = 3
+"""Significant digits of a test's duration, which says only how long a run will take."""
+
 LONGEST_NAME = 120
 """Characters. A longer name of a kernel loses its parameters and template arguments."""
 
@@ -203,6 +206,7 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True):
         kernels: what the case launches, where a timer saw it; each launch configuration once. As
             `correctness`, a file has them where they differ.
         session: key into `Baseline.sessions`; None in records of older releases.
+        duration_s: how long the whole test took, in seconds; None in records of older releases.
         extra: unknown fields.
     """
 
@@ -216,6 +220,7 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True):
     compile_ns: Number | None = None
     kernels: tuple[KernelFacts, ...] = INHERITED
     session: Text | None = None
+    duration_s: Number | None = None
     extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     def only(self, keys: AbstractSet[str]) -> RecordedSession:
@@ -308,6 +313,13 @@ class Record(Struct, frozen=True, omit_defaults=True):
     def anchor(self, key: str) -> Epoch | None:
         """Returns the oldest epoch that holds a measurement: it shows small steps that have added up."""
         return next((epoch for epoch in self.epochs if key in epoch.keys), None)
+
+    @property
+    def duration_s(self) -> float | None:
+        """Returns how long the test took in the newest session that knows it, in seconds, or None."""
+        sessions = [session for epoch in self.epochs for session in epoch.sessions]
+        known = [session for session in reversed(sessions) if session.duration_s is not None]
+        return max(known, key=lambda session: session.recorded).duration_s if known else None
 
     def opening(self, epoch: Epoch) -> Record:
         """Returns the record with a new current epoch.
@@ -410,9 +422,9 @@ class Baseline:
         return dataclasses.replace(self, fingerprints=fingerprints, sessions=sessions)
 
 
-def rounded(value: float) -> float:
-    """Rounds a number to be recorded to `DIGITS` significant digits."""
-    return float(f"{value:.{DIGITS}g}")
+def rounded(value: float, digits: int = DIGITS) -> float:
+    """Rounds a number to be recorded to so many significant digits."""
+    return float(f"{value:.{digits}g}")
 
 
 def _finite(value: float | None) -> float | None:

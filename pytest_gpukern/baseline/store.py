@@ -184,6 +184,12 @@ class Store:
             return None
         return record.epochs[-1].opened
 
+    def duration_s(self, case: CaseInfo, model_key: str) -> float | None:
+        """Returns the newest recorded duration of a case's test in seconds, or None."""
+        own = self.baseline(case, model_key)
+        record = own.lookup(case.id) if own is not None else None
+        return record.duration_s if record is not None else None
+
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
         """Returns the spread that a device model's cases share, by `scope/timer`, from all files read."""
         if model_key not in self._spreads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,57 @@ from pytest_gpukern.report.layout import shorten
 from pytest_gpukern.values.untrusted_json import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 EVERY_S = 30.0
 _LONG_S = 2.0
 """A shorter run shows no line."""
 _ERASE_BELOW = "\x1b[J"
+
+
+class TimeLeft:
+    """Estimates how long the rest of a run takes.
+
+    A test whose record says how long it took takes that long again, times a ratio: what such tests have taken
+    in this run to what their records say. Any other test takes the mean of those that have ended.
+
+    Args:
+        recorded_s: test → seconds that it took when it was recorded; empty without records.
+    """
+
+    def __init__(self, recorded_s: Mapping[str, float]) -> None:
+        self._to_come_s = dict(recorded_s)
+        self._known = len(recorded_s)
+        self._all_s = sum(recorded_s.values())
+        self._known_spent_s = self._measured_spent_s = self._measured_said_s = 0.0
+
+    def end(self, nodeid: str, spent_s: float, *, measured: bool) -> None:
+        """Notes that a test has ended, and whether it was measured: one that was skipped tells no ratio."""
+        said_s = self._to_come_s.pop(nodeid, None)
+        if said_s is None:
+            return
+        self._known_spent_s += spent_s
+        if measured:
+            self._measured_spent_s += spent_s
+            self._measured_said_s += said_s
+
+    def left_s(self, elapsed_s: float, finished: int, total: int, sessions: int = 1) -> float | None:
+        """Returns the seconds until all tests have ended in all sessions; None before the first has ended.
+
+        Args:
+            elapsed_s: seconds since the run began.
+            finished: number of tests that have ended.
+            total: number of all tests.
+            sessions: how often all of them run.
+        """
+        if not finished:
+            return None
+        ratio = self._measured_spent_s / self._measured_said_s if self._measured_said_s else 1.0
+        others, others_finished = total - self._known, finished - (self._known - len(self._to_come_s))
+        others_spent_s = elapsed_s - self._known_spent_s
+        mean_s = others_spent_s / others_finished if others_finished else elapsed_s / finished
+        in_this_s = ratio * sum(self._to_come_s.values()) + mean_s * (others - others_finished)
+        return in_this_s + (sessions - 1) * (ratio * self._all_s + mean_s * others)
 
 
 class Progress:
@@ -46,18 +92,23 @@ class Progress:
         self._started_s = self._last_s = clock()
         self._text = ""
 
-    def show(self, what: str, finished: int, total: int, *, share: float) -> None:
+    @property
+    def elapsed_s(self) -> float:
+        """Returns the seconds since the run began."""
+        return self._clock() - self._started_s
+
+    def show(self, what: str, finished: int, total: int, *, left_s: float | None) -> None:
         """Shows `gpukern: 37 of 98 · measuring exp/cupy.exp/n=1000 · 2 min 10 s, about 3 min 34 s left`.
 
         Args:
             what: the test and its phase.
             finished: number of tests that have ended.
             total: number of all tests.
-            share: part of the run that is over; the time left is by the pace so far.
+            left_s: seconds until the run ends, or None; what is no time is not shown.
         """
         now_s = self._clock()
         elapsed_s = now_s - self._started_s
-        left = f", about {units.duration(elapsed_s * (1 - share) / share)} left" if 0 < share < 1 else ""
+        left = f", about {units.duration(left_s)} left" if left_s and 0 < left_s < math.inf else ""
         before, after = f"gpukern: {finished} of {total} · ", f" · {units.duration(elapsed_s)}{left}"
         if self.in_place and elapsed_s >= _LONG_S:
             width = self._reporter._tw.fullwidth - 1  # a line that wraps could not be rewritten

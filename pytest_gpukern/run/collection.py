@@ -207,6 +207,18 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
             raise pytest.UsageError(str(error)) from error
 
 
+def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, float]:
+    """Returns how many seconds each test took when it was last recorded, of those whose record says so."""
+    environment, found = environment_of(config), {}
+    for item in items:
+        info = measured_case(config, item)
+        if info is not None and (environment.gpu.has_gpu or not info.on_gpu):
+            duration_s = environment.records.duration_s(info)
+            if duration_s is not None:
+                found[item.nodeid] = duration_s
+    return found
+
+
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     """Returns the case or plain test that an item would measure; None if it measures nothing."""
     from pytest_gpukern.run.call_subject import case_of_test

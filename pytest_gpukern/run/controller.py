@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.report.progress import Progress
+    from pytest_gpukern.report.progress import Progress, TimeLeft
     from pytest_gpukern.report.run import Failure
     from pytest_gpukern.values.result import JsonDict, Result
 
@@ -85,6 +85,9 @@ class Controller:
         self._stale: list[str] = []
         self._total = 0
         self._finished = 0
+        self._recorded_s: dict[str, float] = {}
+        self._spent_s: dict[str, float] = {}
+        self._time_left: TimeLeft | None = None
         self._progress: Progress | None = None
 
     @property
@@ -93,8 +96,15 @@ class Controller:
         return list(self._results.values())
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Notes how many tests there are."""
+        """Notes how many tests there are, and how long each took when it was recorded.
+
+        xdist's workers collect, not the controller, so there the time left is by the pace.
+        """
         self._total = len(session.items)
+        if measures(self._config):
+            from pytest_gpukern.run.collection import recorded_durations
+
+            self._recorded_s = recorded_durations(self._config, session.items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
@@ -129,7 +139,9 @@ class Controller:
         self.clear_progress()
         started = yield
         if self._progress is None and (self._results or measures(self._config)):
-            self._progress = self._new_progress()
+            from pytest_gpukern.report.progress import TimeLeft
+
+            self._progress, self._time_left = self._new_progress(), TimeLeft(self._recorded_s)
         if self._progress is not None and self._progress.in_place:
             verb = "measuring" if measures(self._config) else "checking"
             self._show_progress(f"{verb} {nodeid.partition('::')[2]}")
@@ -152,8 +164,14 @@ class Controller:
 
     def _take(self, report: pytest.TestReport) -> None:
         carried = getattr(report, "gpukern", None)
+        self._spent_s[report.nodeid] = self._spent_s.get(report.nodeid, 0.0) + report.duration
         if report.when == "teardown":
             self._finished += 1
+            spent_s = self._spent_s.pop(report.nodeid)
+            if self._time_left is not None:
+                result = self._results.get(report.nodeid)
+                measured = result is not None and bool(result.measurements)
+                self._time_left.end(report.nodeid, spent_s, measured=measured)
             if self._progress is not None and not self._progress.in_place and self._results:
                 self._show_progress(_state_of(next(reversed(self._results.values()))))
             self._take_teardown(report, carried or {})
@@ -348,7 +366,8 @@ class Controller:
 
         def show(number: int, finished: int, total: int) -> None:
             share = (number - 1 + finished / total) / settings.sessions
-            progress.show(f"session {number} of {settings.sessions}", finished, total, share=share)
+            left_s = progress.elapsed_s * (1 / share - 1)
+            progress.show(f"session {number} of {settings.sessions}", finished, total, left_s=left_s)
 
         try:
             return measure_extra_sessions(
@@ -435,9 +454,10 @@ class Controller:
 
     def _show_progress(self, what: str) -> None:
         assert self._progress is not None
+        assert self._time_left is not None
         sessions = settings_of(self._config).sessions if self._writes_baselines else 1
-        share = self._finished / (self._total * sessions) if self._total else 0.0
-        self._progress.show(what, self._finished, self._total, share=share)
+        left_s = self._time_left.left_s(self._progress.elapsed_s, self._finished, self._total, sessions)
+        self._progress.show(what, self._finished, self._total, left_s=left_s)
 
 
 def _state_of(result: Result) -> str:

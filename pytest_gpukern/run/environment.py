@@ -200,6 +200,10 @@ class Records:
         """Returns when the case's newest epoch was opened, if that lacks `key` and an older one judges."""
         return self.store.newer_epoch(case, self._gpu.model_key(on_gpu=case.on_gpu), key)
 
+    def duration_s(self, case: CaseInfo) -> float | None:
+        """Returns how long the case's test took when it was last recorded here, in seconds, or None."""
+        return self.store.duration_s(case, self._gpu.model_key(on_gpu=case.on_gpu))
+
     def shared_spread(self, key: str, *, on_gpu: bool) -> SharedSpread | None:
         """Returns the spread that recorded cases share under this scope and timer; None without records."""
         return self.store.shared_spread(self._gpu.model_key(on_gpu=on_gpu)).get(spread_key(key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,6 +38,7 @@ class MeasuredTest:
 
     Args:
         context: the test and its run.
+        begun_s: when its set-up began, by the monotonic clock.
         replaceable: whether another process takes over if this one has lost its CUDA context.
 
     Attributes:
@@ -49,9 +51,10 @@ class MeasuredTest:
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """
 
-    def __init__(self, context: SubjectContext, *, replaceable: bool = False) -> None:
+    def __init__(self, context: SubjectContext, *, begun_s: float, replaceable: bool = False) -> None:
         self.environment = context.environment
         self.context = context
+        self._begun_s = begun_s
         self._replaceable = replaceable
         self._is_ours = True
         self.found: Found | None = None
@@ -196,6 +199,7 @@ class MeasuredTest:
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
             self._fail_where_incorrect()
+        self.found.add_duration(time.monotonic() - self._begun_s)
         marker = self.context.marker
         settled = settle(
             self.found.result, self.environment, marker, expects_check=self._is_ours or bool(marker.outputs)

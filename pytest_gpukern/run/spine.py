@@ -125,6 +125,10 @@ class Found:
         """Adds how long the first call took, in nanoseconds, compiling and loading included."""
         self.result = dataclasses.replace(self.result, first_call_ns=time_ns)
 
+    def add_duration(self, duration_s: float) -> None:
+        """Adds how long the whole test took, in seconds."""
+        self.result = dataclasses.replace(self.result, duration_s=duration_s)
+
     def add_measurements(self, measurements: tuple[Measurement, ...]) -> None:
         """Adds what was measured."""
         self.result = dataclasses.replace(self.result, measurements=measurements)

@@ -33,6 +33,8 @@ SETTINGS = pytest.StashKey["Settings"]()
 SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
 MEASURED = pytest.StashKey["MeasuredTest"]()
+BEGUN_S = pytest.StashKey[float]()
+"""When the set-up of an attempt at a test began, by the monotonic clock."""
 TAKEN_OVER = pytest.StashKey[Any]()
 """Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
 KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
@@ -234,7 +236,9 @@ def new_test(item: pytest.Item, environment: Environment) -> MeasuredTest:
     from pytest_gpukern.run.spine import SubjectContext
 
     context = SubjectContext(environment, marker_of(item), item.nodeid, item.path)
-    test = item.stash[MEASURED] = MeasuredTest(context, replaceable=is_replaceable(item.config))
+    test = item.stash[MEASURED] = MeasuredTest(
+        context, begun_s=item.stash[BEGUN_S], replaceable=is_replaceable(item.config)
+    )
     return test
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpukern.run.stash import (
+    BEGUN_S,
     CONTEXT,
     ENVIRONMENT,
     LOST,
@@ -79,7 +81,8 @@ def simulator_lacks(error: BaseException) -> str | None:
 
 
 def forget(item: pytest.Item) -> None:
-    """Drops what an earlier attempt at the item found, when a plugin reruns failures."""
+    """Drops what an earlier attempt at the item found, when a plugin reruns failures; this one begins."""
+    item.stash[BEGUN_S] = time.monotonic()
     if ENVIRONMENT in item.config.stash:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 

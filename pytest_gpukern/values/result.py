@@ -363,6 +363,8 @@ class Result:
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
         seed: of its inputs, where a run gave one instead of the problem's own.
         observations: name of an observer → what else it saw around the test, as plain JSON.
+        duration_s: how long the test took: set-up, checks and timing, but not the sessions that confirm a
+            suspicion. None if it did not come to its end.
     """
 
     case: CaseInfo
@@ -389,6 +391,7 @@ class Result:
     corners: tuple[str, ...] = ()
     seed: int | None = None
     observations: dict[str, JsonDict] = field(default_factory=dict)
+    duration_s: float | None = None
 
     @property
     def valid(self) -> bool:

@@ -66,6 +66,28 @@ def test_a_long_run_shows_how_far_it_is(host, monkeypatch, workers):
     lines.fnmatch_lines([f"gpukern: {number} of 4 · doubling/host.* · *" for number in (1, 2, 3, 4)])
 
 
+def test_the_time_left_is_by_the_recorded_durations(host, pytester, monkeypatch):
+    from pytest_gpukern.report.progress import Progress
+
+    monkeypatch.setitem(Progress.__init__.__kwdefaults__, "every_s", 0.0)
+    host("--gpu-benchmark", "--gpukern-baseline=create").assert_outcomes(passed=4)
+    (path,) = (pytester.path / "baselines").iterdir()
+    content = json.loads(path.read_text())
+    for case_id, record in content["records"].items():
+        (session,) = record["epochs"][0]["sessions"]
+        assert session["duration_s"] > 0
+        session["duration_s"] = 3600 if case_id == "doubling/host.add/n=9" else 0.001
+    path.write_text(json.dumps(content))
+    lines = host("--gpu-benchmark", "-k", "add").stdout
+    lines.fnmatch_lines(["gpukern: 1 of 2 · doubling/host.add/n=8 * h * left"])
+    for record in content["records"].values():
+        del record["epochs"][0]["sessions"][0]["duration_s"]
+    path.write_text(json.dumps(content))
+    lines = host("--gpu-benchmark", "-k", "add").stdout
+    lines.fnmatch_lines(["gpukern: 1 of 2 · doubling/host.add/n=8 * s left"])
+    lines.no_fnmatch_line("gpukern: 1 of 2 * h * left")
+
+
 def test_recording_shows_which_session_it_is_at(host, monkeypatch):
     from pytest_gpukern.report.progress import Progress
 

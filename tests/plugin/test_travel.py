@@ -59,7 +59,7 @@ def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run
     for case_id, result in alone.items():
         other = shared[case_id]
         assert other.keys() == result.keys()
-        measured = {"measurements", "first_call_ns", "session"}
+        measured = {"measurements", "first_call_ns", "session", "duration_s"}
         assert {k: v for k, v in other.items() if k not in measured} == {
             k: v for k, v in result.items() if k not in measured
         }

@@ -25,6 +25,7 @@ from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.processes.child_sessions import ChildRun, Heard
 from pytest_gpukern.report.head import head
+from pytest_gpukern.report.progress import Progress, TimeLeft
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run, write_run_file
 from pytest_gpukern.report.terminal import render, whole
@@ -41,13 +42,16 @@ LONGEST = 1200
 
 
 def shortened(content):
-    """A committed baseline with two cases of one epoch of two sessions: so small that thousands are read."""
+    """A committed baseline with two cases of one epoch of two sessions: so small that thousands are read.
+
+    Each session has a duration, which these files were recorded without.
+    """
     data = json.loads(content)
     records = "cases" if "cases" in data else "records"
     data[records] = dict(list(data[records].items())[:2])
     for record in data[records].values():
         for epoch in record["epochs"]:
-            epoch["sessions"] = epoch["sessions"][:2]
+            epoch["sessions"] = [{"duration_s": 12.3, **session} for session in epoch["sessions"][:2]]
     return json.dumps(data, ensure_ascii=False).encode()
 
 
@@ -81,6 +85,8 @@ def use_baseline(baseline, path):
     compared = []
     for name, record in baseline.cases.items():
         case = case_of(baseline, name, record)
+        left_s = TimeLeft({name: record.duration_s or 0.0}).left_s(1.0, 1, 3)
+        Progress(None, in_place=True).show(name, 1, 2, left_s=left_s)
         made = []
         for key in sorted(record.keys):
             sessions = baseline.session_times(name, key)
@@ -219,6 +225,7 @@ RESULTS = [
         ceilings=CEILINGS,
         notes=("a note",),
         session="s1",
+        duration_s=2.5,
         canaries={"copy/cupti": 1e5},
         speedup_against="host.numpy",
     ),

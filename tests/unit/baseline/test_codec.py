@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,13 @@ def test_a_kernel_is_recorded_once_for_each_grid_that_it_is_launched_with(tmp_pa
     assert session.compile_ns == 3e8
 
 
+def test_a_session_keeps_how_long_its_test_took_in_three_digits(tmp_path):
+    record("create", result_of(case_of(tmp_path), duration_s=12.3456))
+    (session,) = stored(tmp_path)
+    assert session.duration_s == 12.3
+    assert path_in(tmp_path).read_text().count('"duration_s": 12.3,') == 1
+
+
 def broken(folder, *way, value):
     """Returns the recorded file with one value replaced, or removed if `value` is …"""
     content = json.loads(path_in(folder).read_text())
@@ -167,6 +175,9 @@ SESSION_WHERE = "records['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
         ((*SESSION, "recorded"), "yesterday", "recorded: expected a time such as 2026-11-20T10:00:00Z"),
         ((*SESSION, "fingerprint"), "gone", "fingerprint: expected one of the keys under fingerprints"),
         ((*SESSION, "session"), "0123abcd", "session: expected one of the keys under sessions"),
+        ((*SESSION, "duration_s"), -1, "duration_s: expected a number that is not negative, found -1"),
+        ((*SESSION, "duration_s"), "8 s", "duration_s: expected a number that is not negative, found '8 s'"),
+        ((*SESSION, "duration_s"), math.nan, "holds NaN, which is not a JSON number"),
         ((*SESSION, "kernels"), [{"name": "f"}], "kernels[0].registers: is missing"),
         ((*EPOCH, "sessions"), [], "sessions: expected a list with at least one entry, found []"),
         ((*EPOCH, "problem_version"), "1", "problem_version: expected a whole number"),
@@ -325,6 +336,7 @@ recorded_sessions = st.builds(
     compile_ns=st.none() | numbers,
     kernels=st.lists(recorded_kernels, max_size=2).map(tuple),
     session=st.none() | st.sampled_from(["s1", "s2"]),
+    duration_s=st.none() | numbers,
     extra=unknown,
 )
 entries = st.builds(

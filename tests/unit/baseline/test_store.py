@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -367,6 +368,40 @@ def test_what_holds_for_a_session_is_stored_once_for_all_its_cases(tmp_path):
             assert each.keys() == {"first_call_ns", "session", "times"}
     loaded = epochs(tmp_path)[0].sessions[0]
     assert (loaded.recorded, loaded.fingerprint) == (entry["recorded"], fingerprint)
+
+
+def test_the_duration_of_a_test_is_that_of_its_newest_session_that_has_one(tmp_path):
+    def duration_s():
+        return store_of("compare").duration_s(case_of(tmp_path), H200)
+
+    assert duration_s() is None
+    record("create", session(tmp_path, 1))
+    assert duration_s() is None, "as in records of older releases"
+    record("append", session(tmp_path, 2, duration_s=20.0), session(tmp_path, 3, duration_s=30.0))
+    assert duration_s() == 30.0
+    record("update", session(tmp_path, 4, duration_s=40.0))
+    assert duration_s() == 40.0
+    record("append", session(tmp_path, 5))
+    assert duration_s() == 40.0
+    assert store_of("off").duration_s(case_of(tmp_path), H200) is None
+
+
+def test_a_session_that_joins_an_older_epoch_has_the_newest_duration(tmp_path):
+    both, kernel = scopes(50_000.0, 90_000.0), scopes(50_000.0, 90_000.0)[:1]
+    later = START + timedelta(hours=1)
+    record("create", session(tmp_path, 1, measurements=both, duration_s=10.0))
+    record("update", session(tmp_path, 2, measurements=kernel, duration_s=20.0))
+    store = store_of("append")
+    store.add(session(tmp_path, 3, measurements=both[1:], duration_s=30.0), model_key=H200, recorded=later)
+    store.flush()
+    assert ids(tmp_path) == [["00000001", "00000003"], ["00000002"]]
+    assert store.duration_s(case_of(tmp_path), H200) == 30.0
+
+
+def test_a_duration_that_is_none_is_not_recorded(tmp_path):
+    report = record("create", session(tmp_path, 1, duration_s=-1.0))
+    (refusal,) = report.refused
+    assert "duration_s: expected a number that is not negative, found -1" in refusal.reason
 
 
 def test_two_processes_under_one_id_keep_what_is_their_own(tmp_path):
