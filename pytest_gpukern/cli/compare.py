@@ -410,16 +410,12 @@ def _table(rows: list[Row]) -> list[str]:
         Column("B", tuple(units.time(row.b_ns) for row in rows), numeric=True),
         Column("sessions", tuple(f"{len(row.a)}, {len(row.b)}" for row in rows), dispensable=1),
         Column("change", tuple(units.change(verdict.ratio) for verdict in verdicts), numeric=True),
-        Column("90 % interval", tuple(_interval(verdict) for verdict in verdicts)),
+        Column(
+            "90 % interval", tuple(units.change_range(each.ratio_low, each.ratio_high) for each in verdicts)
+        ),
         Column("verdict", tuple(verdict.kind.value for verdict in verdicts)),
     ]
     return table(columns, exits.width())[0]
-
-
-def _interval(verdict: Verdict) -> str:
-    if verdict.ratio_low is None or verdict.ratio_high is None:
-        return ""
-    return f"{units.change(verdict.ratio_low)} … {units.change(verdict.ratio_high)}"
 
 
 def _json(a: Side, b: Side, rows: list[Row]) -> JsonDict:

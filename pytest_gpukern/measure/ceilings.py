@@ -104,9 +104,7 @@ class Ceilings:
         An FMA counts as two `flops`; for complex numbers count the operations on their parts. Tensor cores
         exceed 1.
         """
-        import numpy as np
-
-        name = _RATES.get(np.dtype(dtype).name)
+        name = rate_of(dtype)
         return _share(flops, ns, None if name is None else getattr(self, name))
 
     def host_copy_share(
@@ -264,6 +262,16 @@ def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[
         "set XDG_CACHE_HOME to a folder that can be written"
     )
     return False
+
+
+def rate_of(dtype: Any) -> str | None:
+    """Returns which field of `Ceilings` bounds work in a dtype; None if none does, or nobody knows it."""
+    import numpy as np
+
+    try:
+        return _RATES.get(np.dtype(dtype).name) if dtype is not None else None
+    except (TypeError, ValueError):  # no dtype, or that of a library which is not here
+        return None
 
 
 def _share(amount: float | None, ns: float, per_second: float | None) -> float | None:

@@ -17,13 +17,10 @@ from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpukern.report.rows import ScopeTime
     from pytest_gpukern.values.result import DeviceWork, KernelFacts, Measurement, Result
-
-    Facts = Mapping[tuple[object, ...], KernelFacts]
-
 
 _INDENT = "  "
 _GAP = 2
@@ -34,80 +31,114 @@ _IDLE = 0.005
 """Share of the time without any work from which it has a line of its own."""
 
 
-def device_work(result: Result, *, width: int) -> list[Line]:
-    """Returns a breakdown for each scope whose device work a timer saw, each followed by an empty line."""
-    if result.simulated or result.correctness is Correctness.INCORRECT:
-        return []
-    facts: Facts = {fact.launch: fact for fact in result.kernels}
-    lines = []
-    for time in scope_times(result):
-        if time.seen is not None:
-            lines += [*_breakdown(result, time, time.seen, facts, width), Line("")]
-    return lines
+WORK_TITLES = ("Time(%)", "Time", "Calls", "Avg", "Size", "Throughput")
+LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupancy", "limited by", "code")
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """Holds a line of a breakdown; without `work`, the time in which the device did nothing."""
+class Entry:
+    """Holds a line of a breakdown; without `work`, the time in which the device did nothing.
+
+    `kernel` has what its launch needs, with the occupancy if that is known.
+    """
 
     name: str
     time_ns: float
     work: DeviceWork | None = None
+    kernel: KernelFacts | None = None
 
 
-def _breakdown(result: Result, time: ScopeTime, seen: Measurement, facts: Facts, width: int) -> list[Line]:
+@dataclass(frozen=True)
+class Breakdown:
+    """Says what the device did in a call, and how that fills the call's time.
+
+    Attributes:
+        title: the scope, its time, and by which timers.
+        whole_ns: the call's time.
+        entries: work, the longest first, and the time without any.
+        notes: what else there is to know.
+    """
+
+    title: str
+    whole_ns: float
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def columns(self) -> list[Column]:
+        """nvprof's columns, as `WORK_TITLES` names them; names come beside them."""
+        works = [entry.work for entry in self.entries]
+        cells = (
+            [_share(entry.time_ns, self.whole_ns) for entry in self.entries],
+            [units.time(entry.time_ns) for entry in self.entries],
+            [units.count(work.count) if work else "" for work in works],
+            [_average(work) for work in works],
+            [_size(work) for work in works],
+            [_throughput(work) for work in works],
+        )
+        return [
+            Column(title, tuple(each), numeric=True) for title, each in zip(WORK_TITLES, cells, strict=True)
+        ]
+
+
+def device_work(result: Result, *, width: int) -> list[Line]:
+    """Returns a breakdown for each scope whose device work a timer saw, each followed by an empty line."""
+    lines = []
+    for time in scope_times(result):
+        found = breakdown(result, time)
+        lines += [*_breakdown_lines(result, found, width), Line("")] if found is not None else []
+    return lines
+
+
+def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
+    """Returns what the device did in the calls of a scope; None if no timer saw it."""
+    seen = time.seen
+    if seen is None or result.simulated or result.correctness is Correctness.INCORRECT:
+        return None
+    facts = {fact.launch: fact for fact in result.kernels}
     # A kernel's own time is what saw it; a host's clock sees what is between the pieces too.
     whole = time.shown if not timer_row(time.shown.timer).device_timed else seen
     whole_ns, span_ns = whole.summary.median_ns, seen.summary.median_ns
     work = sorted(seen.work, key=lambda entry: -(entry.time_ns or 0.0))
     work_ns = sum(entry.time_ns or 0.0 for entry in work)
     entries = [
-        _Entry(entry.kernel.name if entry.kernel else entry.name, entry.time_ns, entry) for entry in work
+        Entry(each.kernel.name, each.time_ns, each, facts.get(each.kernel.launch, each.kernel))
+        if each.kernel
+        else Entry(each.name, each.time_ns, each)
+        for each in work
     ]
     idle = _idle(whole, whole_ns, min(work_ns, span_ns) if units.is_number(span_ns) else work_ns)
-    if idle is not None:
-        entries.append(idle)
-    head = f"{result.case.id} · {whole.scope} · {units.time(whole_ns)} by {whole.timer}"
+    title = f"{whole.scope} · {units.time(whole_ns)} by {whole.timer}"
     if whole is not seen:
-        head += f", what the device did by {seen.timer}"
-    lines = wrapped(head, width, markup={"bold": True})
-    rows, _ = table(_columns(entries, whole_ns, width), width, indent=_INDENT, gap=_GAP)
-    lines.append(Line(rows[0]))
-    for row, entry in zip(rows[1:], entries, strict=True):
-        lines.append(Line(row))
-        if entry.work is not None and entry.work.kernel is not None:
-            text = _launch_text(facts.get(entry.work.kernel.launch, entry.work.kernel))
-            lines += wrapped(text, width, indent=3 * _INDENT)
+        title += f", what the device did by {seen.timer}"
+    notes = []
     if units.is_number(span_ns) and work_ns > _OVERLAP * span_ns:
-        text = f"work overlaps: {units.time(work_ns)} of it within {units.time(span_ns)}"
-        lines += wrapped(text, width, indent=_INDENT)
+        notes.append(f"work overlaps: {units.time(work_ns)} of it within {units.time(span_ns)}")
     if result.compile_ns is not None:
-        lines += wrapped(f"compiling and loading took {units.time(result.compile_ns)}", width, indent=_INDENT)
-    return lines
+        notes.append(f"compiling and loading took {units.time(result.compile_ns)}")
+    return Breakdown(title, whole_ns, (*entries, *([idle] if idle else [])), tuple(notes))
 
 
-def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> _Entry | None:
+def _breakdown_lines(result: Result, found: Breakdown, width: int) -> list[Line]:
+    columns = [column for column in found.columns if any(column.cells)]
+    room = width - len(_INDENT) - sum(column.width + _GAP for column in columns)
+    names = tuple(fitted(entry.name, max(room, _SHORTEST_NAME)) for entry in found.entries)
+    columns.append(Column("Name", names, narrowest=_SHORTEST_NAME))
+    rows, _ = table(columns, width, indent=_INDENT, gap=_GAP)
+    lines = [*wrapped(f"{result.case.id} · {found.title}", width, markup={"bold": True}), Line(rows[0])]
+    for row, entry in zip(rows[1:], found.entries, strict=True):
+        lines.append(Line(row))
+        if entry.kernel is not None:
+            lines += wrapped(_launch_text(entry.kernel), width, indent=3 * _INDENT)
+    return lines + [line for note in found.notes for line in wrapped(note, width, indent=_INDENT)]
+
+
+def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> Entry | None:
     """Returns the part of a time in which the device did nothing for the call."""
     if not units.is_number(whole_ns) or whole_ns - covered_ns < _IDLE * whole_ns:
         return None
     name = "host and launch" if not timer_row(whole.timer).device_timed else "between kernels and copies"
-    return _Entry(name, whole_ns - covered_ns)
-
-
-def _columns(entries: Sequence[_Entry], whole_ns: float, width: int) -> list[Column]:
-    works = [entry.work for entry in entries]
-    columns = [
-        Column("Time(%)", tuple(_share(entry.time_ns, whole_ns) for entry in entries), numeric=True),
-        Column("Time", tuple(units.time(entry.time_ns) for entry in entries), numeric=True),
-        Column("Calls", tuple(units.count(each.count) if each else "" for each in works), numeric=True),
-        Column("Avg", tuple(_average(each) for each in works), numeric=True),
-        Column("Size", tuple(_size(each) for each in works), numeric=True),
-        Column("Throughput", tuple(_throughput(each) for each in works), numeric=True),
-    ]
-    shown = [column for column in columns if any(column.cells)]
-    room = width - len(_INDENT) - sum(column.width + _GAP for column in shown)
-    names = tuple(fitted(entry.name, max(room, _SHORTEST_NAME)) for entry in entries)
-    return [*columns, Column("Name", names, narrowest=_SHORTEST_NAME)]
+    return Entry(name, whole_ns - covered_ns)
 
 
 def _size(work: DeviceWork | None) -> str:
@@ -129,6 +160,24 @@ def _average(work: DeviceWork | None) -> str:
     return units.time(work.time_ns / work.count) if work.count and work.time_ns else units.NOTHING
 
 
+def launch_cells(kernel: KernelFacts) -> tuple[str, ...]:
+    """Returns how a kernel was launched and what it needs, as `LAUNCH_TITLES` names it."""
+    return (
+        dimensions(kernel.grid or ()),
+        dimensions(kernel.block or ()),
+        str(kernel.registers),
+        units.size(kernel.shared_bytes),
+        units.size(kernel.local_bytes),
+        units.share(kernel.occupancy) if kernel.occupancy is not None else "",
+        kernel.limited_by or "",
+        _code(kernel),
+    )
+
+
+def _code(kernel: KernelFacts) -> str:
+    return (kernel.machine_code_sha256 or "").rpartition(":")[2][:12]
+
+
 def _launch_text(kernel: KernelFacts) -> str:
     """Returns `grid 63, block 64, 40 registers, 8 B local, occupancy 75 % (40 registers a thread)`."""
     parts = [
@@ -141,7 +190,7 @@ def _launch_text(kernel: KernelFacts) -> str:
         limit = f" ({kernel.limited_by})" if kernel.limited_by else ""
         parts.append(f"occupancy {units.share(kernel.occupancy)}{limit}")
     if kernel.machine_code_sha256:
-        parts.append(f"machine code {kernel.machine_code_sha256.rpartition(':')[2][:12]}")
+        parts.append(f"machine code {_code(kernel)}")
     return ", ".join(part for part in parts if part)
 
 
@@ -170,12 +219,17 @@ def _told(result: Result) -> str:
 
 def device_memory(result: Result, *, width: int) -> list[Line]:
     """Says what was in use before, at most and after, and what the test keeps."""
+    text = memory_text(result)
+    return wrapped(f"{result.case.id} · device memory of libraries: {text}", width) if text else []
+
+
+def memory_text(result: Result) -> str:
+    """Returns `0 B before, 16 MiB at most, 0 B after`, with what the test keeps; nothing if not known."""
     memory = result.memory
     if memory is None:
-        return []
-    text = (
-        f"{result.case.id} · device memory of libraries: {units.size(memory.before_bytes)} before, "
-        f"{units.size(memory.peak_bytes)} at most, {units.size(memory.after_bytes)} after"
-    )
+        return ""
     kept = f", of which the test keeps {units.size(memory.kept_bytes)}" if memory.kept_bytes else ""
-    return wrapped(text + kept, width)
+    return (
+        f"{units.size(memory.before_bytes)} before, {units.size(memory.peak_bytes)} at most, "
+        f"{units.size(memory.after_bytes)} after{kept}"
+    )

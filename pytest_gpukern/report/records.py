@@ -123,6 +123,14 @@ def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
     return ["pytest", *tests, "--gpu-benchmark", *update, *_options(config)]
 
 
+def repeat(result: Result) -> str:
+    """Returns the command that runs the test of a result once more."""
+    measured = ["--gpu-benchmark"] if result.measurements and not result.simulated else []
+    simulated = ["--gpukern-simulator=always"] if result.simulated else []
+    seed = [f"--gpukern-seed={result.seed}"] if result.seed is not None else []
+    return shlex.join(["pytest", result.nodeid, *measured, *simulated, *seed])
+
+
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
     """Returns what was written, accepted though it is slower, removed, and refused by reason."""
     lines = [f"wrote {path}" for path in report.written]

@@ -364,18 +364,9 @@ def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
     if measurement.scope == "kernel":
         shares = {
             COPY: ceilings.bandwidth_share(measurement.traffic_bytes, ns, measurement.cache),
-            FMA: _multiply_adds(ceilings, measurement, result.dtype),
+            FMA: ceilings.compute_share(measurement.flops, ns, result.dtype),
         }
     return {name: share for name, share in shares.items() if share is not None}
-
-
-def _multiply_adds(ceilings: Ceilings, measurement: Measurement, dtype: str | None) -> float | None:
-    if dtype is None:
-        return None
-    try:
-        return ceilings.compute_share(measurement.flops, measurement.summary.median_ns, dtype)
-    except (TypeError, ValueError):  # no dtype, or that of a library which is not here
-        return None
 
 
 def _host_copies(ceilings: Ceilings, time: ScopeTime) -> float | None:
@@ -396,19 +387,22 @@ def _host_copies(ceilings: Ceilings, time: ScopeTime) -> float | None:
 
 
 def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -> str:
-    """Returns the reference variant's time ÷ this one's, or `–` where either is missing or invalid.
+    """Returns the reference variant's time ÷ this one's, or `–` where either is missing or invalid."""
+    return units.factor(speedup_factor(result, measurement, peers)) if result.speedup_against else ""
+
+
+def speedup_factor(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:
+    """Returns the reference variant's time ÷ this one's; None where either is missing or invalid.
 
     The reference is taken at the same point as run, in the same scope if it has it, else in its only scope;
     by the same timer if it has that, else by its main one.
     If the reference has several parameter values, equal ones count if they are there, else the fastest.
     """
-    if not result.speedup_against:
-        return ""
-    reference = _reference(result, measurement, peers)
     own = measurement.summary.median_ns
-    if reference is None or measurement.invalid is not None or not units.is_number(own) or own <= 0:
-        return units.NOTHING
-    return units.factor(reference / own)
+    if not result.speedup_against or measurement.invalid is not None or not units.is_number(own) or own <= 0:
+        return None
+    reference = _reference(result, measurement, peers)
+    return None if reference is None else reference / own
 
 
 def _reference(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:

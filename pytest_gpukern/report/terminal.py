@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gate.judge import expected_false_alarms
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
 from pytest_gpukern.report.layout import Column, Line, in_encoding, table, wrapped
 from pytest_gpukern.report.records import record_lines, some_of
-from pytest_gpukern.report.rows import MARKUP, rows_of, scope_times, shared_sizes, variant_label, verdict_of
-from pytest_gpukern.values.result import Correctness, sizes_text
+from pytest_gpukern.report.rows import MARKUP, shared_sizes
+from pytest_gpukern.report.summary import (
+    STATES,
+    false_alarms,
+    needs_a_reader,
+    problems_of,
+    skip_reasons,
+    skip_texts,
+    state_of,
+    totals,
+)
+from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.rows import Footnote, Row, Timing
     from pytest_gpukern.report.run import Failure, Run, Skip
-    from pytest_gpukern.values.result import Result
+    from pytest_gpukern.report.summary import Problem
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
@@ -36,23 +43,9 @@ _COMMANDS = 3
 _MOST_TOLD = 5
 """Verdicts, findings or notes of a kind that are told without `-v`."""
 
-_FEW_REASONS = 3
 _INDENT = "  "
 _BOLD = {"bold": True}
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_ORDER = ("SAME", "FASTER", "SLOWER", "UNDECIDED", "UNCOMPARABLE", "INVALID", "NEW")
-_STATES = ("INCORRECT", "FAILED", "INVALID", "SLOWER", "FASTER", "UNCOMPARABLE", "UNDECIDED", "NEW", "SAME")
-_FIRST, _LAST = _STATES[:4], ("FASTER", "UNCOMPARABLE", "")
-"""Kinds that are told first and last; findings stand between them, and notes have none."""
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """Holds the results of one problem, ordered, and the rows that they make."""
-
-    name: str
-    results: list[Result]
-    rows: list[Row]
 
 
 def write(report: RunReport, config: pytest.Config) -> None:
@@ -89,7 +82,9 @@ def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bo
     """
     if not report.results and not report.skips:
         return []
-    problems = _problems(report, failures_shown=failures_shown)
+    problems = problems_of(report)
+    if failures_shown:
+        problems = [_without_failures(problem, report) for problem in problems]
     rows = [row for problem in problems for row in problem.rows]
     lines = _needs_a_reader(rows, width, verbose=verbose)
     small = len(rows) <= _MOST_ROWS
@@ -107,29 +102,10 @@ def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bo
     return [*lines, *above, *skip_lines(report.skips, width=width, room=room), *below]
 
 
-def _problems(report: Run, *, failures_shown: bool) -> list[_Problem]:
-    """Returns the problems in order of arrival."""
-    members: dict[str, list[Result]] = {}
-    for result in report.results:
-        members.setdefault(result.case.problem, []).append(result)
-    problems = []
-    for name, found in members.items():
-        ordered, shared = _ordered(found), shared_sizes(found)
-        rows = [
-            row
-            for result in ordered
-            for row in rows_of(result, found, shared, failure=_own_failure(result, report))
-        ]
-        if failures_shown:
-            rows = [_without_failure(row, report.failures.get(row.result.nodeid)) for row in rows]
-        problems.append(_Problem(name, ordered, rows))
-    return problems
-
-
-def _own_failure(result: Result, report: Run) -> str | None:
-    """Returns why a test failed that not the gate failed, or None."""
-    failure = report.failures.get(result.nodeid)
-    return None if failure is None or failure.by_the_gate else failure.text
+def _without_failures(problem: Problem, report: Run) -> Problem:
+    """Returns the problem without what the failures of its tests said."""
+    rows = [_without_failure(row, report.failures.get(row.result.nodeid)) for row in problem.rows]
+    return dataclasses.replace(problem, rows=rows)
 
 
 def _without_failure(row: Row, failure: Failure | None) -> Row:
@@ -148,22 +124,12 @@ def _without_failure(row: Row, failure: Failure | None) -> Row:
 
 
 def _needs_a_reader(rows: Iterable[Row], width: int, *, verbose: bool) -> list[Line]:
-    """Tells each verdict, finding and note that needs a reader once, with all cases that have it."""
-    cases: dict[tuple[str, str], tuple[Footnote, list[str]]] = {}
-    for row in rows:
-        for footnote in dict.fromkeys(row.footnotes):
-            if not footnote.quiet:
-                key = f" ({footnote.key})" if footnote.key else ""
-                _, labels = cases.setdefault((footnote.kind, footnote.text), (footnote, []))
-                labels.append(row.result.case.id + key)
-    kinds: dict[str, list[tuple[Footnote, list[str]]]] = {}
-    for footnote, labels in cases.values():
-        kinds.setdefault(footnote.kind, []).append((footnote, labels))
+    """Tells what needs a reader, of each kind the first few; all where `verbose`."""
     lines = []
-    for kind in sorted(kinds, key=_rank):
-        told = sorted(kinds[kind], key=lambda each: -_change(each[0].ratio))
+    for kind, told in needs_a_reader(rows).items():
         most = len(told) if verbose else _MOST_TOLD
-        for footnote, labels in told[:most]:
+        for each in told[:most]:
+            footnote, labels = each.footnote, each.labels
             who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
             texts = footnote.text.split("\n")
             first, *others = texts if verbose else texts[:1]
@@ -175,29 +141,17 @@ def _needs_a_reader(rows: Iterable[Row], width: int, *, verbose: bool) -> list[L
             for text in others:
                 lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
         if len(told) > most:
-            more = sum(len(labels) for _, labels in told[most:])
+            more = sum(len(each.rows) for each in told[most:])
             lines.append(Line(f"{kind or 'note'}: {more} more; -v tells each, --gpukern-output keeps all"))
     return [*lines, Line("")] if lines else []
-
-
-def _change(ratio: float | None) -> float:
-    return abs(math.log(ratio)) if units.is_number(ratio) and ratio > 0 else 0.0
-
-
-def _rank(kind: str) -> tuple[int, str]:
-    if kind in _FIRST:
-        return _FIRST.index(kind), ""
-    if kind in _LAST:
-        return len(_FIRST) + 1 + _LAST.index(kind), ""
-    return len(_FIRST), kind
 
 
 def _by_backend(rows: Sequence[Row], width: int) -> list[Line]:
     """Returns a table of how many cases each backend has of each verdict or state."""
     counts: dict[str, Counter[str]] = {}
     for row in rows:
-        counts.setdefault(_state(row), Counter())[row.result.case.backend or "tests"] += 1
-    states = sorted(counts, key=lambda state: _STATES.index(state) if state in _STATES else len(_STATES))
+        counts.setdefault(state_of(row), Counter())[row.result.case.backend or "tests"] += 1
+    states = sorted(counts, key=lambda state: STATES.index(state) if state in STATES else len(STATES))
     columns = [Column("", tuple(states))]
     for backend, _ in sum(counts.values(), Counter[str]()).most_common():
         cells = tuple(str(counts[state][backend] or "") for state in states)
@@ -205,15 +159,6 @@ def _by_backend(rows: Sequence[Row], width: int) -> list[Line]:
     texts, _ = table(columns, width)
     markup = [_BOLD, *(MARKUP.get(state, {}) for state in states)]
     return [Line(text, dict(each)) for text, each in zip(texts, markup, strict=True)]
-
-
-def _state(row: Row) -> str:
-    """Returns a row's verdict; where it has none, what became of it."""
-    if row.verdict:
-        return row.verdict.partition(" ")[0]
-    if row.time == units.NOTHING:
-        return "unchecked"
-    return "measured" if row.uncertainty else row.time
 
 
 def _quiet(rows: Iterable[Row], width: int) -> list[Line]:
@@ -231,7 +176,7 @@ def _quiet(rows: Iterable[Row], width: int) -> list[Line]:
     return wrapped(f"told with -v: {', '.join(parts)}", width) if parts else []
 
 
-def _tables(problems: Iterable[_Problem], width: int, *, verbose: bool) -> list[Line]:
+def _tables(problems: Iterable[Problem], width: int, *, verbose: bool) -> list[Line]:
     """Returns a table a problem, each followed by an empty line.
 
     Where `verbose`, quiet footnotes, what was checked, what the device did in each case, as far as a timer
@@ -252,46 +197,16 @@ def _tables(problems: Iterable[_Problem], width: int, *, verbose: bool) -> list[
     return lines
 
 
-def totals(report: Run) -> str:
-    """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
-
-    Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
-    gate, unchecked, simulated, passed. Verdicts are counted by scope.
-    """
-    counts = Counter(_standing(result, report) for result in report.results)
-    otherwise = len(report.failures) - counts["incorrect"] - counts["failed by the gate"]
-    counts["failed otherwise"] = max(0, otherwise)
-    order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
-    told = {name for name in order if counts[name]} | ({"passed"} if not counts["simulated"] else set())
-    parts = [f"{counts[name]} {name}" for name in order if name in told]
-    if report.skips:
-        parts.append(_skipped(report.skips))
-    line = f"gpukern: {', '.join(parts)}"
-    verdicts = Counter(
-        verdict_of(result, time)[0]
-        for result in report.results
-        if result.correctness is not Correctness.INCORRECT
-        for time in scope_times(result)
-    )
-    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in _ORDER if verdicts[kind]]
-    return f"{line} · {report.compared_with}: {', '.join(compared)}" if compared else line
-
-
 def skip_lines(skips: Sequence[Skip], *, width: int, room: int | None = None) -> list[Line]:
-    """Returns a line a distinct reason: how many, why, and up to three ids.
+    """Returns a line a distinct reason.
 
     Where that takes more than `room` lines, reasons that begin alike share one without ids, and the rarest
     are counted.
     """
-    reasons: dict[str, list[str]] = {}
-    for identifier, reason in skips:
-        reasons.setdefault(reason.strip() or "no reason given", []).append(identifier)
-    lines = [
-        line
-        for reason, identifiers in reasons.items()
-        for line in wrapped(f"{len(identifiers)} skipped: {reason} ({some_of(identifiers)})", width)
-    ]
-    return lines if room is None or len(lines) <= room else _fewer_skip_lines(reasons, width, room)
+    lines = [line for text in skip_texts(skips) for line in wrapped(text, width)]
+    if room is None or len(lines) <= room:
+        return lines
+    return _fewer_skip_lines(skip_reasons(skips), width, room)
 
 
 def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int) -> list[Line]:
@@ -314,7 +229,7 @@ def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int) -> l
     return lines
 
 
-def _table(problem: _Problem, width: int, left_out: dict[str, None], *, verbose: bool) -> list[Line]:
+def _table(problem: Problem, width: int, left_out: dict[str, None], *, verbose: bool) -> list[Line]:
     rows, shared = problem.rows, shared_sizes(problem.results)
     timings = _timings(rows)
     sizes = [sizes_text(shared)] if shared else []
@@ -335,29 +250,6 @@ def _table(problem: _Problem, width: int, left_out: dict[str, None], *, verbose:
         *(_footnotes(rows, width) if verbose else ()),
         Line(""),
     ]
-
-
-def false_alarms(results: Sequence[Result]) -> list[str]:
-    """Says how many verdicts could fail a test, and how often they would do so for nothing."""
-    gated = [verdict for result in results for verdict in result.verdicts.values() if verdict.false_alarm > 0]
-    if not gated:
-        return []
-    times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
-    return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"]
-
-
-def _ordered(results: list[Result]) -> list[Result]:
-    """Sorts by point, then by variant, each in order of its first arrival: parallel workers mix them."""
-    points: dict[str, int] = {}
-    variants: dict[str, int] = {}
-    for result in results:
-        points.setdefault(_point(result), len(points))
-        variants.setdefault(variant_label(result), len(variants))
-    return sorted(results, key=lambda r: (points[_point(r)], variants[variant_label(r)]))
-
-
-def _point(result: Result) -> str:
-    return repr(list(result.case.point.items()))
 
 
 def _timings(rows: Iterable[Row]) -> list[Timing]:
@@ -440,23 +332,3 @@ def _footnotes(rows: list[Row], width: int) -> list[Line]:
         kind = f"{footnote.kind}: " if footnote.kind else ""
         lines += wrapped(f"{who}: {kind}{footnote.text}", width, indent=_INDENT, markup=footnote.markup)
     return lines
-
-
-def _standing(result: Result, report: Run) -> str:
-    if result.correctness is Correctness.INCORRECT:
-        return "incorrect"
-    failure = report.failures.get(result.nodeid)
-    if failure is not None:
-        return "failed by the gate" if failure.by_the_gate else "failed otherwise"
-    if result.correctness is Correctness.UNCHECKED:
-        return "unchecked"
-    return "simulated" if result.simulated else "passed"
-
-
-def _skipped(skips: Sequence[Skip]) -> str:
-    leading = Counter(reason.partition(":")[0].strip() or "no reason given" for _, reason in skips)
-    if len(leading) == 1:
-        return f"{len(skips)} skipped ({next(iter(leading))})"
-    if len(leading) > _FEW_REASONS:
-        return f"{len(skips)} skipped"
-    return f"{len(skips)} skipped ({', '.join(f'{count} {reason}' for reason, count in leading.items())})"

@@ -18,8 +18,8 @@ EXACT = "exact"
 _PRECISE = 0.005
 """Half widths below this justify a fourth significant digit."""
 
-_TIMES = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
-_RATES = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
+TIMES = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
+RATES = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
 _ENERGIES = ((1e-3, "µJ"), (1.0, "mJ"), (1e3, "J"))
 _BYTES = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
 
@@ -32,7 +32,7 @@ def time(nanoseconds: float | None, half_width: float | None = None) -> str:
         half_width: half its 95 % interval relative to it, 0.0025 for ±0.25 %; only for the number of digits.
     """
     digits = 4 if is_number(half_width) and half_width < _PRECISE else 3
-    return _scaled(nanoseconds, _TIMES, digits)
+    return _scaled(nanoseconds, TIMES, digits)
 
 
 def uncertainty(half_width: float | None) -> str:
@@ -45,9 +45,9 @@ def uncertainty(half_width: float | None) -> str:
     return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
 
 
-def time_range(low_ns: float, high_ns: float) -> str:
-    """Returns two times as a range: `2.80 … 3.10 µs`, or one where both read alike."""
-    low, high = time(low_ns), time(high_ns)
+def time_range(low_ns: float, high_ns: float, half_width: float | None = None) -> str:
+    """Returns two times as a range: `2.80 … 3.10 µs`, or one where both read alike; digits as of `time`."""
+    low, high = time(low_ns, half_width), time(high_ns, half_width)
     if low == high:
         return low
     number, _, unit = low.partition(" ")
@@ -117,6 +117,11 @@ def change(ratio: float | None) -> str:
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", "−")
 
 
+def change_range(low: float | None, high: float | None) -> str:
+    """Writes the ends of an interval of new ÷ old as changes: `+4.1 % … +6.5 %`, or nothing without one."""
+    return f"{change(low)} … {change(high)}" if is_number(low) and is_number(high) else ""
+
+
 def ulps(value: float | None) -> str:
     """Returns an error in units in the last place: `0.5 ULP`, `4000 ULP`, `1.2e+06 ULP`."""
     if not is_number(value):
@@ -149,7 +154,7 @@ def is_number(value: float | None) -> TypeGuard[float]:
 def _rate(amount: float | None, nanoseconds: float | None, unit: str) -> str:
     if not is_number(amount) or not is_number(nanoseconds) or nanoseconds <= 0:
         return NOTHING
-    text = _scaled(amount / nanoseconds * 1e9, _RATES, 3)
+    text = _scaled(amount / nanoseconds * 1e9, RATES, 3)
     return text + unit if text.endswith(tuple("kMGTP")) else f"{text.rstrip()} {unit}"
 
 

@@ -20,7 +20,8 @@ from pytest_gpukern.measure.statistics import summarize
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Line
 from pytest_gpukern.report.run import Failure, Run
-from pytest_gpukern.report.terminal import render, skip_lines, totals
+from pytest_gpukern.report.summary import totals
+from pytest_gpukern.report.terminal import render, skip_lines
 from pytest_gpukern.values.result import Correctness, Finding, OutputError, Result
 
 HOST = {"scope": "end_to_end", "timer": "host", "cache": "hot"}

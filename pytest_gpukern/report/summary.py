@@ -1,0 +1,201 @@
+"""Says what a run found in the words that every form of the report shares."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.gate.judge import expected_false_alarms
+from pytest_gpukern.report import units
+from pytest_gpukern.report.records import some_of
+from pytest_gpukern.report.rows import rows_of, scope_times, shared_sizes, variant_label, verdict_of
+from pytest_gpukern.values.result import Correctness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpukern.report.rows import Footnote, Row
+    from pytest_gpukern.report.run import Run, Skip
+    from pytest_gpukern.values.result import Result
+
+_FEW_REASONS = 3
+_ORDER = ("SAME", "FASTER", "SLOWER", "UNDECIDED", "UNCOMPARABLE", "INVALID", "NEW")
+STATES = ("INCORRECT", "FAILED", "INVALID", "SLOWER", "FASTER", "UNCOMPARABLE", "UNDECIDED", "NEW", "SAME")
+"""Verdicts and what stands in their place, the worst first."""
+_FIRST, _LAST = STATES[:4], ("FASTER", "UNCOMPARABLE", "")
+"""Kinds that are told first and last; findings stand between them, and notes have none."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Holds the results of one problem, ordered, and the rows that they make."""
+
+    name: str
+    results: list[Result]
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Told:
+    """Holds a verdict, finding or note, and the rows that have it."""
+
+    footnote: Footnote
+    rows: tuple[Row, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """The cases, each with the measurement that a verdict is about."""
+        key = f" ({self.footnote.key})" if self.footnote.key else ""
+        return [row.result.case.id + key for row in self.rows]
+
+
+def problems_of(run: Run) -> list[Problem]:
+    """Returns the problems in order of arrival."""
+    members: dict[str, list[Result]] = {}
+    for result in run.results:
+        members.setdefault(result.case.problem, []).append(result)
+    problems = []
+    for name, found in members.items():
+        ordered, shared = _ordered(found), shared_sizes(found)
+        peers: dict[str, list[Result]] = {}  # speed-ups are of the same point
+        for result in found:
+            peers.setdefault(_point(result), []).append(result)
+        rows = [
+            row
+            for result in ordered
+            for row in rows_of(result, peers[_point(result)], shared, failure=_own_failure(result, run))
+        ]
+        problems.append(Problem(name, ordered, rows))
+    return problems
+
+
+def _own_failure(result: Result, run: Run) -> str | None:
+    """Returns why a test failed that not the gate failed, or None."""
+    failure = run.failures.get(result.nodeid)
+    return None if failure is None or failure.by_the_gate else failure.text
+
+
+def needs_a_reader(rows: Iterable[Row]) -> dict[str, list[Told]]:
+    """Returns kind → the verdicts, findings and notes that need a reader, each once, large changes first.
+
+    What somebody must act on comes first, and what is merely good to know last.
+    """
+    having: dict[tuple[str, str], tuple[Footnote, list[Row]]] = {}
+    for row in rows:
+        for footnote in dict.fromkeys(row.footnotes):
+            if not footnote.quiet:
+                having.setdefault((footnote.kind, footnote.text), (footnote, []))[1].append(row)
+    kinds: dict[str, list[Told]] = {}
+    for footnote, found in having.values():
+        kinds.setdefault(footnote.kind, []).append(Told(footnote, tuple(found)))
+    return {
+        kind: sorted(kinds[kind], key=lambda each: -_change(each.footnote.ratio))
+        for kind in sorted(kinds, key=_rank)
+    }
+
+
+def _change(ratio: float | None) -> float:
+    return abs(math.log(ratio)) if units.is_number(ratio) and ratio > 0 else 0.0
+
+
+def _rank(kind: str) -> tuple[int, str]:
+    if kind in _FIRST:
+        return _FIRST.index(kind), ""
+    if kind in _LAST:
+        return len(_FIRST) + 1 + _LAST.index(kind), ""
+    return len(_FIRST), kind
+
+
+def state_of(row: Row) -> str:
+    """Returns a row's verdict; where it has none, what became of it."""
+    if row.verdict:
+        return row.verdict.partition(" ")[0]
+    if row.time == units.NOTHING:
+        return "unchecked"
+    return "measured" if row.uncertainty else row.time
+
+
+def totals(run: Run) -> str:
+    """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
+
+    Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
+    gate, unchecked, simulated, passed. Verdicts are counted by scope.
+    """
+    counts = Counter(_standing(result, run) for result in run.results)
+    otherwise = len(run.failures) - counts["incorrect"] - counts["failed by the gate"]
+    counts["failed otherwise"] = max(0, otherwise)
+    order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
+    told = {name for name in order if counts[name]} | ({"passed"} if not counts["simulated"] else set())
+    parts = [f"{counts[name]} {name}" for name in order if name in told]
+    if run.skips:
+        parts.append(_skipped(run.skips))
+    line = f"gpukern: {', '.join(parts)}"
+    verdicts = Counter(
+        verdict_of(result, time)[0]
+        for result in run.results
+        if result.correctness is not Correctness.INCORRECT
+        for time in scope_times(result)
+    )
+    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in _ORDER if verdicts[kind]]
+    return f"{line} · {run.compared_with}: {', '.join(compared)}" if compared else line
+
+
+def skip_texts(skips: Sequence[Skip]) -> list[str]:
+    """Returns a sentence for each distinct reason: how many, why, and up to three ids."""
+    return [
+        f"{len(identifiers)} skipped: {reason} ({some_of(identifiers)})"
+        for reason, identifiers in skip_reasons(skips).items()
+    ]
+
+
+def skip_reasons(skips: Sequence[Skip]) -> dict[str, list[str]]:
+    """Returns each distinct reason with its ids."""
+    reasons: dict[str, list[str]] = {}
+    for identifier, reason in skips:
+        reasons.setdefault(reason.strip() or "no reason given", []).append(identifier)
+    return reasons
+
+
+def false_alarms(results: Sequence[Result]) -> list[str]:
+    """Says how many verdicts could fail a test, and how often they would do so for nothing."""
+    gated = [verdict for result in results for verdict in result.verdicts.values() if verdict.false_alarm > 0]
+    if not gated:
+        return []
+    times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
+    return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"]
+
+
+def _ordered(results: list[Result]) -> list[Result]:
+    """Sorts by point, then by variant, each in order of its first arrival: parallel workers mix them."""
+    points: dict[str, int] = {}
+    variants: dict[str, int] = {}
+    for result in results:
+        points.setdefault(_point(result), len(points))
+        variants.setdefault(variant_label(result), len(variants))
+    return sorted(results, key=lambda r: (points[_point(r)], variants[variant_label(r)]))
+
+
+def _point(result: Result) -> str:
+    return repr(list(result.case.point.items()))
+
+
+def _standing(result: Result, run: Run) -> str:
+    if result.correctness is Correctness.INCORRECT:
+        return "incorrect"
+    failure = run.failures.get(result.nodeid)
+    if failure is not None:
+        return "failed by the gate" if failure.by_the_gate else "failed otherwise"
+    if result.correctness is Correctness.UNCHECKED:
+        return "unchecked"
+    return "simulated" if result.simulated else "passed"
+
+
+def _skipped(skips: Sequence[Skip]) -> str:
+    leading = Counter(reason.partition(":")[0].strip() or "no reason given" for _, reason in skips)
+    if len(leading) == 1:
+        return f"{len(skips)} skipped ({next(iter(leading))})"
+    if len(leading) > _FEW_REASONS:
+        return f"{len(skips)} skipped"
+    return f"{len(skips)} skipped ({', '.join(f'{count} {reason}' for reason, count in leading.items())})"
