@@ -163,6 +163,16 @@ def verdict_of(result: Result, time: ScopeTime) -> tuple[str, float | None, str]
     return (verdict.kind.value, verdict.ratio, verdict.explained) if verdict else ("", None, "")
 
 
+def without_a_time(result: Result, failure: str | None) -> tuple[str, str]:
+    """Returns what stands in the place of a verdict where no time counts, and why; empty where all is well.
+
+    `failure` is the first line of why the test failed by itself, or None.
+    """
+    if result.correctness is Correctness.INCORRECT:
+        return "INCORRECT", (result.diagnosis or "").strip()
+    return ("FAILED", failure) if failure is not None else ("", "")
+
+
 def variant_label(result: Result) -> str:
     """Returns `backend.variant`, or the name of a plain test."""
     case = result.case
@@ -204,11 +214,7 @@ def rows_of(
 
 
 def _unmeasured(result: Result, size: str, failure: str | None) -> Row:
-    kind, reason = "", ""
-    if result.correctness is Correctness.INCORRECT:
-        kind, reason = "INCORRECT", (result.diagnosis or "").strip()
-    elif failure is not None:
-        kind, reason = "FAILED", failure
+    kind, reason = without_a_time(result, failure)
     state = "simulated" if result.simulated else "checked"
     if kind or (result.correctness is Correctness.UNCHECKED and not result.simulated):
         state = units.NOTHING

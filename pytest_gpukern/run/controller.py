@@ -207,7 +207,10 @@ class Controller:
         return result
 
     def _take_teardown(self, report: pytest.TestReport, carried: JsonDict) -> None:
-        """Takes pytest-benchmark's row, what the test left on the device, and whether its teardown failed."""
+        """Takes pytest-benchmark's row, what the test left on the device, and whether its teardown failed.
+
+        pytest's JUnit file has the properties of this report.
+        """
         if carried.get("listed") is not None:
             self.listed[report.nodeid] = carried["listed"]
         result, observed = self._results.get(report.nodeid), carried.get("observed")
@@ -219,6 +222,11 @@ class Controller:
             self._results[report.nodeid] = ObservedTest.from_json(observed).added_to(result)
         if report.failed:
             self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
+        if self._config.getoption("xmlpath", None):
+            from pytest_gpukern.report.junit import properties
+
+            failure = self._failures[report.nodeid].text if self._failed_by_itself(report.nodeid) else None
+            report.user_properties += properties(self._results[report.nodeid], failure)
 
     def _note_failure(self, report: pytest.TestReport, *, by_the_gate: bool) -> None:
         """Notes what the gate said, or the first line of another failure, which counts before the gate's."""

@@ -9,6 +9,7 @@ import os
 import pkgutil
 import secrets
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy.random  # noqa: F401 - pytester forgets what a run imported, and NumPy loads only once
 import pynvml  # noqa: F401
@@ -216,6 +217,17 @@ def refused(result, *lines):
     for text in (result.stdout.str(), result.stderr.str()):
         assert "INTERNALERROR" not in text
         assert "Traceback" not in text
+
+
+def properties_in(path):
+    """The properties in a JUnit file: name of a test → name without `gpukern.` → value."""
+    return {
+        case.get("name"): {
+            each.get("name").removeprefix("gpukern."): each.get("value") for each in case.iter("property")
+        }
+        for case in ElementTree.parse(path).iter("testcase")
+        if case.find("properties") is not None
+    }
 
 
 def results_in(path):

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 from repositories import Repository
 
+from .conftest import properties_in
+
 HERE = Path(__file__).parent
 
 KERNELS = """
@@ -127,7 +129,9 @@ def changed(tmp_path_factory):
     broken = OTHER.format(name="broken").replace('"first"', '"broken"')
     kernels += 'TAKES_NS["broken"] = 1000'
     repository.write(kernels=kernels, test_doubling=SUITE + OTHER.format(name="fresh") + broken)
-    found = run(repository, "-rA", "--gpukern-output=run.json", "--benchmark-sort=name")
+    found = run(
+        repository, "-rA", "--gpukern-output=run.json", "--junitxml=junit.xml", "--benchmark-sort=name"
+    )
     found.top = repository.top
     content = json.loads((repository.top / "run.json").read_text())
     found.results = {result["case"]["variant"]: result for result in content["results"]}
@@ -151,6 +155,13 @@ def test_a_kernel_that_became_slower_fails_its_own_test_by_name(changed):
     assert verdict(changed, "first")["kind"] == "SLOWER"
     assert verdict(changed, "first")["ratio"] == pytest.approx(1.1)
     assert "SLOWER (kernel/event/cold): +10.0 %" in changed.out
+
+
+def test_junit_has_what_both_sides_came_to(changed):
+    found = properties_in(changed.top / "junit.xml")
+    first = found["test_doubling[doubling/numba.first/n=8]"]
+    assert (first["verdict"], first["change"]) == ("SLOWER", "0.1")
+    assert found["test_doubling[doubling/numba.second/n=8]"]["verdict"] == "SAME"
 
 
 def test_its_unchanged_neighbour_passes_as_the_same(changed):

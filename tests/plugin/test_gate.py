@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
+from .conftest import FIRST, GPU_PROBLEM, SECOND, properties_in, repeat_sessions, results_in
 
 
 @pytest.fixture
@@ -122,7 +122,34 @@ def test_a_regression_is_a_failure_of_its_testcase_in_junit(recorded, slower, py
     failure = cases[f"test_doubling[{FIRST}]"].find("failure")
     assert failure is not None
     assert "SLOWER (kernel/event/cold): +10.0 %" in failure.get("message")
-    assert list(cases[f"test_doubling[{SECOND}]"]) == []
+    assert cases[f"test_doubling[{SECOND}]"].find("failure") is None
+
+
+def test_junit_has_the_verdict_the_time_and_the_change_of_each_test(recorded, slower, pytester):
+    recorded("--junitxml=junit.xml")
+    found = properties_in(pytester.path / "junit.xml")
+    assert found.keys() == {f"test_doubling[{FIRST}]", f"test_doubling[{SECOND}]"}
+    first, second = found[f"test_doubling[{FIRST}]"], found[f"test_doubling[{SECOND}]"]
+    assert (first["verdict"], second["verdict"]) == ("SLOWER", "SAME")
+    assert first["reason"].startswith("+10.0 %")
+    assert (first["time_ns"], first["change"], second["change"]) == ("1100.0", "0.1", "0.0")
+    assert 0.0 < float(first["low"]) <= 0.1 <= float(first["high"])
+    assert first["device"] == second["device"] == "Fake GPU"
+
+
+def test_a_reason_that_xml_cannot_hold_is_spelt_out_in_junit(gpu, monkeypatch, pytester):
+    monkeypatch.setenv("FIRST_ESCAPES", "<&\x1b[31m\udc80]]>\u202e")
+    gpu("--junitxml=junit.xml", "-k", "first")
+    (found,) = properties_in(pytester.path / "junit.xml").values()
+    assert found["verdict"] == "INVALID"
+    assert "<&#x1B[31m#xDC80]]>" in found["reason"]
+
+
+def test_a_check_without_timing_has_its_device_alone_in_junit(host, pytester):
+    host("--junitxml=junit.xml")
+    found = properties_in(pytester.path / "junit.xml")
+    assert len(found) == 4
+    assert all(list(each) == ["device"] for each in found.values())
 
 
 def test_the_last_failed_are_the_regressions_alone(recorded, slower):
@@ -275,7 +302,10 @@ def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test(pytester, m
     pytester.runpytest_subprocess(*options, *create).assert_outcomes(passed=2)
     repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = pytester.runpytest_subprocess(*options, "-rf")
+    result = pytester.runpytest_subprocess(*options, "-rf", "--junitxml=junit.xml")
     result.assert_outcomes(passed=1, failed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["SLOWER (kernel*", f"FAILED *{FIRST}*SLOWER*"])
+    found = properties_in(pytester.path / "junit.xml")
+    assert found[f"test_doubling[{FIRST}]"]["verdict"] == "SLOWER"
+    assert found[f"test_doubling[{SECOND}]"]["verdict"] == "SAME"

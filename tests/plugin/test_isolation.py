@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpukern.gpu.processes import is_alive
 
-from .conftest import HOST_PROBLEM, results_in
+from .conftest import HOST_PROBLEM, properties_in, results_in
 
 CONFTEST = """
 import os
@@ -101,7 +101,9 @@ def assert_only_the_broken_one_failed(result, pytester, why, *, kind="failed"):
         case.get("name"): case for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")
     }
     assert len(cases) == 7
-    assert [name for name, case in cases.items() if len(case)] == ["test_broken"]
+    told = "failure" if kind == "failed" else "error"
+    assert [name for name, case in cases.items() if case.find(told) is not None] == ["test_broken"]
+    assert {f"test_it/{name}" for name in properties_in(pytester.path / "junit.xml")} == found.keys()
     return found["test_it/test_broken"]
 
 
@@ -363,8 +365,8 @@ def test_here_between""",
             "SKIPPED * not today",
         ]
     )
-    properties = list(ElementTree.parse(pytester.path / "junit.xml").iter("property"))
-    assert [(each.get("name"), each.get("value")) for each in properties] == [("size", "3")]
+    found = properties_in(pytester.path / "junit.xml")["test_warns"]
+    assert (found["size"], found["time_ns"]) == ("3", "1000.0")
 
 
 def test_a_test_can_end_the_run(project, pytester):

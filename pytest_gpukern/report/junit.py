@@ -1,0 +1,50 @@
+"""Returns the properties of a test in pytest's JUnit file: its verdict, time, change and reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.report import units
+from pytest_gpukern.report.rows import scope_times, verdict_of, without_a_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpukern.values.result import Result
+
+
+def properties(result: Result, failure: str | None = None) -> list[tuple[str, str]]:
+    """Returns names and values, for the scope that the report shows first; what has no value is left out.
+
+    Args:
+        result: what the test found out.
+        failure: the first line of why the test failed by itself, or None.
+    """
+    found = {name: value for name, value in _values(result, failure) if value}
+    return [(f"gpukern.{name}", value) for name, value in found.items()]
+
+
+def _values(result: Result, failure: str | None) -> Iterator[tuple[str, str]]:
+    """Yields names and values as text. Changes are relative, 0.05 for 5 % longer, within a 90 % interval."""
+    kind, reason = without_a_time(result, failure)
+    time = None if kind == "INCORRECT" else next(iter(scope_times(result)), None)
+    if time is not None:
+        kind, ratio, reason = verdict_of(result, time)
+        median_ns = time.shown.summary.median_ns
+        yield "time_ns", "" if result.simulated else _number(median_ns, 3)
+        verdict = result.verdicts.get(time.shown.key)
+        if verdict is not None and units.is_number(ratio):
+            yield "change", _change(ratio)
+            yield "low", _change(verdict.ratio_low)
+            yield "high", _change(verdict.ratio_high)
+    yield "verdict", kind
+    yield "reason", reason.partition("\n")[0]
+    yield "device", str(result.fingerprint.get("device_name" if result.case.on_gpu else "cpu_model") or "")
+
+
+def _change(ratio: float | None) -> str:
+    return _number(ratio - 1, 6) if units.is_number(ratio) else ""
+
+
+def _number(value: float, digits: int) -> str:
+    return str(round(value, digits) + 0.0) if units.is_number(value) else ""  # no -0.0

@@ -1,0 +1,69 @@
+"""Results → the properties of their tests in JUnit."""
+
+import dataclasses
+
+import pytest
+from made_up_results import measured, result, verdict
+
+from pytest_gpukern.report.junit import properties
+from pytest_gpukern.values.result import Correctness
+
+
+def of(*args, failure=None, **changes):
+    return dict(properties(result(*args, **changes), failure))
+
+
+def test_a_judged_time_has_its_change_with_the_interval():
+    slower = dataclasses.replace(verdict("SLOWER", 1.0531234567, "grew"), ratio_low=1.04, ratio_high=1.0665)
+    assert of("cupy.exp", measured(48_600.25), verdicts=[slower]) == {
+        "gpukern.verdict": "SLOWER",
+        "gpukern.time_ns": "48600.25",
+        "gpukern.change": "0.053123",
+        "gpukern.low": "0.04",
+        "gpukern.high": "0.0665",
+        "gpukern.device": "NVIDIA H200",
+        "gpukern.reason": "grew",
+    }
+
+
+def test_what_has_no_value_is_left_out():
+    assert of("cupy.exp", measured(), verdicts=[verdict("NEW", reason="")]).keys() == {
+        *("gpukern.verdict", "gpukern.time_ns", "gpukern.device")
+    }
+    assert of("cupy.exp", fingerprint={}) == {}
+
+
+def test_the_scope_that_the_report_shows_first_counts():
+    both = [measured(1000.0), measured(9000.0, scope="transfer")]
+    found = of("cupy.exp", *both, verdicts=[verdict("SAME", 1.0), verdict("SLOWER", 2.0)])
+    assert (found["gpukern.verdict"], found["gpukern.time_ns"]) == ("SAME", "1000.0")
+
+
+def test_a_host_variant_names_the_processor():
+    assert of("host.numpy", measured(scope="end_to_end", timer="host"))["gpukern.device"] == "AMD EPYC"
+
+
+def test_the_simulator_has_no_times():
+    assert "gpukern.time_ns" not in of("numba.exp", measured(), simulated=True)
+
+
+def test_an_invalid_time_has_no_change():
+    invalid = measured(invalid="clocks changed")
+    found = of("cupy.exp", invalid, verdicts=[verdict("INVALID", 1.2)])
+    assert (found["gpukern.verdict"], found["gpukern.reason"]) == ("INVALID", "clocks changed")
+    assert "gpukern.change" not in found
+
+
+@pytest.mark.parametrize("times", [[], [measured()]], ids=["not timed", "timed"])
+def test_a_wrong_output_counts_before_any_time_and_says_its_first_line(times):
+    wrong = {"correctness": Correctness.INCORRECT, "diagnosis": "y is wrong\n  at 3"}
+    assert of("cupy.exp", *times, **wrong) == {
+        "gpukern.verdict": "INCORRECT",
+        "gpukern.device": "NVIDIA H200",
+        "gpukern.reason": "y is wrong",
+    }
+
+
+def test_a_test_that_failed_by_itself_before_it_was_timed_says_why():
+    assert of("cupy.exp", failure="KeyError: 'n'")["gpukern.verdict"] == "FAILED"
+    assert of("cupy.exp", failure="KeyError: 'n'")["gpukern.reason"] == "KeyError: 'n'"
