@@ -25,6 +25,10 @@ COMMANDS = {
         "pytest_gpukern.cli.show:declare",
         "print the tables of a stored run, and what the device did in each case",
     ),
+    "export": (
+        "pytest_gpukern.cli.export:declare",
+        "write stored runs as a CSV table, one row a measurement",
+    ),
     "compare": (
         "pytest_gpukern.cli.compare:declare",
         "compare two runs, two baselines, or a run and a baseline",

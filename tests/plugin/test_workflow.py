@@ -260,3 +260,19 @@ def test_it_runs_no_text_of_a_pull_request_and_actions_of_one_commit_only():
     assert len(actions) == 5
     assert [action for action in actions if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action)] == []
     assert [step["run"] for step in steps if "${{" in step.get("run", "")] == []
+
+
+def test_the_workflow_that_hands_times_on_keeps_secrets_off_the_gpu_and_reads_what_it_wrote():
+    page = (Path(__file__).parents[2] / "docs/how-to/pytest-benchmark.md").read_text(encoding="utf-8")
+    head, *services = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    jobs = yaml.safe_load(head + "".join(services))["jobs"]
+    measure, *others = jobs.values()
+    assert "secrets" not in head
+    assert "permissions" not in measure
+    assert len(others) == 2
+    for job in others:
+        assert (job["needs"], job["runs-on"]) == ("measure", "ubuntu-24.04")
+        fetched = [step for step in job["steps"] if "download-artifact" in step.get("uses", "")]
+        assert [step["with"]["name"] for step in fetched] == [measure["steps"][-1]["with"]["name"]]
+    assert "--benchmark-json=times.json" in measure["steps"][1]["run"]
+    assert all("times.json" in text for text in services)

@@ -1,0 +1,150 @@
+"""Writes runs as a table for spreadsheets and data frames: one row a measurement."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.report.rows import without_a_time
+from pytest_gpukern.values.result import VerdictKind, sizes_text
+from pytest_gpukern.values.untrusted_json import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.values.result import KernelFacts, Measurement, Result
+
+Cell = str | float | int | None
+
+# Spreadsheets take the wide signs of East Asian keyboards too.
+_FORMULA = re.compile(r"(^|;)(\s*[=+\-@＝＋－＠])")
+
+
+def csv_text(rows: Iterable[Mapping[str, Cell]]) -> str:
+    """Returns rows of the same columns as CSV with a header, in UTF-8 and with `.` in numbers.
+
+    Names come from whoever wrote a run file, and a spreadsheet computes a text that begins with `=`, `+`, `-`
+    or `@` (https://owasp.org/www-community/attacks/CSV_Injection). Such a text gets an apostrophe in front,
+    also behind a `;`, which separates cells in some countries. Control characters are escaped. Numbers stay.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    for number, row in enumerate(rows):
+        if not number:
+            writer.writerow(row)
+        writer.writerow([_harmless(cell) if isinstance(cell, str) else cell for cell in row.values()])
+    return stream.getvalue()
+
+
+def _harmless(text: str) -> str:
+    return _FORMULA.sub(r"\1'\2", printable(text))
+
+
+def rows_of_run(run: Run, name: str) -> Iterator[dict[str, Cell]]:
+    """Yields a row for each measurement of a run, also of its further and confirming sessions.
+
+    `name` says which file the run is from. What is not known is None.
+    """
+    for reported in run.results:
+        for result in (reported, *run.sessions_of(reported)):
+            for measurement in result.measurements:
+                yield {"run": name, "created": run.created.isoformat(), **_row(result, measurement)}
+
+
+def _row(result: Result, measurement: Measurement) -> dict[str, Cell]:
+    """Returns the cells of a measurement. Times are never the simulator's."""
+    case, summary, fingerprint = result.case, measurement.summary, result.fingerprint
+    timed = not result.simulated
+    return {
+        "case": case.id,
+        "test": result.nodeid,
+        "problem": case.problem,
+        "problem_version": case.problem_version,
+        "backend": case.backend,
+        "variant": case.variant,
+        "size": sizes_text(case.sizes),
+        "device": _text(fingerprint.get("device_name" if case.on_gpu else "cpu_model")),
+        "device_uuid": _text(fingerprint.get("device_uuid")) if case.on_gpu else None,
+        "driver": _text(fingerprint.get("driver_version")),
+        "session": result.session,
+        "role": result.role.value,
+        "simulated": "true" if result.simulated else "false",
+        "scope": measurement.scope,
+        "timer": measurement.timer,
+        "cache": measurement.cache,
+        "beside": "true" if measurement.beside else "false",
+        "median_ns": summary.median_ns if timed else None,
+        "low_ns": summary.low_ns if timed else None,
+        "high_ns": summary.high_ns if timed else None,
+        "samples": summary.n,
+        "iterations": measurement.iterations,
+        "first_call_ns": result.first_call_ns if timed else None,
+        "fixed_cost_ns": measurement.fixed_cost_ns,
+        "traffic_bytes": measurement.traffic_bytes,
+        "flops": measurement.flops,
+        "energy_mj": measurement.energy_mj,
+        "mean_power_w": measurement.mean_power_w,
+        "sm_mhz": _number(measurement.state.get("sm_mhz")),
+        "memory_mhz": _number(measurement.state.get("memory_mhz")),
+        **_kernel(result, measurement),
+        **_errors(result),
+        **_verdict(result, measurement),
+    }
+
+
+def _kernel(result: Result, measurement: Measurement) -> dict[str, Cell]:
+    """Returns the number of kernels that a call launches, and the facts of the one that takes longest."""
+    facts = {kernel.launch: kernel for kernel in result.kernels} if measurement.scope != "transfer" else {}
+    longest: KernelFacts | None = None
+    if facts:
+        work = (entry for each in result.measurements for entry in each.work if entry.kernel is not None)
+        first = max(work, key=lambda entry: entry.time_ns or 0.0, default=None)
+        launch = first.kernel.launch if first is not None and first.kernel is not None else None
+        longest = facts.get(launch or (), next(iter(facts.values())))
+    return {
+        "kernels": len(facts) or None,
+        "kernel": longest.name if longest else None,
+        "registers": longest.registers if longest else None,
+        "shared_bytes": longest.shared_bytes if longest else None,
+        "local_bytes": longest.local_bytes if longest else None,
+        "occupancy": longest.occupancy if longest else None,
+    }
+
+
+def _errors(result: Result) -> dict[str, Cell]:
+    """Returns whether the outputs were right, and their largest errors."""
+    found: dict[str, Cell] = {"correctness": result.correctness.value}
+    for name in ("max_abs", "max_rel", "max_ulp"):
+        values = [getattr(error, name) for error in result.errors.values()]
+        found[name] = max((value for value in values if value is not None), default=None)
+    return found
+
+
+def _verdict(result: Result, measurement: Measurement) -> dict[str, Cell]:
+    """Returns what the measurement came to; a wrong output or an INVALID time has no ratio."""
+    kind, reason = without_a_time(result, None)
+    verdict = result.verdicts.get(measurement.key)
+    if not kind and measurement.invalid is not None:
+        kind, reason = VerdictKind.INVALID.value, measurement.invalid
+    elif not kind and verdict is not None:
+        kind, reason = verdict.kind.value, verdict.explained
+    judged = verdict if verdict is not None and kind == verdict.kind.value else None
+    return {
+        "verdict": kind or None,
+        "ratio": judged.ratio if judged else None,
+        "ratio_low": judged.ratio_low if judged else None,
+        "ratio_high": judged.ratio_high if judged else None,
+        "threshold": judged.threshold if judged else None,
+        "reason": reason.partition("\n")[0] or None,
+    }
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> float | int | None:
+    return value if isinstance(value, (int, float)) else None

@@ -1,0 +1,123 @@
+"""Runs → a table of their measurements."""
+
+import csv
+import dataclasses
+import io
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from made_up_results import COPY_IN, EXP_KERNEL, error, measured, result, verdict
+
+from pytest_gpukern.report.csv_table import csv_text, rows_of_run
+from pytest_gpukern.report.run import Run
+from pytest_gpukern.values.result import Correctness, SessionRole
+
+FILES = Path(__file__).parents[3] / "docs/reference/files.md"
+CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
+
+
+def table(*results, sessions=None):
+    run = Run(results=results, sessions=sessions or {}, created=CREATED)
+    return list(csv.DictReader(io.StringIO(csv_text(rows_of_run(run, "run.json")))))
+
+
+def test_each_measurement_is_a_row_with_case_time_and_verdict():
+    slower = dataclasses.replace(
+        verdict("SLOWER", 1.05, "it grew\nmore"), ratio_low=1.04, ratio_high=1.06, threshold=0.02
+    )
+    times = [measured(1000.0, half=0.01, traffic_bytes=4000), measured(9000.5, scope="transfer")]
+    kernel, transfer = table(result("cupy.exp", *times, verdicts=[slower]))
+    assert {name: kernel[name] for name in ("run", "case", "backend", "variant", "size", "device")} == {
+        "run": "run.json",
+        "case": "vector_exp/cupy.exp/n=1000",
+        "backend": "cupy",
+        "variant": "exp",
+        "size": "n=1000",
+        "device": "NVIDIA H200",
+    }
+    assert [kernel[name] for name in ("scope", "timer", "cache")] == ["kernel", "event", "cold"]
+    assert [kernel[name] for name in ("median_ns", "low_ns", "high_ns")] == ["1000.0", "990.0", "1010.0"]
+    assert (kernel["samples"], kernel["traffic_bytes"], kernel["max_ulp"]) == ("10", "4000", "0.5")
+    assert [kernel[name] for name in ("verdict", "ratio", "ratio_low", "ratio_high", "threshold")] == [
+        *("SLOWER", "1.05", "1.04", "1.06", "0.02")
+    ]
+    assert kernel["reason"] == "it grew"
+    assert (transfer["scope"], transfer["median_ns"], transfer["verdict"]) == ("transfer", "9000.5", "")
+    assert kernel["created"] == "2026-11-05T12:30:00+00:00"
+
+
+def test_the_columns_are_those_of_the_documentation_in_its_order():
+    documented = FILES.read_text(encoding="utf-8").partition("## Table")[2]
+    names = [
+        name for row in re.findall(r"^\| (`.*?`) \|", documented, re.MULTILINE) for name in row.split(", ")
+    ]
+    (row,) = table(result("cupy.exp", measured()))
+    assert [f"`{name}`" for name in row] == names
+
+
+def test_other_sessions_of_a_test_are_rows_too_and_say_what_for():
+    first = result("cupy.exp", measured(), session="00000001")
+    again = dataclasses.replace(first, session="00000002", role=SessionRole.CONFIRMING)
+    found = table(first, sessions={first.nodeid: (again,)})
+    assert [(row["session"], row["role"]) for row in found] == [
+        ("00000001", "measured"),
+        ("00000002", "confirming"),
+    ]
+
+
+def test_the_kernel_that_takes_longest_is_named_but_not_for_copies():
+    short = dataclasses.replace(
+        EXP_KERNEL, time_ns=10.0, kernel=dataclasses.replace(EXP_KERNEL.kernel, name="short", symbol="short")
+    )
+    times = [measured(work=(short, EXP_KERNEL, COPY_IN)), measured(scope="transfer")]
+    kernels = (short.kernel, dataclasses.replace(EXP_KERNEL.kernel, occupancy=0.75))
+    kernel, transfer = table(result("cupy.exp", *times, kernels=kernels))
+    names = ("kernels", "kernel", "registers", "local_bytes", "shared_bytes", "occupancy")
+    assert [kernel[name] for name in names] == ["2", "exp_kernel", "40", "128", "3072", "0.75"]
+    assert [transfer[name] for name in names] == [""] * 6
+
+
+def test_the_simulator_has_rows_without_times():
+    (row,) = table(result("numba.exp", measured(), simulated=True))
+    assert (row["simulated"], row["median_ns"], row["low_ns"], row["high_ns"]) == ("true", "", "", "")
+
+
+def test_a_time_that_is_invalid_or_of_a_wrong_output_has_no_ratio():
+    invalid = result("cupy.exp", measured(invalid="clocks changed"), verdicts=[verdict("SAME", 1.0)])
+    wrong = result("cupy.exp", measured(), correctness=Correctness.INCORRECT, diagnosis="y is wrong\nat 3")
+    found = [(row["verdict"], row["ratio"], row["reason"]) for row in table(invalid, wrong)]
+    assert found == [("INVALID", "", "clocks changed"), ("INCORRECT", "", "y is wrong")]
+
+
+def test_an_error_without_a_value_is_empty():
+    (row,) = table(result("host.numpy", measured(timer="host"), errors={"y": error(ulp=None)}))
+    assert (row["max_rel"], row["max_ulp"], row["device"]) == ("2.3e-07", "", "AMD EPYC")
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        ("+1", "'+1"),
+        ("-1+1", "'-1+1"),
+        ("@SUM(1)", "'@SUM(1)"),
+        (" =1", "' =1"),
+        ("\t=1", "\\u0009=1"),
+        ("\n=1", "\\u000a=1"),
+        ("a;=1", "a;'=1"),
+        ("＝1", "'＝1"),
+        ("a=b-c", "a=b-c"),
+        ('say "a,b"', 'say "a,b"'),
+    ],
+)
+def test_no_text_of_a_run_becomes_a_formula(text, cell):
+    made = result("cupy.exp", measured(), nodeid=text)
+    (row,) = table(made)
+    assert row["test"] == cell
+
+
+def test_a_name_that_is_no_unicode_is_escaped():
+    (row,) = table(result("cupy.exp", measured(), nodeid="test_\udc80"))
+    assert row["test"] == "test_\\udc80"
