@@ -195,16 +195,24 @@ def _launch_text(kernel: KernelFacts) -> str:
 
 
 def checks(results: Sequence[Result], *, width: int) -> list[Line]:
-    """Returns a line a case that has something to tell, followed by an empty one; nothing where none has."""
+    """Tells once what the same cases have in common, and then an empty line; nothing where none has any."""
+    checked = [result for result in results if result.correctness is not Correctness.INCORRECT]
+    cases: dict[str, list[str]] = {}
+    for result in checked:
+        for text in _told(result):
+            cases.setdefault(text, []).append(result.case.id)
+    texts: dict[tuple[str, ...], list[str]] = {}
+    for text, ids in cases.items():
+        texts.setdefault(tuple(ids), []).append(text)
     lines = []
-    for result in results:
-        text = _told(result)
-        if text and result.correctness is not Correctness.INCORRECT:
-            lines += wrapped(f"{result.case.id} · {text}", width, indent="  ")
+    for who_has, told in texts.items():
+        several = 1 < len(who_has) == len(checked)
+        who = f"all {len(who_has)} cases" if several else ", ".join(who_has)
+        lines += wrapped(f"{who} · {'; '.join(told)}", width, indent="  ")
     return [*lines, Line("")] if lines else []
 
 
-def _told(result: Result) -> str:
+def _told(result: Result) -> list[str]:
     by_kind: dict[str, list[str]] = {}
     for name, error in result.errors.items():
         if error.determinism is not None:
@@ -214,7 +222,7 @@ def _told(result: Result) -> str:
         told.append(f"checked at {', '.join(result.corners)} too")
     if result.seed is not None:
         told.append(f"seed {result.seed}")
-    return "; ".join(told)
+    return told
 
 
 def device_memory(result: Result, *, width: int) -> list[Line]:

@@ -16,9 +16,9 @@ _SHORTEST_NAME = 3
 _READABLE_NAME = 6
 IN_ASCII = str.maketrans(
     {"µ": "u", "±": "+-", "×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->"}
-    | dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True))
+    | dict(zip("¹²³⁴⁵⁶", "*+#^~@", strict=True))
 )
-"""How characters that a terminal may lack are spelled."""
+"""How characters that a terminal may lack are spelled; behind a time, a digit would be part of its unit."""
 _SHORTENED_NAME = re.compile(rf"(?<=\S){_ELLIPSIS}(?=\S)")
 
 

@@ -317,6 +317,19 @@ def test_other_code_or_code_that_is_not_known_shows_what_this_session_found():
 # what travels and is shown
 
 
+def test_what_cases_have_in_common_is_told_once():
+    errors = {"y": error("bitwise")}
+    told = {"corners": ("n=0", "n=257"), "seed": 7}
+    lines = checks(
+        [made_up_result("cupy.exp", **told), made_up_result("numba.exp", **told, errors=errors)], width=160
+    )
+    assert [line.text for line in lines] == [
+        "  all 2 cases · checked at n=0, n=257 too; seed 7",
+        "  vector_exp/numba.exp/n=1000 · y bitwise",
+        "",
+    ]
+
+
 def test_what_was_checked_is_a_line_a_case_that_has_something_to_tell():
     several = {"y": error("bitwise"), "z": error("tolerant"), "w": error("bitwise")}
     lines = checks(

@@ -64,3 +64,7 @@ def test_columns_stay_aligned_in_ascii():
     assert row == "numba.grid~ide  12 %"
     assert len(header) == len(row)
     assert header.endswith("+-")
+
+
+def test_the_mark_of_a_time_is_no_digit_in_ascii():
+    assert in_encoding("7.36 ms¹", "ascii") == "7.36 ms*"
