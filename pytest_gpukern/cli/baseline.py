@@ -24,6 +24,7 @@ from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.settings import REASON_NEEDED
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
@@ -276,20 +277,17 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--accept", nargs="+", metavar="CASE|GLOB", help="cases to record")
     what.add_argument("--all", action="store_true", help="record every case of the file")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why times changed; kept in the record")
-    parser.add_argument("--append", action="store_true", help="add sessions instead of opening an epoch")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--reason", metavar="TEXT", help="open an epoch, and keep in it why times changed")
+    how.add_argument("--append", action="store_true", help="add sessions to the current epoch instead")
     exits.add_write_in_ci(parser)
     parser.set_defaults(run=_merge, parser=parser)
 
 
 def _merge(known: argparse.Namespace) -> int:
     """Records what was accepted, and says what was not."""
-    if known.append and known.reason:
-        known.parser.error("--reason: it belongs to a new epoch, and --append opens none; drop one of them")
     if not known.append and not known.reason.strip():
-        known.parser.error(
-            "--reason: say why times changed; whoever reads the record later will want to know"
-        )
+        known.parser.error(f"--reason: {REASON_NEEDED}")
     if not exits.may_write("baseline merge", known):
         return exits.BAD
     try:
@@ -312,7 +310,7 @@ def _merge(known: argparse.Namespace) -> int:
         )
     ]
     mode = BaselineMode.APPEND if known.append else BaselineMode.UPDATE
-    report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason)
+    report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason or "")
     if known.json:
         exits.show_json(
             {

@@ -9,7 +9,7 @@ import math
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
@@ -24,12 +24,12 @@ from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_threshold
+from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
 from pytest_gpukern.values.result import Correctness, Measurement, Summary, Verdict, VerdictKind, plain
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpukern.baseline.record import Baseline
     from pytest_gpukern.gate.spread import SharedSpread
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _TOLD = (VerdictKind.SLOWER, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE)
 _SHOWN = 5
+_GATES = ("time", "host")
+T = TypeVar("T")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -45,26 +47,38 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "Judges the times of B by those of A, case by case, as the gate does. Prints ratios and their 90 % "
         "intervals, and first how the machines differ. A and B are files that --gpukern-output wrote, "
         "baseline files, or folders of baseline files. A time is the geometric mean over sessions. Exit "
-        "status 1 means that the gate would fail a test of B: it is INCORRECT or INVALID, or two GPU "
+        "status 1 means that the gate would fail a test of B: it is INCORRECT or INVALID, or two "
         "sessions of B confirm that it is SLOWER than three sessions of A. " + exits.STATUSES
     )
     parser.add_argument("a", type=Path, metavar="A", help="the times to compare with")
     parser.add_argument("b", type=Path, metavar="B", help="the times that are judged")
     parser.add_argument(
         "--threshold",
-        type=_threshold,
+        type=_parsed_by(parse_threshold, "--threshold"),
         default=DEFAULT_THRESHOLD,
         help="smallest slowdown that matters: 2%% (default) is the same as 0.02",
+    )
+    parser.add_argument(
+        "--gate-on",
+        type=_parsed_by(lambda text, label: parse_names(text, label, _GATES), "--gate-on"),
+        default=("time",),
+        metavar="{time,host}",
+        help="what fails, comma-separated: times on a GPU (time, the default) and of host variants (host)",
     )
     exits.add_json(parser)
     parser.set_defaults(run=_run)
 
 
-def _threshold(text: str) -> float:
-    try:
-        return parse_threshold(text, "--threshold")
-    except SettingsError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {str(error).partition(': ')[2]}") from error
+def _parsed_by(parse: Callable[[str, str], T], option: str) -> Callable[[str], T]:
+    """Returns a parser of an option of ours as argparse takes it."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text, option)
+        except SettingsError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {str(error).partition(': ')[2]}") from error
+
+    return parsed
 
 
 def _run(known: argparse.Namespace) -> int:
@@ -73,7 +87,7 @@ def _run(known: argparse.Namespace) -> int:
     except FileError as error:
         exits.complain("compare", error)
         return exits.UNREADABLE
-    rows = _compared(a, b, known.threshold)
+    rows = _compared(a, b, known.threshold, known.gate_on)
     if known.json:
         exits.show_json(_json(a, b, rows))
     else:
@@ -248,7 +262,7 @@ class Row:
         a: sessions of A that B's were judged by.
         b: sessions of B.
         verdict: of the gate.
-        on_gpu: whether it is a time on a GPU: a host's fails no test.
+        gated: whether it can fail B's test: by default a host's time cannot.
     """
 
     case: str
@@ -257,12 +271,12 @@ class Row:
     a: Sequence[SessionTime]
     b: Sequence[SessionTime]
     verdict: Verdict
-    on_gpu: bool
+    gated: bool
 
     @property
     def fails(self) -> bool:
         """Whether the gate would fail B's test."""
-        return self.on_gpu and fails(self.verdict, strict=False)
+        return self.gated and fails(self.verdict, strict=False)
 
     @property
     def a_ns(self) -> float:
@@ -275,7 +289,7 @@ class Row:
         return statistics.geometric_mean(session.median_ns for session in self.b)
 
 
-def _compared(a: Side, b: Side, threshold: float) -> list[Row]:
+def _compared(a: Side, b: Side, threshold: float, gate_on: Sequence[str]) -> list[Row]:
     """Compares what both sides measured, in order of B.
 
     A side may hold times of several device models, as a folder of baselines does: each is judged by those of
@@ -300,11 +314,12 @@ def _compared(a: Side, b: Side, threshold: float) -> list[Row]:
                 recorded = [each for each in valid if each.conditions.device_model == model] or valid
                 if recorded:
                     shared = spreads.get(model, {}).get(spread_key(key))
-                    basis = _basis(fresh, recorded, threshold, shared)
+                    on_gpu = fresh[0].on_gpu
+                    gated = ("time" if on_gpu else "host") in gate_on
+                    basis = _basis(fresh, recorded, threshold, shared, fails_no_test=not (on_gpu or gated))
                     sessions = [each.session for each in fresh]
                     verdict = _judged(fresh, basis)
-                    on_gpu = fresh[0].on_gpu
-                    rows.append(Row(case, key, model, basis.reference, sessions, verdict, on_gpu))
+                    rows.append(Row(case, key, model, basis.reference, sessions, verdict, gated))
     return rows
 
 
@@ -321,7 +336,12 @@ def _alike(times: Sequence[Timed]) -> list[list[Timed]]:
 
 
 def _basis(
-    fresh: Sequence[Timed], recorded: Sequence[Timed], threshold: float, shared: SharedSpread | None
+    fresh: Sequence[Timed],
+    recorded: Sequence[Timed],
+    threshold: float,
+    shared: SharedSpread | None,
+    *,
+    fails_no_test: bool,
 ) -> Basis:
     devices = {timed.device for timed in fresh}
     return Basis(
@@ -331,7 +351,7 @@ def _basis(
         jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
         device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded ones
         shared=shared,
-        fails_no_test=not fresh[0].on_gpu,
+        fails_no_test=fails_no_test,
     )
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.gate.change import percent
+from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.result import hash_method
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytest_gpukern.baseline.history import Past
     from pytest_gpukern.baseline.record import RecordedTime
@@ -81,14 +82,10 @@ def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, p
     of_code = len(said)
     said += _clock_changes(deciding, verdict, past)
     fingerprints = [session.fingerprint for session in past.sessions]
-    if result.case.on_gpu:
-        said += differences(result.fingerprint, fingerprints, host=False)
-    if of_host:
-        said += [
-            text
-            for text in differences(result.fingerprint, fingerprints, host=True)
-            if text not in said  # libraries are part of either
-        ]
+    unused = distributions_of_others(result.case.backend)
+    for host in (False,) * result.case.on_gpu + (True,) * of_host:
+        told = differences(result.fingerprint, fingerprints, host=host, unused=unused)
+        said += [text for text in told if text not in said]  # libraries are part of either
     if len(said) == of_code and said in ([], [SAME_CODE]):
         said.append(NOTHING_DIFFERS)
     return tuple(said)
@@ -105,10 +102,13 @@ def is_cause(text: str) -> bool:
     return text != NOTHING_DIFFERS and text.rpartition(": ")[2] != SAME_CODE
 
 
-def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> tuple[str, ...]:
+def differences(
+    now: JsonDict, recorded: Sequence[JsonDict], *, host: bool, unused: Collection[str] = ()
+) -> tuple[str, ...]:
     """Returns what a session has that no recorded session had: `driver 580.65 → 580.95`, `numba 0.67 → 0.68`.
 
-    A field that a recorded session lacks, such as one by an older release, is no difference.
+    A field that a recorded session lacks, such as one by an older release, is no difference. Versions of
+    `unused` libraries are not told.
     """
     rows = _OF_THE_HOST if host else _OF_THE_DEVICE
     found = [
@@ -117,7 +117,7 @@ def differences(now: JsonDict, recorded: Sequence[JsonDict], *, host: bool) -> t
     ]
     libraries: Mapping[str, Any] = now["libraries"] if isinstance(now.get("libraries"), dict) else {}
     before = [each["libraries"] for each in recorded if isinstance(each.get("libraries"), dict)]
-    for name in sorted({*libraries, *(name for each in before for name in each)}):
+    for name in sorted({*libraries, *(name for each in before for name in each)}.difference(unused)):
         versions = [each.get(name, NOT_INSTALLED) for each in before]
         found.append(_difference(name, "", libraries.get(name, NOT_INSTALLED), versions))
     return tuple(text for text in found if text is not None)

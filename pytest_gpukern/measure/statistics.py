@@ -298,9 +298,10 @@ def _batches_differ(middles: Sequence[float], median: float) -> str | None:
 def _few(n: int) -> str | None:
     if n >= FEWEST_FOR_95_PERCENT:
         return None
-    samples = "1 sample" if n == 1 else f"{n} samples"
+    if n == 1:
+        return "only 1 sample: it does not say how far samples spread"
     return (
-        f"only {samples}: the interval is their range, which contains the median in less than 95 % of cases"
+        f"only {n} samples: the interval is their range, which contains the median in less than 95 % of cases"
     )
 
 

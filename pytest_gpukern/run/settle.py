@@ -42,7 +42,8 @@ class Settled:
 
 _UNCHECKED = (
     "UNCHECKED: no output was compared with a reference: "
-    "call gpu_benchmark.verify(out, expected), or pass check= to pedantic"
+    "call gpu_benchmark.verify(out, expected), or pass check= to its pedantic; "
+    "a test of the fixture benchmark takes gpu_benchmark instead"
 )
 
 

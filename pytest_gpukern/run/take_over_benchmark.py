@@ -159,9 +159,14 @@ def is_taken_over(item: pytest.Item) -> bool:
 def warn_if_not_taken_over(item: pytest.Item) -> None:
     """Warns after set-up if a test asks for its `benchmark` to be measured, and that cannot be."""
     value = getattr(item, "funcargs", {}).get("benchmark")  # None under --setup-plan
-    if not _is_chosen(item) or value is None or item.stash.get(TAKEN_OVER, None):
+    if not _asks(item) or value is None or item.stash.get(TAKEN_OVER, None):
         return
     kind = type(value)
+    if _uses(item, "gpu_benchmark"):
+        _warn(
+            item, "its `benchmark` is timed by pytest-benchmark, since it uses `gpu_benchmark` too; drop one"
+        )
+        return
     if switched_off(item.config) and kind.__module__.startswith("pytest_benchmark."):
         reason = "--benchmark-disable runs it once; --benchmark-enable lets it be measured"
     else:
@@ -180,8 +185,10 @@ def _warn(item: pytest.Item, reason: str) -> None:
 
 def _is_chosen(item: Any) -> bool:
     """Returns whether a test asks for its `benchmark` to be measured here, and does not use ours."""
-    if not isinstance(item, pytest.Item) or _uses(item, "gpu_benchmark"):
-        return False
+    return isinstance(item, pytest.Item) and _asks(item) and not _uses(item, "gpu_benchmark")
+
+
+def _asks(item: pytest.Item) -> bool:
     settings = settings_of(item.config)
     return settings.benchmark and (settings.measure_all or item.get_closest_marker(MARKER) is not None)
 

@@ -92,6 +92,14 @@ def cuda_packages() -> set[str]:
     return {"cuda"}.union(*(row.packages for row in BACKENDS.values()))
 
 
+def distributions_of_others(backend: str | None) -> set[str]:
+    """Returns the distributions that no case of a GPU backend uses; none for a host's or a plain test's."""
+    own = BACKENDS.get(backend or "host", BACKENDS["host"])
+    needed = {package for _, package in own.needs} | set(own.distributions)
+    rows = [row for row in BACKENDS.values() if own.needs and needed.isdisjoint(row.distributions)]
+    return {name for row in rows for name in row.distributions}
+
+
 def library_distributions() -> tuple[str, ...]:
     """Returns the distributions of all backends, without repetition."""
     return tuple(dict.fromkeys(name for row in BACKENDS.values() for name in row.distributions))

@@ -163,7 +163,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         Option("baseline-dir", "folder of baselines (default: baselines/ beside each test)", metavar="DIR"),
         Option(
             "reason",
-            "why the times changed; --gpukern-baseline=update keeps it in the record",
+            "why times changed; --gpukern-baseline=update needs it, and keeps it in the record",
             metavar="TEXT",
         ),
         Option(
@@ -206,7 +206,13 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "smallest slowdown that matters (default: 2%%, which is 0.02)",
             metavar="SLOWDOWN",
         ),
-        Option("strict", "fail NEW, UNDECIDED and UNCOMPARABLE too, except of host variants", flag=True),
+        Option(
+            "strict",
+            "fail what proves nothing too: times NEW (no record), UNDECIDED, UNCOMPARABLE; outputs UNCHECKED",
+            more="Without it, a run whose records are missing passes. Times of host variants fail only if "
+            "`--gpukern-gate-on` names `host`.",
+            flag=True,
+        ),
         Option(
             "require", "gpu: fail a run that measured nothing on a GPU; none: do not", choices=("gpu", "none")
         ),
@@ -299,6 +305,17 @@ def asking_process(environ: Mapping[str, str] = os.environ) -> int | None:
     """Returns the process with which this one, which runs under a tool, has to end; or None."""
     number = environ.get(UNDER_SANITIZER, "").partition(":")[2]
     return int(number) if number.isdecimal() else None
+
+
+def parse_names(text: str, label: str, choices: tuple[str, ...]) -> tuple[str, ...]:
+    """Reads `time,host` as names, each once; `label` names the option in the SettingsError."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for name in names:
+        if name not in choices:
+            raise SettingsError(f"{label}: {name!r} is none of {', '.join(choices)}")
+    if not names:
+        raise SettingsError(f"{label}: must name some of {', '.join(choices)}")
+    return names
 
 
 def parse_threshold(text: str, label: str) -> float:

@@ -21,6 +21,7 @@ from pytest_gpukern.values.options import (
     OPTIONS,
     Option,
     SettingsError,
+    parse_names,
     parse_threshold,
     parse_timeout,
     values_of,
@@ -37,6 +38,7 @@ SESSIONS_TO_RECORD = 5
 """Processes that measure a record, by default."""
 SESSIONS_A_SIDE = 4
 """Processes that measure each of two revisions, by default."""
+REASON_NEEDED = "say why times changed; whoever reads the record later will want to know"
 
 
 @dataclass(frozen=True)
@@ -217,13 +219,7 @@ def _parse(option: Option, value: Any, label: str) -> Any:
     if option.name == "seed":
         return _seed(str(value), label)
     if option.listed:
-        entries = tuple(dict.fromkeys(part.strip() for part in str(value).split(",") if part.strip()))
-        for entry in entries:
-            if entry not in option.choices:
-                raise SettingsError(f"{label}: {entry!r} is none of {', '.join(option.choices)}")
-        if not entries:
-            raise SettingsError(f"{label}: must name some of {', '.join(option.choices)}")
-        return entries
+        return parse_names(str(value), label, option.choices)
     if option.choices and value not in option.choices:
         raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
     return str(value)
@@ -361,3 +357,5 @@ def _contradictions(
         yield "energy", f"it is measured in scope kernel, which is not in {labels['scope']}; add it there"
     if given("gate-on") and given("baseline", "off") and "memory" not in values["gate-on"]:
         yield "gate-on", f"there is nothing to compare with; drop it or {labels['baseline']}"
+    if benchmark and given("baseline", "update") and not values.get("reason", "").strip():
+        yield "baseline", f"{REASON_NEEDED}; add --gpukern-reason=TEXT"

@@ -94,7 +94,7 @@ def test_a_baseline_that_is_read_only_fails_the_run_that_would_write_it_and_stay
     (path,) = (pytester.path / "baselines").iterdir()
     path.chmod(0o444)
     before = path.read_bytes()
-    result = recorded("--gpukern-baseline=update")
+    result = recorded("--gpukern-baseline=update", "--gpukern-reason=x")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines([f"gpukern: {path}: is read-only. Make it writable: chmod u+w {path.name}."])

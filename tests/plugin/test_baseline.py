@@ -55,7 +55,9 @@ def test_create_adds_what_is_missing_and_leaves_what_is_there(gpu, pytester, mon
 
 def test_update_opens_a_new_epoch_and_keeps_the_old_one(recorded, pytester, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "900")
-    recorded("--gpukern-baseline=update", "-k", "first").assert_outcomes(passed=1, deselected=1)
+    recorded("--gpukern-baseline=update", "--gpukern-reason=x", "-k", "first").assert_outcomes(
+        passed=1, deselected=1
+    )
     path = baseline_file(pytester)
     medians = [median_of(epoch) for epoch in record_of(path)["epochs"]]
     assert medians == pytest.approx([1000, 900])
@@ -133,7 +135,7 @@ def test_what_failed_by_itself_is_not_recorded_though_the_gate_would_have_failed
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text() + "\n    assert 'first' not in case.id\n")
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = recorded("--gpukern-baseline=update", "-k", "first")
+    result = recorded("--gpukern-baseline=update", "--gpukern-reason=x", "-k", "first")
     assert len(record_of(baseline_file(pytester))["epochs"]) == 1
     result.stdout.fnmatch_lines(
         ["gpukern: 0 passed, 1 failed otherwise*", f"gpukern: not recorded: its test failed ({FIRST})"]

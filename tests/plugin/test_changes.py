@@ -39,7 +39,7 @@ def with_kernels(pytester, recorded, monkeypatch):
     pytester.makepyfile(test_doubling=KERNEL_PROBLEM)
     for name in ("FIRST", "SECOND"):
         monkeypatch.setenv(f"{name}_KERNEL", json.dumps({"registers": 32, "code": "beef"}))
-    recorded("--gpukern-baseline=update").assert_outcomes(passed=2)
+    recorded("--gpukern-baseline=update", "--gpukern-reason=x").assert_outcomes(passed=2)
     repeat_sessions(pytester.path, 3)
     return recorded
 
@@ -125,7 +125,7 @@ def test_registers_that_grew_are_reported_and_fail_where_asked_to(with_kernels, 
 
 def test_growth_that_is_accepted_by_an_update_is_recorded(with_kernels, monkeypatch):
     monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 96, "code": "cafe"}))
-    result = with_kernels("--gpukern-gate-on=resources", "--gpukern-baseline=update")
+    result = with_kernels("--gpukern-gate-on=resources", "--gpukern-baseline=update", "--gpukern-reason=x")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"resources {FIRST}: saxpy: registers 32 → 96*"])
     with_kernels("--gpukern-gate-on=resources").assert_outcomes(passed=2)

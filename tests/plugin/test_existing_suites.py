@@ -193,7 +193,9 @@ def test_it(benchmark, gpu_benchmark):
     benchmark(int)
     gpu_benchmark(float)
 """
-    suite(test, "--gpukern-output=run.json").assert_outcomes(passed=1)
+    result = suite(test, "--gpukern-output=run.json")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*not measured on the GPU: its `benchmark` is timed by pytest-benchmark*"])
     assert measurement_of(pytester)["summary"]["median_ns"] == pytest.approx(1000)
 
 

@@ -296,7 +296,7 @@ def test_checked(gpu_benchmark):
 
 @pytest.mark.parametrize(
     "options",
-    [["--gpukern-baseline=update"], ["--gpukern-baseline=off"], None],
+    [["--gpukern-baseline=update", "--gpukern-reason=x"], ["--gpukern-baseline=off"], None],
     ids=["recording", "without records", "not measured"],
 )
 def test_an_unverified_result_is_unchecked_and_fails_a_strict_run(plain, pytester, options):

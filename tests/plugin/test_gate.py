@@ -56,9 +56,9 @@ def test_small_steps_that_the_record_was_updated_for_are_told_against_the_first_
     recorded, pytester, monkeypatch
 ):
     monkeypatch.setenv("FIRST_TAKES_NS", "1060")
-    recorded("--gpukern-baseline=update", "--gpukern-sessions=3", "-k", "first").assert_outcomes(
-        passed=1, deselected=1
-    )
+    recorded(
+        "--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-sessions=3", "-k", "first"
+    ).assert_outcomes(passed=1, deselected=1)
     recorded("--gpukern-output=run.json").assert_outcomes(passed=2)
     (verdict,) = results_in(pytester.path / "run.json")[FIRST]["verdicts"].values()
     assert verdict["kind"] == "SAME"
@@ -97,13 +97,13 @@ def test_an_update_accepts_what_is_slower_and_says_so_loudly(recorded, slower, p
 
 def test_an_update_accepts_nothing_that_is_wrong_or_invalid(recorded, slower, monkeypatch):
     monkeypatch.setenv("FIRST_ESCAPES", "work was found outside the timed stream")
-    result = recorded("--gpukern-baseline=update")
+    result = recorded("--gpukern-baseline=update", "--gpukern-reason=x")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.no_fnmatch_line("*though SLOWER*")
 
 
 def test_what_is_not_known_of_the_last_epoch_fails_no_strict_update(gpu):
-    gpu("--gpukern-strict", "--gpukern-baseline=update").assert_outcomes(passed=2)
+    gpu("--gpukern-strict", "--gpukern-baseline=update", "--gpukern-reason=x").assert_outcomes(passed=2)
 
 
 def test_the_report_says_how_many_false_alarms_such_a_run_has(recorded, gpu):

@@ -100,7 +100,9 @@ def test_leaks_fail_their_tests_where_that_is_asked_for(kernels):
     run.stdout.fnmatch_lines(["gpukern: 0 passed, 2 failed by the gate, 3 unchecked · *"])
 
 
-@pytest.mark.parametrize("options", [["--gpukern-baseline=off"], ["--gpukern-baseline=update"]])
+@pytest.mark.parametrize(
+    "options", [["--gpukern-baseline=off"], ["--gpukern-baseline=update", "--gpukern-reason=x"]]
+)
 def test_a_leak_needs_no_record_and_no_update_accepts_it(kernels, options):
     run, _ = kernels("--gpukern-gate-on=memory", *options)
     run.assert_outcomes(passed=5, errors=2)

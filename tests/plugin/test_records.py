@@ -23,6 +23,11 @@ def recorded(gpu):
 
 RECORD = "--gpu-benchmark --gpukern-baseline=create"
 NEW_HINT = f"gpukern: 2 cases are new; to record: pytest test_doubling.py {RECORD}"
+MODES = {
+    "create": ["--gpukern-baseline=create"],
+    "append": ["--gpukern-baseline=append"],
+    "update": ["--gpukern-baseline=update", "--gpukern-reason=x"],
+}
 PRUNE = "--gpukern-baseline=update --gpukern-prune removes them"
 
 
@@ -89,14 +94,14 @@ def test_ci_writes_only_when_told_to(gpu, pytester, monkeypatch, mode):
     monkeypatch.setenv("CI", "true")
     refused(gpu(f"--gpukern-baseline={mode}"), f"--gpukern-baseline={mode}: CI is set in the environment *")
     assert not (pytester.path / "baselines").exists()
-    gpu(f"--gpukern-baseline={mode}", "--gpukern-write-in-ci").assert_outcomes(passed=2)
+    gpu(*MODES[mode], "--gpukern-write-in-ci").assert_outcomes(passed=2)
     assert len(load(stored(pytester)).cases) == 2
 
 
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_what_is_invalid_is_not_recorded(recorded, pytester, monkeypatch, mode):
     monkeypatch.setenv("FIRST_ESCAPES", "ran elsewhere")
-    recorded(f"--gpukern-baseline={mode}").assert_outcomes(passed=1, failed=1)
+    recorded(*MODES[mode]).assert_outcomes(passed=1, failed=1)
     assert sum(len(epoch.sessions) for epoch in epochs(pytester)) == 1
     assert sum(len(epoch.sessions) for epoch in epochs(pytester, SECOND)) == 2
 
@@ -145,7 +150,7 @@ def test_other_sizes_of_a_problem_exist_too(recorded, pytester):
 
 def test_pruning_removes_them_with_an_update_of_everything(recorded, pytester):
     rename_second(pytester)
-    result = recorded("--gpukern-baseline=update", "--gpukern-prune")
+    result = recorded("--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"gpukern: 1 no longer there, so removed from the records: {SECOND}"])
     assert load(stored(pytester)).cases.keys() == {FIRST, "doubling/numba.other/n=8"}
@@ -166,7 +171,14 @@ def test_pruning_removes_them_with_an_update_of_everything(recorded, pytester):
 )
 def test_pruning_in_a_run_of_a_part_is_refused_before_anything_runs(host, selection, words, workers):
     host("--gpu-benchmark", "--gpukern-baseline=create", "-k", "add and 8")
-    result = host("--gpu-benchmark", "--gpukern-baseline=update", "--gpukern-prune", workers, *selection)
+    result = host(
+        "--gpu-benchmark",
+        "--gpukern-baseline=update",
+        "--gpukern-reason=x",
+        "--gpukern-prune",
+        workers,
+        *selection,
+    )
     refused(result, f"--gpukern-prune: it needs a run of everything, but {words}")
 
 
@@ -177,7 +189,7 @@ def test_workers_of_xdist_tell_which_cases_there_are(host, pytester):
     host("--gpu-benchmark", "-n2").stdout.fnmatch_lines(
         ["gpukern: 2 recorded cases no longer exist: doubling/host.add/n=8, doubling/host.add/n=9; *"]
     )
-    host("--gpu-benchmark", "-n2", "--gpukern-baseline=update", "--gpukern-prune")
+    host("--gpu-benchmark", "-n2", "--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune")
     assert len(load(stored(pytester)).cases) == 4
 
 
@@ -186,7 +198,7 @@ def test_two_files_with_one_folder_of_baselines_do_not_prune_each_other(gpu, pyt
     (pytester.path / "other" / "test_tripling.py").write_text(GPU_PROBLEM.replace("def first", "def third"))
     folder = "--gpukern-baseline-dir=all"
     gpu("--gpukern-baseline=create", folder).assert_outcomes(passed=4)
-    gpu("--gpukern-baseline=update", "--gpukern-prune", folder)
+    gpu("--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune", folder)
     assert len(load(pytester.path / "all" / "doubling.fake-gpu.json").cases) == 3
 
 

@@ -343,7 +343,12 @@ def test_an_update_records_the_confirming_sessions_and_not_the_suspicious_one(
     recorded, pytester, monkeypatch
 ):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    options = ("--gpukern-baseline=update", "--gpukern-sessions=3", "--gpukern-output=run.json")
+    options = (
+        "--gpukern-baseline=update",
+        "--gpukern-reason=x",
+        "--gpukern-sessions=3",
+        "--gpukern-output=run.json",
+    )
     recorded(*options).assert_outcomes(passed=2)
     reported = results_in(pytester.path / "run.json")[FIRST]["session"]
     (file,) = (pytester.path / "baselines").iterdir()

@@ -159,7 +159,9 @@ def test_a_scope_without_a_time_in_the_newest_epoch_is_judged_by_an_older_one_an
     with_cupti("--gpukern-baseline=create")
     fake_gpu.install(monkeypatch)  # events only
     monkeypatch.setenv("FIRST_TAKES_NS", "1500")
-    with_cupti("--gpukern-baseline=update", "-k", "first").assert_outcomes(passed=1, deselected=1)
+    with_cupti("--gpukern-baseline=update", "--gpukern-reason=x", "-k", "first").assert_outcomes(
+        passed=1, deselected=1
+    )
     fake_gpu.install(monkeypatch, cupti=True)
     monkeypatch.setenv("FIRST_TAKES_NS", "1000")
     with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)

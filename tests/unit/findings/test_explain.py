@@ -128,6 +128,20 @@ def test_versions_that_differ_are_told_and_those_that_do_not_are_not():
     )
 
 
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [
+        ("numba.saxpy", ("numba 0.67 → 0.68",)),
+        ("cupy.saxpy", ("cupy 14.0 → 14.1",)),
+        ("dask.saxpy", ("cupy 14.0 → 14.1",)),
+        ("test_plain", ("cupy 14.0 → 14.1", "numba 0.67 → 0.68")),
+    ],
+)
+def test_a_library_that_the_backend_does_not_use_is_no_reason(label, told):
+    fingerprint = {**BEFORE, "libraries": {"cupy": "14.1", "numba": "0.68"}}
+    assert reasons(now(label=label, fingerprint=fingerprint)) == (SAME_CODE, *told)
+
+
 def test_a_host_variants_time_is_explained_by_the_host_and_not_by_the_device():
     fingerprint = {**BEFORE, "driver_version": "999", "cpu_count": 48}
     result = now(

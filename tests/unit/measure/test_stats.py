@@ -67,7 +67,7 @@ def test_few_samples_give_their_range_and_a_warning(n):
     summary = summarize([3.0, 1.0, 2.0, 5.0, 4.0][:n])
     samples = [3.0, 1.0, 2.0, 5.0, 4.0][:n]
     assert (summary.low_ns, summary.high_ns) == (min(samples), max(samples))
-    assert warned(summary, f"only {n} sample")
+    assert warned(summary, f"only {n} samples: the interval is their range" if n > 1 else "only 1 sample: ")
     assert not warned(summarize([1.0] * 6), "only")
 
 

@@ -176,7 +176,7 @@ def test_ini_values_that_a_child_must_not_heed_are_emptied_and_the_others_are_le
 
 
 def test_a_child_neither_judges_nor_writes(configured):
-    options = child_arguments(configured(["--gpukern-baseline=update"]), {}).options
+    options = child_arguments(configured(["--gpukern-baseline=update", "--gpukern-reason=x"]), {}).options
     assert {"--gpukern-baseline=off", "--gpukern-gate=off"} <= set(options)
     assert "--gpukern-baseline=update" not in options
 

@@ -67,7 +67,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "sessions"), [("create", 5), ("update", 5), ("compare", 1), ("off", 1)])
+@pytest.mark.parametrize(("mode", "sessions"), [("create", 5), ("append", 5), ("compare", 1), ("off", 1)])
 def test_what_is_recorded_is_measured_by_five_processes_and_everything_else_by_one(mode, sessions):
     assert read(benchmark=True, given={"baseline": mode}).sessions == sessions
     assert read(benchmark=True, given={"baseline": mode, "sessions": "3"}).sessions == 3
@@ -83,8 +83,8 @@ def test_two_revisions_are_measured_by_four_processes_each_and_no_baseline_takes
 def test_an_ini_file_may_name_a_revision_for_the_runs_that_measure_and_record_nothing():
     assert read(ini={"against": "main"}).against is None
     assert read(benchmark=True, ini={"against": "main"}).against == "main"
-    recording = read(benchmark=True, given={"baseline": "update"}, ini={"against": "main"})
-    assert (recording.against, recording.baseline, recording.sessions) == (None, "update", 5)
+    recording = read(benchmark=True, given={"baseline": "create"}, ini={"against": "main"})
+    assert (recording.against, recording.baseline, recording.sessions) == (None, "create", 5)
 
 
 def test_a_comparison_of_revisions_in_ci_has_to_measure_on_a_gpu():
@@ -126,7 +126,7 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
         ({"all": True}, "measure_all", True),
         ({"energy": True}, "energy", True),
         ({"baseline": "update", "reason": "new tiles"}, "reason", "new tiles"),
-        ({"baseline": "update", "prune": True}, "prune", True),
+        ({"baseline": "update", "reason": "x", "prune": True}, "prune", True),
     ],
 )
 def test_what_needs_another_option_is_read_beside_it(source, values, attribute, expected):
@@ -138,6 +138,11 @@ def test_energy_of_a_run_without_the_scope_that_it_is_told_of_is_refused():
     with pytest.raises(SettingsError, match=r"--gpukern-energy: .* not in --gpukern-scope=transfer; add it"):
         read(benchmark=True, given={"energy": True, "scope": "transfer"})
     assert read(benchmark=True, given={"energy": True, "scope": "transfer,kernel"}).energy
+
+
+def test_a_blank_reason_is_none():
+    message = refused(benchmark=True, given={"baseline": "update", "reason": " "})
+    assert message.startswith("--gpukern-baseline=update: say why times changed")
 
 
 def test_a_random_seed_is_another_each_time():
@@ -298,6 +303,7 @@ CONTRADICTIONS = [
         "--gpukern-baseline=update",
         "add --gpukern-write-in-ci",
     ),
+    (True, {"baseline": "update"}, {}, "--gpukern-baseline=update", "add --gpukern-reason=TEXT"),
     (True, {"reason": "faster"}, {}, "--gpukern-reason=faster", "add --gpukern-baseline=update"),
     (True, {"prune": True}, {}, "--gpukern-prune", "add --gpukern-baseline=update"),
     (True, {"baseline": "append"}, {"CI": "1"}, "--gpukern-baseline=append", "add --gpukern-write-in-ci"),
@@ -336,10 +342,10 @@ CONTRADICTIONS = [
     (False, {"against": "main"}, {}, "--gpukern-against=main", "add --gpu-benchmark"),
     (
         True,
-        {"against": "main", "baseline": "update"},
+        {"against": "main", "baseline": "create"},
         {},
         "--gpukern-against=main",
-        "drop it or --gpukern-baseline=update",
+        "drop it or --gpukern-baseline=create",
     ),
     (True, {"against": "main", "sessions": "1"}, {}, "--gpukern-against=main", "2 or more a side"),
     (True, {"against-setup": "make"}, {}, "--gpukern-against-setup=make", "add --gpukern-against=REV"),
