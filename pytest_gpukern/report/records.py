@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.merge import confirmed_slower
@@ -33,12 +34,10 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
     settings, results = report.settings, report.results
     lines: list[str] = []
     if settings.benchmark and settings.baseline == "compare":
-        lines += _to_create(config, results)
+        found = [*_no_folder(report, config), *_to_create(config, results)]
+        lines += ["; ".join(found)] if found else []
         lines += _to_accept(report, config)
         lines += _to_keep(report, config)
-        folder = settings.baseline_dir
-        if folder is not None and not folder.is_dir():
-            lines.append(f"nothing to compare with: there is no folder {folder}")
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
@@ -48,11 +47,26 @@ def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
             "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
         )
         lines.append(
-            f"{gone}: {some_of(report.stale)}; --gpukern-baseline=update --gpukern-prune removes them"
+            f"{gone}: {some_of(report.stale)}; --gpukern-baseline=update --gpukern-prune "
+            "--gpukern-reason=TEXT removes them"
         )
     if not settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
         lines.append(try_the_simulator(config))
     return [f"gpukern: {line}" for line in lines]
+
+
+def _no_folder(report: RunReport, config: pytest.Config) -> list[str]:
+    """Says that a folder of baselines is missing, where the run was given that, or to compare with it."""
+    folder, (_, given, ini) = report.settings.baseline_dir, values_of(config)
+    folders = [] if folder is None else [folder]
+    if folder is None and "compare" in (given["baseline"], ini["baseline"]):
+        folders = [Path(each.case.baseline_dir) for each in report.results if each.verdicts]
+    missing = dict.fromkeys(each for each in folders if not each.is_dir())
+    return (
+        [f"nothing to compare with: there is no folder {' and no '.join(map(str, missing))}"]
+        if missing
+        else []
+    )
 
 
 def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:

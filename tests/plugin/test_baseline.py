@@ -156,16 +156,17 @@ def test_what_a_test_measured_whose_teardown_failed_is_not_recorded(gpu, pyteste
     )
 
 
-def test_a_folder_of_baselines_that_is_not_there_is_named(recorded):
-    result = recorded("--gpukern-baseline-dir=nowhere")
-    result.stdout.fnmatch_lines(["gpukern: nothing to compare with: there is no folder *nowhere"])
+def test_a_folder_of_baselines_that_is_not_there_is_named(gpu):
+    told = "gpukern: nothing to compare with: there is no folder *{}; 2 cases are new; to record: pytest *"
+    gpu("--gpukern-baseline-dir=nowhere").stdout.fnmatch_lines([told.format("nowhere")])
+    gpu("--gpukern-baseline=compare").stdout.fnmatch_lines([told.format("baselines")])
 
 
 def test_the_file_of_a_run_holds_every_result_with_its_verdict(recorded, pytester):
     run = recorded("--gpukern-output=some/folder/run.json")
     run.stdout.fnmatch_lines(["gpukern: wrote *some/folder/run.json"])
     content = json.loads((pytester.path / "some/folder/run.json").read_text())
-    assert content["schema"] == 4
+    assert content["schema"] == 5
     for result in content["results"]:
         assert result["verdicts"]["kernel/event/cold"]["kind"] == "SAME"
         assert content["fingerprints"][result["fingerprint"]]["device_name"] == "Fake GPU"

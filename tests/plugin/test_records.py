@@ -28,7 +28,7 @@ MODES = {
     "append": ["--gpukern-baseline=append"],
     "update": ["--gpukern-baseline=update", "--gpukern-reason=x"],
 }
-PRUNE = "--gpukern-baseline=update --gpukern-prune removes them"
+PRUNE = "--gpukern-baseline=update --gpukern-prune --gpukern-reason=TEXT removes them"
 
 
 def stored(pytester):
