@@ -11,6 +11,9 @@ EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cu12,cu13),numba)
 # Tests share out the processors where they do not have to share a GPU.
 PARALLEL := $(if $(CUDA),,-n auto)
 
+# Byte code is kept: tests start hundreds of processes, and each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: benchmark test check lint docs clean
 
 ## benchmark: install what fits this machine and run the suites
@@ -32,7 +35,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 ## docs: build the site into docs/_build; a warning fails
-docs: $(VENV)/.docs
+docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
 
 clean:
@@ -43,6 +46,5 @@ $(VENV)/.dev: EXTRAS = dev,$(EXTRA)
 $(VENV)/.%: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch $@

@@ -106,7 +106,7 @@ def run(command: str, folder: Path, *, gpu: bool) -> subprocess.CompletedProcess
     program, *options = shlex.split(command)
     module = {"pytest": "pytest", "gpukern": "pytest_gpukern"}[program]
     environ = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
-    environ |= {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environ |= {"COLUMNS": "100", "NO_COLOR": "1"}
     if not gpu:
         environ["CUDA_VISIBLE_DEVICES"] = ""
     hidden = ["-p", "no:cacheprovider"] if program == "pytest" else []

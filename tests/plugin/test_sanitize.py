@@ -40,7 +40,7 @@ def tool(pytester, monkeypatch):
     """Puts a compute-sanitizer on PATH that says what it is told to say."""
     program = pytester.path / "bin" / "compute-sanitizer"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {FAKE} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     for name in ("CUDA_HOME", "CUDA_PATH"):

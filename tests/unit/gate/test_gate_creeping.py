@@ -24,7 +24,7 @@ THRESHOLD = 0.02
 
 
 def session(samples):
-    low, median, high = (float(np.quantile(samples, q)) for q in (0.4, 0.5, 0.6))
+    low, median, high = np.quantile(samples, (0.4, 0.5, 0.6)).tolist()
     return SessionTime(KEY, median, low, high, len(samples), HERE)
 
 
