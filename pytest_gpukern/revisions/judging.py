@@ -197,16 +197,18 @@ def confirm(
     spreads: Mapping[str, SharedSpread],
     *,
     hosts: bool = False,
+    last: bool = True,
 ) -> Conclusion:
     """Decides a suspicion by fresh sessions alone; INVALID where these cannot be compared.
 
     Args:
-        first: the conclusion from the first sessions.
-        case: the test in these.
-        again: the test in fresh sessions of both sides.
+        first: the conclusion from the first sessions, or what is left of it after a look at fewer fresh ones.
+        case: the test in the first sessions.
+        again: the test in all fresh sessions of both sides.
         threshold: smallest change that counts.
         spreads: those of all cases of the run, since the suspects may be few.
         hosts: as in `conclude`.
+        last: whether no more sessions are measured; else a suspicion may stay one.
     """
     verdicts = dict(first.verdicts)
     for key, suspicion in first.verdicts.items():
@@ -215,7 +217,7 @@ def confirm(
             verdicts[key] = (
                 undecidable(suspicion, barred.reason)
                 if barred is not None
-                else _judged(again, key, threshold, spreads, suspicion)
+                else _judged(again, key, threshold, spreads, suspicion, last=last)
             )
     found = Conclusion.of(again, verdicts, hosts=hosts)
     if found.outcome == "failed":
@@ -230,6 +232,8 @@ def _judged(
     threshold: float,
     spreads: Mapping[str, SharedSpread],
     suspicion: Verdict | None = None,
+    *,
+    last: bool = True,
 ) -> Verdict:
     """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
     all_pairs = case.pairs(key)
@@ -239,7 +243,11 @@ def _judged(
     if suspicion is None:
         verdict = judge_paired(pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
     else:
-        verdict = confirm_paired(suspicion, pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
+        verdict = confirm_paired(
+            suspicion, pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared, last=last
+        )
+        if verdict.suspected:
+            return suspicion
     invalid = len(all_pairs) - len(pairs)
     reason = f"{verdict.reason}; {invalid} of {len(all_pairs)} pairs of sessions are not valid"
     return dataclasses.replace(

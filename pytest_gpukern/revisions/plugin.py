@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.processes.child_main import measures
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import GitError, Worktree, resolve, short
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.revisions.git import Revisions
     from pytest_gpukern.run.controller import Controller
     from pytest_gpukern.values.result import Result
-
-
-PAIRS_AGAIN = 2
-"""Sessions of each side for what is suspected: one A-B-B-A."""
 
 
 class Against:
@@ -112,11 +109,18 @@ class Against:
         suspects = [nodeid for nodeid, conclusion in found.items() if conclusion.suspected]
         if suspects and settings.gate != "off":
             fresh, spreads = new_turns(), judging.shared_spreads(cases.values())
-            fresh.take(suspects, PAIRS_AGAIN, f" for {len(suspects)} suspected to be slower")
-            for nodeid, again in fresh.cases(suspects).items():
-                found[nodeid] = judging.confirm(
-                    found[nodeid], cases[nodeid], again, thresholds[nodeid], spreads, hosts=hosts
-                )
+            most = max(MOST_FRESH_PAIRS, settings.sessions)
+            while suspects:
+                still = "still " if fresh.base else ""
+                fresh.take(suspects, FRESH_PAIRS, f" for {len(suspects)} {still}suspected to be slower")
+                last = len(fresh.base) >= most
+                for nodeid, again in fresh.cases(suspects).items():
+                    found[nodeid] = judging.confirm(
+                        *(found[nodeid], cases[nodeid], again, thresholds[nodeid], spreads),
+                        hosts=hosts,
+                        last=last,
+                    )
+                suspects = [nodeid for nodeid in suspects if found[nodeid].suspected]
         slower = [nodeid for nodeid, conclusion in found.items() if conclusion.confirmed]
         more: Mapping[str, judging.CaseRuns] = {}
         if slower and settings.output is not None:

@@ -237,6 +237,28 @@ def test_results_reach_pytest_benchmarks_table_with_the_working_trees_numbers(ch
     assert re.search(r"^test_doubling\[doubling/numba\.first/n=8\] +1\.099\d+ ", changed.out, re.MULTILINE)
 
 
+WAVERING = """
+import os
+with open(os.environ["SESSIONS"], "a") as file:
+    file.write("x")
+    session = file.tell() - 1
+# this process, two sessions of a suspicion, six that decide about it
+TAKES_NS = {"first": [1000, 1100, 1100, 1030, 1120, 1070, 1080, 1070, 1080][session], "second": 1000}
+FACTOR = {}
+"""
+
+
+def test_a_suspect_is_measured_until_its_fresh_pairs_decide_and_no_longer(tmp_path):
+    repository = Repository(tmp_path / "project")
+    repository.commit(kernels=KERNELS, test_doubling=SUITE)
+    repository.write(kernels=WAVERING)
+    found = run(repository, "-k", "first or second", SESSIONS=str(tmp_path / "sessions"))
+    told = re.findall(r"session \d of 4 for 1 (still )?suspected to be slower: the", found.out + found.err)
+    assert told == [""] * 4 + ["still "] * 8
+    assert found.status == pytest.ExitCode.TESTS_FAILED
+    assert re.search(r"; 6 fresh pairs\s+confirmed at least \+", found.out)
+
+
 MARKED = """
 import pytest
 

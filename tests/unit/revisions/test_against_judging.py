@@ -63,6 +63,35 @@ def test_a_suspect_is_measured_again_and_slower_only_if_that_says_so():
     assert not refuted.suspected
 
 
+def test_a_suspicion_that_two_fresh_pairs_leave_open_is_kept_until_more_decide():
+    """One scope is decided by two pairs and stays so; the other one stays suspected by its first pairs."""
+
+    def both(copies_ns, kernels_ns):
+        copies = (measured(ns, scope="transfer", timer="host") for ns in copies_ns)
+        kernels = (measured(ns, scope="kernel") for ns in kernels_ns)
+        times = zip(copies, kernels, strict=True)
+        return tuple(Ending("passed", "", result("cupy.exp", *each)) for each in times)
+
+    def fresh(sessions):
+        copies = (1.9e6, 2.1e6, 2e6, 2e6)[:sessions]
+        kernels = (1100.0, 1101.0, 1000.0, 1000.0)[:sessions]  # slower in two sessions only
+        return CaseRuns(both([1e6] * sessions, [1000.0] * sessions), both(copies, kernels))
+
+    case = CaseRuns(both([1e6] * 4, BASE_NS), both([1.99e6, 2.01e6, 2e6, 2e6], times(1.1)))
+    (first,), _ = concluded(case)
+    spreads = shared_spreads([case])
+    open_still = confirm(first, case, fresh(2), 0.02, spreads, last=False)
+    decided = confirm(open_still, case, fresh(4), 0.02, spreads, last=False)
+    copies, kernels = "transfer/host/cold", "kernel/event/cold"
+    assert open_still.suspected
+    assert open_still.verdicts[copies] is first.verdicts[copies]
+    assert not decided.suspected
+    assert decided.verdicts[copies].kind is VerdictKind.SLOWER
+    assert decided.verdicts[kernels] == open_still.verdicts[kernels], "a decision stands"
+    assert decided.verdicts[kernels].kind is VerdictKind.SLOWER
+    assert decided.confirmed
+
+
 @pytest.mark.parametrize("on_base", [ending(invalid="throttled"), None])
 def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says_why(on_base):
     suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))

@@ -55,11 +55,13 @@ def test_other_rules_blame_a_case_in_nearly_every_run(rows, rule):
     assert row.false > 0.005 * row.judged
 
 
+@pytest.mark.parametrize("noise", ["noisy", "host"])
 @pytest.mark.parametrize("pairs", [2, 4])
-def test_pairs_of_two_revisions_hold_the_same_line(rows, pairs):
-    row = row_of(rows, rule="gpukern, two revisions in pairs", sessions=pairs)
+def test_pairs_of_two_revisions_hold_the_same_line(rows, noise, pairs):
+    """Planted are +5 % in kernels, and twice the time on a host."""
+    row = row_of(rows, noise=noise, rule="gpukern, two revisions in pairs", sessions=pairs)
     assert row.false <= 6
-    assert row.caught > 0.6 * row.slowed
+    assert row.caught > 0.8 * row.slowed
 
 
 def test_the_same_seed_gives_the_same_table():
