@@ -93,18 +93,16 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
 
 
 def _residual(compared: Sequence[Compared], shift: Shift) -> str:
-    """Returns the cases whose times changed beyond the shift, the most first."""
+    """Returns the kernels whose times changed beyond the shift, the most first."""
     found: list[tuple[float, str]] = []
     for each in compared:
         for key, verdict in each.result.verdicts.items():
-            kernel = each.result.case.on_gpu and key.startswith("kernel/")
-            left = _left(verdict, shift.ratio if kernel else 1.0)
-            if left is None:
-                continue
-            whole = f" (of {units.change(verdict.ratio)})" if kernel else ""
-            found.append((left, f"{each.result.case.id} {units.change(left)}{whole}"))
+            left = _left(verdict, shift.ratio)
+            if left is not None and each.result.case.on_gpu and key.startswith("kernel/"):
+                whole = units.change(verdict.ratio)
+                found.append((left, f"{each.result.case.id} {units.change(left)} (of {whole})"))
     if not found:
-        return "no time changed"
+        return "no kernel's time changed"
     found.sort(key=lambda entry: -abs(math.log(entry[0])))
     more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return ", ".join(text for _, text in found[:_SHOWN]) + more

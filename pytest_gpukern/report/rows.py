@@ -30,6 +30,8 @@ _QUIET = {
         r"\d+ batch(es were| was) disturbed|\d+ samples? (were|was) taken while|kernels ran |"
         r"clocks held down by |other processes on the device, idle |up to [\d.]+ GB/s were copied "
     ),
+    "timers that differ": re.compile(r"events read [\d.]+ % (less|more) than CUPTI"),
+    "launch cost in the time": re.compile("the call waits for the device or uses streams of its own"),
     "sizes not checked": re.compile("not checked at "),
     "machine code not known": re.compile("no hash of the machine code "),
 }

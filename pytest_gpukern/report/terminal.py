@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
-from pytest_gpukern.report.layout import Column, Line, in_encoding, table, wrapped
+from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import record_lines, some_of
 from pytest_gpukern.report.rows import MARKUP, shared_sizes
 from pytest_gpukern.report.summary import (
@@ -43,6 +43,8 @@ _COMMANDS = 3
 _MOST_TOLD = 5
 """Verdicts, findings or notes of a kind that are told without `-v`."""
 
+_CLAUSES = 3
+"""Clauses of a doubt that are told without `-v`: the change, what would be caught, what would settle it."""
 _INDENT = "  "
 _BOLD = {"bold": True}
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -127,23 +129,37 @@ def _needs_a_reader(rows: Iterable[Row], width: int, *, verbose: bool) -> list[L
     """Tells what needs a reader, of each kind the first few; all where `verbose`."""
     lines = []
     for kind, told in needs_a_reader(rows).items():
-        most = len(told) if verbose else _MOST_TOLD
-        for each in told[:most]:
-            footnote, labels = each.footnote, each.labels
-            who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
-            texts = footnote.text.split("\n")
-            first, *others = texts if verbose else texts[:1]
-            if (
-                kind == "FASTER" and not verbose and units.is_number(footnote.ratio)
-            ):  # nothing to find out, only to record
-                first = units.change(footnote.ratio)
-            lines += wrapped(f"{kind or 'note'} {who}: {first}", width, markup=footnote.markup)
-            for text in others:
-                lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
+        if verbose:
+            lines += [line for each in told for line in _told_whole(each.footnote, each.labels, width)]
+            continue
+        most = 1 if kind == "FASTER" and len(told) > _MOST_TOLD else _MOST_TOLD
+        lines += [line for each in told[:most] for line in _told_shortly(each.footnote, each.labels, width)]
         if len(told) > most:
             more = sum(len(each.rows) for each in told[most:])
             lines.append(Line(f"{kind or 'note'}: {more} more; -v tells each, --gpukern-output keeps all"))
     return [*lines, Line("")] if lines else []
+
+
+def _told_whole(footnote: Footnote, labels: Sequence[str], width: int) -> list[Line]:
+    first, *others = footnote.text.split("\n")
+    who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
+    lines = wrapped(f"{footnote.kind or 'note'} {who}: {first}", width, markup=footnote.markup)
+    for text in others:
+        lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
+    return lines
+
+
+def _told_shortly(footnote: Footnote, labels: Sequence[str], width: int) -> list[Line]:
+    """Tells what happened and what to do; what became faster in one line, since it needs no explanation."""
+    kind, text = footnote.kind or "note", footnote.text.partition("\n")[0]
+    who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({labels[0]}, …)"
+    if kind == "FASTER" and units.is_number(footnote.ratio):
+        change = units.change(footnote.ratio)
+        line = f"{shorten(f'{kind} {who}', width - len(change) - 2)}: {change}"
+        return [Line(line, footnote.markup)]
+    if kind == "UNDECIDED":
+        text = "; ".join(text.split("; ")[:_CLAUSES])
+    return wrapped(f"{kind} {who}: {text}", width, markup=footnote.markup)
 
 
 def _by_backend(rows: Sequence[Row], width: int) -> list[Line]:

@@ -22,6 +22,7 @@ from pytest_gpukern.report.layout import Line
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.report.terminal import render, skip_lines
+from pytest_gpukern.timers.cupti.timer import _OWN_STREAMS
 from pytest_gpukern.values.result import Correctness, Finding, OutputError, Result
 
 HOST = {"scope": "end_to_end", "timer": "host", "cache": "hot"}
@@ -311,6 +312,27 @@ def test_a_reason_that_the_failure_above_told_is_not_repeated(kind):
     assert "1 → 9 ULP" in untold
 
 
+def test_what_became_faster_takes_a_line_and_many_take_two():
+    results = [
+        result(f"cupy.{'long_' * 12}{n}", measured(), verdicts=[verdict("FASTER", 0.9 - n / 100, f"{n}")])
+        for n in range(6)
+    ]
+    few = [line.text for line in lines_of(*results[:5], verbose=False, width=80)]
+    told = few[:5]
+    assert [line[-9:] for line in told] == [f": −{percent}.0 %" for percent in (14, 13, 12, 11, 10)]
+    assert all(len(line) <= 80 for line in told)
+    many = [line.text for line in lines_of(*results, verbose=False, width=80)]
+    assert many[0].endswith(": −15.0 %")
+    assert many[1] == "FASTER: 5 more; -v tells each, --gpukern-output keeps all"
+
+
+def test_a_doubt_is_told_up_to_what_would_settle_it():
+    reason = "suspected +9.0 %, not confirmed; slowdowns from +9 % are caught; 3 sessions may settle it; moon"
+    doubt = result("numba.one", measured(), verdicts=[verdict("UNDECIDED", 1.08, reason)])
+    assert "3 sessions may settle it\n" in text_of(doubt, verbose=False)
+    assert "settle it; moon" in text_of(doubt)
+
+
 def test_notes_of_several_cases_share_a_line():
     noisy = "bimodal: 40 % of the samples"
     results = [
@@ -319,8 +341,22 @@ def test_notes_of_several_cases_share_a_line():
     ]
     text = text_of(*results)
     both = "vector_exp/cupy.exp/n=1000, vector_exp/numba.exp/n=1000"
+    assert "note 2 cases (vector_exp/cupy.exp/n=1000, …): a peer was" in text_of(*results, verbose=False)
     assert text.startswith(f"note 2 cases ({both}): a peer was busy\n\n")
     assert text.count("  2 rows: bimodal") == text.count("bimodal") == 1
+
+
+@pytest.mark.parametrize(
+    ("note", "about"),
+    [
+        ("events read 3.4 % less than CUPTI: they missed work", "timers that differ"),
+        (_OWN_STREAMS, "launch cost in the time"),
+    ],
+)
+def test_what_a_timer_always_says_of_a_case_is_counted(note, about):
+    told = text_of(result("cupy.exp", measured(warnings=(note,))), verbose=False)
+    assert f"told with -v: {about} in 1 case\n" in told
+    assert note not in told
 
 
 def noise():
