@@ -193,6 +193,83 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class DeviceActivity:
+    """Describes one kernel, copy or memset of a traced execution, as CUPTI recorded it.
+
+    Attributes:
+        kind: `kernel`, `memcpy` or `memset`.
+        name: the kernel's name as its author would write it, `memcpy HtoD` or `memset`.
+        start_ns: its start, counted from the first thing that was recorded.
+        end_ns: its end, likewise.
+        device: CUPTI's number of the device in this process.
+        context: CUPTI's number of the CUDA context.
+        stream: CUPTI's number of the stream.
+        correlation: the same number as of the host's call that put it on the device.
+        size_bytes: bytes copied or set; 0 for a kernel.
+        source: kind of memory that is copied from or set, such as `Pageable`; None for a kernel.
+        target: kind of memory that is copied to; None for a kernel or a memset.
+        grid: blocks in x, y, z; None if it is no kernel, like all below.
+        block: threads in x, y, z.
+        registers: registers of a thread.
+        static_shared_bytes: shared memory of a block that the kernel declares.
+        dynamic_shared_bytes: shared memory of a block that its launch adds.
+    """
+
+    kind: str
+    name: str
+    start_ns: int
+    end_ns: int
+    device: int
+    context: int
+    stream: int
+    correlation: int
+    size_bytes: int = 0
+    source: str | None = None
+    target: str | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    registers: int | None = None
+    static_shared_bytes: int | None = None
+    dynamic_shared_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """Describes one call of CUDA's API in a traced execution.
+
+    Attributes:
+        api: `driver` or `runtime`.
+        name: the function, such as `cuLaunchKernel`.
+        start_ns: its start, counted as in `DeviceActivity`.
+        end_ns: its end, likewise.
+        thread: the calling thread, by name and number.
+        correlation: the same number as of what it put on the device.
+    """
+
+    api: str
+    name: str
+    start_ns: int
+    end_ns: int
+    thread: str
+    correlation: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Holds what one execution of a case did, besides those that were timed.
+
+    Attributes:
+        scope: what was executed, such as `kernel`.
+        activities: what the device did, by start.
+        calls: what the host called meanwhile, by start.
+    """
+
+    scope: str
+    activities: tuple[DeviceActivity, ...]
+    calls: tuple[HostCall, ...]
+
+
+@dataclass(frozen=True)
 class OutputError:
     """Says how far one output was from its reference.
 
@@ -365,6 +442,7 @@ class Result:
         observations: name of an observer → what else it saw around the test, as plain JSON.
         duration_s: how long the test took: set-up, checks and timing, but not the sessions that confirm a
             suspicion. None if it did not come to its end.
+        trace: what one execution did, in a run with `--gpukern-trace`, or None.
     """
 
     case: CaseInfo
@@ -392,6 +470,7 @@ class Result:
     seed: int | None = None
     observations: dict[str, JsonDict] = field(default_factory=dict)
     duration_s: float | None = None
+    trace: Trace | None = None
 
     @property
     def valid(self) -> bool:
@@ -409,6 +488,8 @@ class Result:
         for each in (data, *data["measurements"]):
             if not each["observations"]:
                 del each["observations"]
+        if self.trace is None:
+            del data["trace"]
         return data
 
     @classmethod

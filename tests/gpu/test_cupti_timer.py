@@ -556,3 +556,63 @@ def test_where_cupti_fails_events_time_and_the_first_warning_says_why(measuremen
     (only,) = measurements_of(conftest)
     assert (only["timer"], only["beside"]) == ("event", False)
     assert only["summary"]["warnings"][0] == f"timed by events, not by CUPTI: {reason}"
+
+
+# one execution in full
+
+
+def test_a_trace_has_what_was_launched_with_the_hosts_calls(runtime, spin, array):
+    from cuda.core import LaunchConfig, launch
+
+    from pytest_gpukern.timers.cupti.timer import trace_of
+
+    host = np.random.default_rng(0).random(1 << 20, dtype=np.float32)
+    device, out = array(host.shape), array((256,))
+    kernel = runtime.kernel(SOURCE, "shaped")
+    config = LaunchConfig(grid=(3, 2, 1), block=(64, 4, 1), shmem_size=2048)
+    spinning = spin(50_000)
+
+    def call():
+        device.upload(host)
+        spinning()
+        launch(runtime.stream, config, kernel, out.pointer)
+        out.fill(7, runtime.stream)
+        runtime.synchronize()
+        device.download()
+
+    call()
+    runtime.synchronize()
+    trace = trace_of("end_to_end", Iteration(call), runtime.stream, cold=True)
+    sys.stdout.write("\n".join(map(str, (*trace.activities, *trace.calls, ""))))  # `pytest -rP` shows it
+    copied_in, spun, shaped, filled, copied_out = trace.activities
+    assert (copied_in.name, copied_in.source, copied_in.target) == ("memcpy HtoD", "Pageable", "Device")
+    assert (copied_out.name, copied_out.source, copied_out.target) == ("memcpy DtoH", "Device", "Pageable")
+    assert copied_in.size_bytes == copied_out.size_bytes == host.nbytes
+    assert (spun.name, spun.grid, spun.block) == ("spin", (1, 1, 1), (1, 1, 1))
+    assert 50_000 <= spun.end_ns - spun.start_ns < 60_000
+    assert (shaped.name, shaped.grid, shaped.block) == ("shaped", (3, 2, 1), (64, 4, 1))
+    assert (shaped.static_shared_bytes, shaped.dynamic_shared_bytes) == (1024, 2048)
+    assert shaped.registers > 0
+    assert (filled.kind, filled.size_bytes, filled.source) == ("memset", 1024, "Device")
+    assert {each.device for each in trace.activities} == {0}
+    assert len({(each.context, each.stream) for each in (spun, shaped, filled)}) == 1
+    by_correlation = {each.correlation: each for each in trace.calls}
+    for activity in trace.activities:
+        launched = by_correlation[activity.correlation]
+        assert launched.start_ns <= activity.start_ns
+        assert launched.name.startswith(("cuLaunchKernel", "cuMemcpy", "cuMemset"))
+    assert any("Synchronize" in each.name for each in trace.calls)
+    assert {each.thread.partition(" ")[0] for each in trace.calls} == {"MainThread"}
+    assert min(each.start_ns for each in (*trace.activities, *trace.calls)) == 0
+
+
+def test_what_is_timed_behind_a_trace_costs_what_it_did_before(runtime, timer, spin):
+    from pytest_gpukern.timers.cupti.timer import trace_of
+
+    call = spin(20_000)
+    before = middle(timer.collect([Iteration(call)] * 100, cold=True).samples_ns)
+    trace_of("kernel", Iteration(call), runtime.stream, cold=True)
+    assert not timer._trace._enabled
+    assert middle(timer.collect([Iteration(call)] * 100, cold=True).samples_ns) == pytest.approx(
+        before, abs=2 * TICK_NS
+    )

@@ -68,6 +68,12 @@ LaunchCalls = enum.IntEnum(
     start=300,
 )
 """Those of driver_api_trace_cbid that launch kernels; the numbers do not matter."""
+RuntimeCalls = enum.IntEnum(
+    "RuntimeCalls",
+    {"cudaLaunchKernel_v7000": 211, "_RuntimeApiTraceCbid__cudaLaunchKernel_v13000": 700},
+)
+"""Two of runtime_api_trace_cbid, as cupti-python names them."""
+API_CALL_NS = 900
 
 
 class CallbackData(ctypes.Structure):
@@ -133,6 +139,7 @@ class FakeCupti:
     CallbackIdResource = CallbackIdResource
     ApiCallbackSite = ApiCallbackSite
     driver_api_trace_cbid = LaunchCalls
+    runtime_api_trace_cbid = RuntimeCalls
     cuptiError = cuptiError  # noqa: N815
 
     def __init__(self):
@@ -224,8 +231,8 @@ class FakeCupti:
         """External ids on this thread's stack."""
         return list(self._stack(kind))
 
-    def launched(self, kind, *, api=ActivityKind.DRIVER, **fields):
-        """An API call puts work on the device; returns what to call with its start and end."""
+    def called(self, api=ActivityKind.DRIVER, number=LaunchCalls.cuLaunchKernel):
+        """A thread calls a function of CUDA's API; returns the correlation id of the call."""
         correlation = next(self._correlation)
         for external_kind in ExternalCorrelationKind:
             if self._stack(external_kind) and api in self.enabled:
@@ -235,8 +242,16 @@ class FakeCupti:
                     external_id=self._stack(external_kind)[-1],
                     correlation_id=correlation,
                 )
-        at = {"start": self.get_timestamp(), "thread_id": threading.get_ident() % 2**32}
-        self._write(api, correlation_id=correlation, cbid=307, **at)
+        start, thread = self.get_timestamp(), threading.get_ident() % 2**32
+        times = {"start": start, "end": start + API_CALL_NS}
+        self._write(api, correlation_id=correlation, cbid=number, thread_id=thread, **times)
+        return correlation
+
+    def launched(self, kind, *, api=ActivityKind.DRIVER, **fields):
+        """An API call puts work on the device; returns what to call with its start and end."""
+        number = LaunchCalls.cuLaunchKernel if api is ActivityKind.DRIVER else 211
+        correlation = self.called(api, number)
+        fields = {"device_id": 0, "context_id": 1, **fields}
         if kind is ActivityKind.CONCURRENT_KERNEL and ActivityKind.KERNEL in self.enabled:
             kind = ActivityKind.KERNEL
         recorded = kind in self.enabled
@@ -526,7 +541,7 @@ class FakeMachine:
 
     def memset(self, ns=700, *, size=256, stream=None):
         """A call that sets memory."""
-        return lambda: self._launch(ActivityKind.MEMSET, ns, stream, bytes=size)
+        return lambda: self._launch(ActivityKind.MEMSET, ns, stream, bytes=size, memory_kind=3)
 
     def wait(self, stream, other):
         """A call that has a stream wait for what is on another by now, as an event does."""

@@ -18,23 +18,34 @@ import ctypes
 import functools
 import itertools
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.kernel_facts import readable
+from pytest_gpukern.gpu.live_threads import threads_by_id
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected
-from pytest_gpukern.values.result import KernelFacts
+from pytest_gpukern.values.result import DeviceActivity, HostCall, KernelFacts, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
 
 
-_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
-_MEMORY_KINDS = {1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}  # …MemoryKind
+_COPY_KINDS = dict(
+    enumerate(("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"), start=1)
+)
+"""CUpti_ActivityMemcpyKind"""
+_MEMORY_KINDS = dict(
+    enumerate(
+        ("pageable", "pinned", "device", "array", "managed", "device static", "managed static"), start=1
+    )
+)
+"""CUpti_ActivityMemoryKind"""
+_ADDED_TO_NAMES = re.compile(r"^_RuntimeApiTraceCbid(?=__)|_v\d{4,}$")
+"""Python's mangling, and the version in cupti-python's names of functions, as in `cudaLaunchKernel_v7000`."""
 OURS = 1
 """The external id of what this plugin launches around the calls; calls have larger ids."""
 _REMEDIES = {
@@ -114,6 +125,8 @@ class ActivityTrace:
         self._windows: list[tuple[int, int, int]] = []  # host's time of a push and its pop, and the call
         self._pushed: list[tuple[int, int]] = []
         self._found: list[Any] = []
+        self._keeps_host_calls = False
+        self._host_calls: list[Any] = []
         self._error: BaseException | None = None
         self._uncollected = ExitStack()
         self._buffers = RecordBuffers(cupti, self._take, self._failed)
@@ -159,23 +172,76 @@ class ActivityTrace:
 
     def close(self) -> list[Activity]:
         """Stops recording and returns the activities by start. The device must be idle."""
+        self._stop()
+        with self._reading():
+            # A float holds nanoseconds since 1970 in steps of 256, so subtract whole numbers.
+            origin = min((record.start for record in self._found), default=0)
+            found = [self._activity(record, origin) for record in self._found]
+        return sorted(found, key=lambda activity: activity.start_ns)
+
+    def record_in_full(self, scope: str, execute: Callable[[], Any], wait: Callable[[], None]) -> Trace:
+        """Executes once and returns all that reports show of it, with the host's calls of CUDA's APIs.
+
+        Records of calls slow the host, so no time comes from such an execution. The next recording is again
+        an ordinary one. Kernels are recorded concurrently, so that we see which overlap.
+
+        Args:
+            scope: what `execute` is a call of.
+            execute: executes once. The device must be idle.
+            wait: waits for the device.
+        """
+        before = self._kinds, self._follows_threads
+        runtime_calls = self.cupti.ActivityKind.RUNTIME
+        with self._buffers.reading(_READ_IN_FULL):
+            self._kinds = list(dict.fromkeys([*self._kinds, runtime_calls]))
+            self._follows_threads = self._keeps_host_calls = True
+            try:
+                self.open(concurrently=True)
+                try:
+                    self.push(OURS + 1)
+                    execute()
+                    self.pop()
+                finally:
+                    try:
+                        wait()
+                    finally:
+                        self._stop()
+            finally:
+                self._kinds, self._follows_threads = before
+                self._keeps_host_calls = False
+        with self._reading():
+            return self._trace(scope)
+
+    def _stop(self) -> None:
         try:
             while self._depth:  # more than one if a call failed
                 self.pop()
             self.attempt(lambda: self.cupti.activity_flush_all(1))
         finally:
             self._disable()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Has the records of a recording that has ended read, then drops them."""
         try:
             if self._error is not None:
                 raise self._error
-            # A float holds nanoseconds since 1970 in steps of 256, so subtract whole numbers.
-            origin = min((record.start for record in self._found), default=0)
             self._calls |= self._launched_for_calls()
-            found = [self._activity(record, origin) for record in self._found]
+            yield
         except Exception as error:
             raise TimerUnavailable(f"CUPTI's records could not be read: {error}") from error
         self._clear()
-        return sorted(found, key=lambda activity: activity.start_ns)
+
+    def _trace(self, scope: str) -> Trace:
+        ((began, ended, call),) = self._windows
+        work = [record for record in self._found if self._calls.get(record.correlation_id) == call]
+        host_calls = [record for record in self._host_calls if began <= record.start <= ended]
+        origin = min((record.start for record in (*work, *host_calls)), default=0)
+        return Trace(
+            scope,
+            tuple(sorted((self._in_full(each, origin) for each in work), key=lambda each: each.start_ns)),
+            tuple(sorted((self._host_call(each, origin) for each in host_calls), key=_by_start_and_length)),
+        )
 
     def follow_threads(self) -> bool:
         """Also attributes work of other threads and of CUDA's runtime API, from the next recording on.
@@ -227,7 +293,7 @@ class ActivityTrace:
 
     def _clear(self) -> None:
         self._calls, self._launches, self._found, self._error = {}, {}, [], None
-        self._windows, self._pushed = [], []
+        self._windows, self._pushed, self._host_calls = [], [], []
 
     def _disable(self) -> None:
         with self._uncollected:
@@ -265,6 +331,8 @@ class ActivityTrace:
                     self._calls[record.correlation_id] = record.external_id
             elif kind in (kinds.DRIVER, kinds.RUNTIME):
                 self._launches[record.correlation_id] = (record.start, record.thread_id)
+                if self._keeps_host_calls:
+                    self._host_calls.append(record)
             elif kind in self.listeners:
                 self.listeners[kind](record)
             elif kind in (self._kernels, kinds.MEMCPY, kinds.MEMSET):
@@ -285,6 +353,71 @@ class ActivityTrace:
         start_ns, end_ns = float(record.start - origin), float(record.end - origin)
         _, thread = self._launches.get(record.correlation_id, (0, None)) if call is None else (0, None)
         return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel, thread)
+
+    def _in_full(self, record: Any, origin: int) -> DeviceActivity:
+        of_all = {
+            "start_ns": record.start - origin,
+            "end_ns": record.end - origin,
+            "device": record.device_id,
+            "context": record.context_id,
+            "stream": record.stream_id,
+            "correlation": record.correlation_id,
+        }
+        kinds = self.cupti.ActivityKind
+        if record.kind == kinds.MEMCPY:
+            direction = _COPY_KINDS.get(record.copy_kind, f"kind {record.copy_kind}")
+            source, target = _memory(record.src_kind), _memory(record.dst_kind)
+            return DeviceActivity(
+                "memcpy",
+                f"memcpy {direction}",
+                **of_all,
+                size_bytes=record.bytes,
+                source=source,
+                target=target,
+            )
+        if record.kind == kinds.MEMSET:
+            source = _memory(record.memory_kind)
+            return DeviceActivity("memset", "memset", **of_all, size_bytes=record.bytes, source=source)
+        return DeviceActivity(
+            "kernel",
+            readable(record.name),
+            **of_all,
+            grid=(record.grid_x, record.grid_y, record.grid_z),
+            block=(record.block_x, record.block_y, record.block_z),
+            registers=record.registers_per_thread,
+            static_shared_bytes=record.static_shared_memory,
+            dynamic_shared_bytes=record.dynamic_shared_memory,
+        )
+
+    def _host_call(self, record: Any, origin: int) -> HostCall:
+        api = "driver" if record.kind == self.cupti.ActivityKind.DRIVER else "runtime"
+        known = threads_by_id([record.thread_id])
+        return HostCall(
+            api,
+            self._function_name(api, record.cbid),
+            record.start - origin,
+            record.end - origin,
+            f"{known} ({record.thread_id})" if known else f"thread {record.thread_id}",
+            record.correlation_id,
+        )
+
+    def _function_name(self, api: str, number: int) -> str:
+        """Returns the function with this number, without the CUDA version that CUPTI adds to it."""
+        try:
+            name = getattr(self.cupti, f"{api}_api_trace_cbid")(number).name
+        except (AttributeError, ValueError):  # newer than cupti-python
+            return f"{api} API {number}"
+        return _ADDED_TO_NAMES.sub("", name)
+
+
+def _by_start_and_length(call: HostCall) -> tuple[int, int]:
+    """Orders a call before those that it makes itself."""
+    return call.start_ns, -call.end_ns
+
+
+def _memory(kind: int) -> str:
+    """Names a kind of memory as nvprof does, such as `Pageable`."""
+    return _MEMORY_KINDS.get(kind, f"kind {kind}").capitalize()
 
 
 def _kernel(record: Any) -> KernelFacts:
@@ -353,6 +486,14 @@ _READ = {
 """Kind of record → its layout's name in cupti-python without version, and the fields that we read."""
 _API_CALL = ("api", ("kind", "start", "thread_id", "correlation_id"))
 _READ_OF_API_CALLS = {"DRIVER": _API_CALL, "RUNTIME": _API_CALL}
+_API_CALL_IN_FULL = ("api", ("kind", "cbid", "start", "end", "thread_id", "correlation_id"))
+_READ_IN_FULL = {
+    "CONCURRENT_KERNEL": ("kernel", (*_KERNEL, "device_id", "context_id")),
+    "MEMCPY": ("memcpy", (*_READ["MEMCPY"][1], "device_id", "context_id")),
+    "MEMSET": ("memset", (*_READ["MEMSET"][1], "device_id", "context_id", "memory_kind")),
+    "DRIVER": _API_CALL_IN_FULL,
+    "RUNTIME": _API_CALL_IN_FULL,
+}
 
 
 @dataclass(frozen=True)
@@ -405,6 +546,16 @@ class RecordBuffers:
     def read_api_calls(self) -> None:
         """Also reads the records of API calls, which outnumber all others together."""
         self._layouts |= _layouts(self._cupti, _READ_OF_API_CALLS)
+
+    @contextmanager
+    def reading(self, more: Mapping[str, tuple[str, tuple[str, ...]]]) -> Iterator[None]:
+        """Reads these fields of these kinds of records, too, while entered."""
+        before = self._layouts
+        self._layouts = before | _layouts(self._cupti, more)
+        try:
+            yield
+        finally:
+            self._layouts = before
 
     def _requested(self, buffer: Any, size: Any, most_records: Any) -> None:
         buffer[0], size[0], most_records[0] = None, 0, 0

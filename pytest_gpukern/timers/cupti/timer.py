@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.live_threads import threads_by_id
-from pytest_gpukern.gpu.runtime import runtime
+from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 from pytest_gpukern.timers.cupti.activity import OURS, Activity, ActivityTrace, activity_trace
 from pytest_gpukern.timers.cupti.machine_code import machine_code
 from pytest_gpukern.timers.launch_queue import LAUNCH_COST, LaunchQueue
 from pytest_gpukern.timers.replay import empty_kernel
 from pytest_gpukern.timers.timer import Batch, Iteration, NothingLaunched, TimerUnavailable
-from pytest_gpukern.values.result import DeviceWork
+from pytest_gpukern.values.result import DeviceWork, Trace
 from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
@@ -273,6 +273,30 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
     if len(found) != 1 or found[0].end_ns <= found[0].start_ns:
         raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels instead of one")
     return trace
+
+
+def trace_of(scope: str, iteration: Iteration, stream: Any, *, cold: bool) -> Trace:
+    """Executes once more, from an idle device, and returns what it did; nothing is timed meanwhile.
+
+    Args:
+        scope: what `iteration` is a call of.
+        iteration: one that was not executed yet.
+        stream: the stream that it launches on, as a cuda.core stream.
+        cold: whether to flush the L2 first.
+
+    Raises:
+        TimerUnavailable: CUPTI cannot be used here; the message says why.
+    """
+    if works_elsewhere():
+        raise TimerUnavailable("the test works in a CUDA context of its own")
+    cuda = runtime()
+    trace = proven_trace(cuda)
+    if iteration.before is not None:
+        iteration.before()
+    if cold:
+        cuda.flush_l2(stream)
+    cuda.synchronize()
+    return trace.record_in_full(scope, iteration.run, cuda.synchronize)
 
 
 def launching_threads(within_s: float) -> str:

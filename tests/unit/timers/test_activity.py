@@ -7,14 +7,17 @@ import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from fake_cupti import (
+    API_CALL_NS,
     ActivityKind,
     ExternalCorrelationKind,
     FakeCupti,
     FakeMachine,
+    LaunchCalls,
     Result,
     install,
     recorded,
@@ -24,7 +27,7 @@ from pytest_gpukern.timers.cupti import activity as activity_records
 from pytest_gpukern.timers.cupti.activity import OURS, ActivityTrace, activity_trace
 from pytest_gpukern.timers.cupti.timer import proven_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.result import KernelFacts
+from pytest_gpukern.values.result import DeviceActivity, HostCall, KernelFacts
 
 ALWAYS = {ActivityKind.MEMCPY, ActivityKind.MEMSET, ActivityKind.DRIVER, ActivityKind.EXTERNAL_CORRELATION}
 RECORDED = {True: ALWAYS | {ActivityKind.CONCURRENT_KERNEL}, False: ALWAYS | {ActivityKind.KERNEL}}
@@ -85,7 +88,8 @@ def test_no_garbage_is_collected_while_a_thread_of_cuptis_may_do_it(cupti):
         ((1, 2, 3), "memcpy HtoD, pinned"),
         ((2, 3, 1), "memcpy DtoH, pageable"),
         ((8, 3, 3), "memcpy DtoD"),
-        ((6, 4, 3), "memcpy kind 6"),
+        ((6, 4, 3), "memcpy AtoD"),
+        ((11, 4, 3), "memcpy kind 11"),
         ((1, 9, 3), "memcpy HtoD, kind 9"),
     ],
 )
@@ -373,6 +377,129 @@ def test_what_fails_on_cuptis_thread_is_reported_where_the_records_are_wanted(cu
         recorded(trace, machine.memset(size=256))
     assert unused(cupti)
     trace.listeners.clear()
+    assert len(recorded(trace, machine.kernel())) == 1
+
+
+# one execution in full
+
+
+def in_full(trace, call, wait=lambda: None):
+    return trace.record_in_full("kernel", call, wait)
+
+
+def test_an_execution_in_full_has_all_that_reports_show_of_it(cupti, machine):
+    def call():
+        machine.copy(3000, size=4096)()
+        machine.memset(700, size=256)()
+        machine.kernel("_Z3addPf", 1312, grid=(8, 4, 2), registers=40)()
+        machine.copy(5000, kind=2, source=3, target=2, size=64)()
+
+    found = in_full(ActivityTrace(), call, machine.synchronize)
+    assert found.scope == "kernel"
+    where = {"device": 0, "context": 1, "stream": 7}
+    copied = {"source": "Pageable", "target": "Device"}
+    assert found.activities == (
+        DeviceActivity("memcpy", "memcpy HtoD", 0, 3000, **where, correlation=1, size_bytes=4096, **copied),
+        DeviceActivity(
+            "memset", "memset", 3500, 4200, **where, correlation=2, size_bytes=256, source="Device"
+        ),
+        DeviceActivity(
+            *("kernel", "add(float*)", 4700, 6012),
+            **where,
+            correlation=3,
+            grid=(8, 4, 2),
+            block=(128, 2, 1),
+            registers=40,
+            static_shared_bytes=64,
+            dynamic_shared_bytes=4096,
+        ),
+        DeviceActivity(
+            *("memcpy", "memcpy DtoH", 6512, 11_512),
+            **where,
+            correlation=4,
+            size_bytes=64,
+            source="Device",
+            target="Pinned",
+        ),
+    )
+    thread = f"MainThread ({threading.get_ident() % 2**32})"
+    begins = machine.LAUNCH_NS
+    assert found.calls == tuple(
+        HostCall("driver", "cuLaunchKernel", i * begins, i * begins + API_CALL_NS, thread, i + 1)
+        for i in range(4)
+    )
+    assert {type(number) for each in found.activities for number in (each.start_ns, *(each.grid or ()))} == {
+        int
+    }
+    assert unused(cupti)
+
+
+@pytest.mark.parametrize(
+    ("api", "number", "name"),
+    [
+        (ActivityKind.DRIVER, LaunchCalls.cuLaunchKernelEx_ptsz, ("driver", "cuLaunchKernelEx_ptsz")),
+        (ActivityKind.DRIVER, 9999, ("driver", "driver API 9999")),
+        (ActivityKind.RUNTIME, 211, ("runtime", "cudaLaunchKernel")),
+        (ActivityKind.RUNTIME, 700, ("runtime", "__cudaLaunchKernel")),
+    ],
+)
+def test_a_call_of_the_host_has_the_name_of_its_function(cupti, api, number, name):
+    (call,) = in_full(ActivityTrace(), lambda: cupti.called(api, number)).calls
+    assert (call.api, call.name) == name
+
+
+def test_calls_and_work_outside_the_execution_are_not_in_its_trace(cupti, machine):
+    """Such as what waits for the device behind it."""
+    late = in_a_thread(machine.kernel("late"))
+
+    def wait():
+        machine.now += 1
+        late()
+        cupti.called()
+        machine.synchronize()
+
+    found = in_full(ActivityTrace(), machine.kernel("own"), wait)
+    assert [each.name for each in found.activities] == ["own"]
+    assert [each.correlation for each in found.calls] == [1]
+
+
+def test_work_and_calls_of_the_executions_other_threads_are_in_its_trace(machine):
+    def call():
+        in_a_thread(machine.kernel("backward", api=ActivityKind.RUNTIME))()
+        machine.kernel("own")()
+
+    found = in_full(ActivityTrace(), call)
+    assert [each.name for each in found.activities] == ["backward", "own"]
+    assert [each.api for each in found.calls] == ["runtime", "driver"]
+    assert len({each.thread for each in found.calls}) == 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_only_an_execution_in_full_costs_the_records_of_it(cupti, machine, fails):
+    """What is timed afterwards is recorded as before, whatever became of the execution."""
+    trace, enabled = ActivityTrace(), []
+
+    def call():
+        machine.kernel()()
+        enabled.append(set(cupti.enabled))
+        if fails:
+            raise KeyError("of the call")
+
+    with pytest.raises(KeyError) if fails else nullcontext():
+        in_full(trace, call)
+    assert unused(cupti)
+    cupti.longer[ActivityKind.DRIVER] = 16  # an error if such records were read
+    (found,) = recorded(trace, lambda: (machine.kernel()(), enabled.append(set(cupti.enabled))))
+    assert enabled == [RECORDED[True] | {ActivityKind.RUNTIME}, RECORDED[True]]
+    assert found.kernel.shared_bytes == 4160
+
+
+def test_an_older_cupti_python_without_the_fields_of_a_trace_says_so(cupti, machine):
+    without_field(cupti, "activity_api_dtype", "cbid")
+    trace = ActivityTrace()
+    with pytest.raises(TimerUnavailable, match="layout of api records has no field 'cbid'"):
+        in_full(trace, machine.kernel())
+    assert unused(cupti)
     assert len(recorded(trace, machine.kernel())) == 1
 
 

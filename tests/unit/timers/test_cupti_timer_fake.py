@@ -607,3 +607,37 @@ def test_what_was_executed_in_vain_is_in_no_sample_and_no_suspicion(machine):
 
 
 # one trace for the process
+
+
+# one execution in full
+
+
+@pytest.fixture
+def at_home(machine, monkeypatch):
+    """The device as that of this process; a test may work elsewhere."""
+    monkeypatch.setattr(cupti, "runtime", lambda: machine)
+    monkeypatch.setattr(cupti, "works_elsewhere", lambda: False)
+    return machine
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_trace_is_of_the_execution_and_not_of_what_prepares_it(at_home, cold):
+    machine, flushed = at_home, []
+    flush = machine.flush_l2
+    proven_trace(machine)
+    machine.flush_l2 = lambda stream=None: (flushed.append(stream), flush(stream))
+    before, stream = machine.kernel("poison", 40_000), machine.other_stream()
+    trace = cupti.trace_of("launch", Iteration(machine.kernel("own", 1000), before), stream, cold=cold)
+    assert trace.scope == "launch"
+    (own,) = trace.activities
+    assert (own.name, own.end_ns - own.start_ns) == ("own", 1000)
+    assert own.start_ns == 0, "on an idle device it begins with the call that launches it"
+    assert len(trace.calls) == 1
+    assert flushed == ([stream] if cold else [])
+    assert unused(machine)
+
+
+def test_a_test_in_a_context_of_its_own_has_no_trace(at_home, monkeypatch):
+    monkeypatch.setattr(cupti, "works_elsewhere", lambda: True)
+    with pytest.raises(TimerUnavailable, match="the test works in a CUDA context of its own"):
+        cupti.trace_of("kernel", Iteration(at_home.kernel()), at_home.stream, cold=True)
