@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.run.spine import Found, SubjectContext
     from pytest_gpukern.timers.timer import Executions
-    from pytest_gpukern.values.result import Measurement
+    from pytest_gpukern.values.result import Measurement, Trace
 
 
 _MOST_REPEATED = 200
@@ -279,6 +279,16 @@ class CallSubject:
         if inspect is not None:
             inspect()
         found.add_measurements(tuple(measurements))
+        if on_gpu and environment.settings.trace:
+            found.add_trace(lambda: self._trace(executions, measurements[0]))
+
+    def _trace(self, executions: Executions, measured: Measurement) -> Trace:
+        from pytest_gpukern.gpu.runtime import runtime
+        from pytest_gpukern.timers.cupti.timer import trace_of
+
+        cold = measured.cache == "cold"
+        (iteration,) = executions.take(1, cold=cold)
+        return trace_of(measured.scope, iteration, runtime().device.default_stream, cold=cold)
 
     def _by_timers(self, timed: Timed) -> list[Measurement]:
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere

@@ -34,7 +34,7 @@ from pytest_gpukern.check.launch import (
 )
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run.environment import available_host_bytes
-from pytest_gpukern.run.scopes import adopt_last, measure_scopes, scopes_of
+from pytest_gpukern.run.scopes import adopt_last, measure_scopes, scopes_of, trace_case
 from pytest_gpukern.run.spine import NotRunError
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.options import sanitizing_tool
@@ -163,6 +163,8 @@ class CaseSubject:
         self._checked_on = other_contents_of_slow(first, self._point)
         try:
             measurements = measure_scopes(self.sets, self._point, self._environment, self._context.marker)
+            if self._environment.settings.trace and self._backend.on_gpu:
+                found.add_trace(lambda: trace_case(self.sets, measurements))
         except IncorrectError as error:
             raise _after_timing(error) from error
         except Exception as error:

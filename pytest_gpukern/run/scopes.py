@@ -17,7 +17,7 @@ from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import Measurement
+    from pytest_gpukern.values.result import Measurement, Trace
 
 
 def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None = None) -> tuple[str, ...]:
@@ -72,6 +72,22 @@ def measure_scopes(
     return tuple(measurements)
 
 
+def trace_case(sets: list[Prepared], measurements: Sequence[Measurement]) -> Trace:
+    """Executes a measured case once more and returns what that did, in the scope that does most.
+
+    Raises:
+        TimerUnavailable: CUPTI cannot be used here; the message says why.
+    """
+    from pytest_gpukern.timers.cupti.timer import trace_of
+
+    measured = min(measurements, key=lambda each: _TRACED_FIRST.index(each.scope))
+    calls = [scope_call(prepared, measured.scope) for prepared in sets]
+    cold, backend = measured.cache == "cold", sets[0].backend
+    with backend.current():
+        (iteration,) = _executions(sets, calls, measured.scope).take(1, cold=cold)
+        return trace_of(measured.scope, iteration, backend.timed_stream, cold=cold)
+
+
 def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
     """Returns the call; if it updates arrays, a copy goes first that restores them."""
     if not prepared.dataset.updated:
@@ -87,6 +103,9 @@ def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
 def poisoned_in_turn(case: Case, backend: Backend) -> bool:
     """Returns whether outputs are poisoned before each execution: on the host that costs more than a call."""
     return backend.on_gpu and not case.variant.host_data
+
+
+_TRACED_FIRST = ("end_to_end", "kernel", "transfer", "launch")
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.gpu.kernel_facts import kernel_facts, without_hash
+from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.result import Correctness, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pytest_gpukern.check.diagnosis import Diagnosis
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import Measurement, OutputError
+    from pytest_gpukern.values.result import Measurement, OutputError, Trace
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,15 @@ class Found:
         """Adds what was measured."""
         self.result = dataclasses.replace(self.result, measurements=measurements)
 
+    def add_trace(self, take: Callable[[], Trace]) -> None:
+        """Adds what one more execution did, or a note that says why nothing could record it."""
+        try:
+            trace = take()
+        except TimerUnavailable as reason:
+            self.add_note(f"no trace: {reason}")
+            return
+        self.result = dataclasses.replace(self.result, trace=trace)
+
     def passes(self, errors: Mapping[str, OutputError] | None = None) -> None:
         """Notes that a check found nothing wrong, and the errors of its outputs; a fault stays."""
         wrong = self.result.correctness is Correctness.INCORRECT
@@ -160,7 +170,7 @@ class Found:
         except IncorrectError as error:
             self.diagnosis = error.diagnosis
             self.fails(error.diagnosis.message, error.errors)
-            self.add_measurements(())
+            self.result = dataclasses.replace(self.result, measurements=(), trace=None)
 
 
 def with_facts(result: Result, environment: Environment) -> Result:

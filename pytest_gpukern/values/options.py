@@ -152,6 +152,12 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             flag=True,
             more="The report gives the energy, or why there is none. Only cases of problems have it.",
         ),
+        Option(
+            "trace",
+            "record one more execution of each case, for gpukern show --trace and gpukern trace",
+            more="It needs CUPTI, and nothing is timed meanwhile. `--gpukern-output` keeps what is recorded.",
+            flag=True,
+        ),
         Option("output", "write every result of the run to this JSON file", metavar="RUN.json"),
     ),
     "GPU kernels, baselines": (

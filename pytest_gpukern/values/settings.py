@@ -87,6 +87,7 @@ class Settings:
     gate: str = "fail"
     gate_on: tuple[str, ...] = ("time",)
     energy: bool = False
+    trace: bool = False
     strict: bool = False
     require_gpu: bool = False
     threshold: float = DEFAULT_THRESHOLD
@@ -165,6 +166,7 @@ class Settings:
             gate=values.get("gate", "fail"),
             gate_on=values.get("gate-on", ("time",)),
             energy=values.get("energy", False),
+            trace=values.get("trace", False),
             strict=values.get("strict", False),
             require_gpu=require == "gpu",
             threshold=values.get("threshold", DEFAULT_THRESHOLD),
@@ -307,6 +309,8 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("device", (), "simulator", ("always",), "the simulator has no GPU to choose"),
     ("require", ("gpu",), "simulator", ("always",), "the simulator is not a GPU"),
     ("size", ("full", "huge"), "simulator", ("always",), "such sizes never end in the simulator, use smoke"),
+    ("trace", (), "simulator", ("always",), "the simulator has no activity to record"),
+    ("trace", (), "backend", _HOST, "it records a GPU, and only host variants are selected"),
     ("timer", _GPU_TIMERS, "backend", _HOST, "it times a GPU, and only host variants are selected"),
     ("require", ("gpu",), "backend", _HOST, "only host variants are selected"),
     ("strict", (), "gate", ("off",), "the gate is off"),
@@ -322,6 +326,7 @@ _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     ),
     ("reason", "baseline", ("update",), "an update keeps it; add --gpukern-baseline=update"),
     ("prune", "baseline", ("update",), "an update does it; add --gpukern-baseline=update"),
+    ("trace", "output", (), "only the file of the run keeps it; add --gpukern-output=RUN.json"),
     ("against-setup", "against", (), "there is no base to set up; add --gpukern-against=REV"),
 )
 """Each row: an option, another that it needs and its values (none: any), and the remedy."""
@@ -337,7 +342,7 @@ def _contradictions(
 
     writes = given("baseline", *_WRITES)
     if not benchmark:
-        idle = [name for name in ("all", "sessions", "energy", "against") if given(name)]
+        idle = [name for name in ("all", "sessions", "energy", "trace", "against") if given(name)]
         for name in ["baseline"] * writes + idle:
             yield name, "nothing is measured; add --gpu-benchmark"
     if benchmark and given("sanitize"):

@@ -227,7 +227,12 @@ def install(monkeypatch, *, cupti=False, board=None):
     monkeypatch.setattr(machine_code, "machine_code", lambda: code)
     monkeypatch.setattr(machine_code, "loading_observed", loading_observed)
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
-    put_module(monkeypatch, "pytest_gpukern.timers.cupti.timer", CuptiTimer=FakeCuptiTimer)
+    put_module(
+        monkeypatch,
+        "pytest_gpukern.timers.cupti.timer",
+        CuptiTimer=FakeCuptiTimer,
+        trace_of=trace_of if cupti else no_trace,
+    )
 
 
 def context_change(*, another_may_stay):
@@ -251,6 +256,23 @@ def work_of(call, takes_ns):
     )
     CODE["saxpy"] = said["code"]
     return (DeviceWork("kernel", "saxpy", 1.0, takes_ns, kernel=kernel),)
+
+
+def trace_of(scope, iteration, stream, *, cold):
+    """One kernel and the call that launched it."""
+    from pytest_gpukern.values.result import DeviceActivity, HostCall, Trace
+
+    if iteration.before is not None:
+        iteration.before()
+    iteration.run()
+    kernel = DeviceActivity("kernel", "saxpy", 5000, 6000, 0, 1, 7, 3, grid=(4, 1, 1), block=(256, 1, 1))
+    return Trace(scope, (kernel,), (HostCall("driver", "cuLaunchKernel", 0, 4000, "MainThread (1)", 3),))
+
+
+def no_trace(scope, iteration, stream, *, cold):
+    from pytest_gpukern.timers.timer import TimerUnavailable
+
+    raise TimerUnavailable(NO_CUPTI)
 
 
 def canaries():

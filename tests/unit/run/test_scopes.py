@@ -11,7 +11,7 @@ from pytest_gpukern.measure.measure import rule_beside, rule_for
 from pytest_gpukern.run import scopes as scopes_module
 from pytest_gpukern.run.scopes import scopes_of
 from pytest_gpukern.values.marker import MarkerOptions
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.result import Correctness, Trace
 
 N = 8
 
@@ -261,3 +261,60 @@ def test_a_cold_graph_on_too_few_buffer_sets_says_that_it_may_be_warm(gpu, timer
     warned = [warning for warning in only.summary.warnings if "may be warm" in warning]
     assert bool(warned) is fewer
     assert all("its 4 buffer sets are fewer than the 33 that evict each other" in text for text in warned)
+
+
+# the trace
+
+
+@pytest.fixture
+def traced(monkeypatch, events):
+    """What was asked to be traced: scope, stream and cache; CUPTI records no more than that."""
+    asked = []
+
+    def trace_of(scope, iteration, stream, *, cold):
+        asked.append((scope, stream, cold))
+        events.append("traced")
+        iteration.execute()
+        events.append("over")
+        return Trace(scope, (), ())
+
+    monkeypatch.setattr("pytest_gpukern.timers.cupti.timer.trace_of", trace_of)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("scopes", "scope", "one_call"),
+    [
+        (("kernel", "transfer", "end_to_end"), "end_to_end", ["queue_poison", "load", "launch", "fetch"]),
+        (("kernel", "launch"), "kernel", ["queue_poison", "launch"]),
+        (("transfer",), "transfer", ["load", "fetch"]),
+    ],
+)
+def test_the_scope_that_does_most_is_traced_once_behind_all_that_is_timed(
+    gpu, timer, events, traced, scopes, scope, one_call
+):
+    settings = measuring(scopes=scopes, trace=True, cache="hot" if scope == "transfer" else "cold")
+    result = run(case_of(noting(events)), FakeEnvironment(gpu, settings=settings))
+    assert result.correctness is Correctness.PASSED
+    assert traced == [(scope, gpu.timed_stream, scope != "transfer")]
+    assert result.trace == Trace(scope, (), ())
+    begins = events.index("traced")
+    executed = events[begins + 1 : events.index("over")]
+    assert executed == one_call * (2 if scope == "transfer" else 1), "the first fills a hot cache"
+    assert "timed" not in events[begins:]
+
+
+@pytest.mark.parametrize(("backend", "trace"), [("numba", False), ("host", True)])
+def test_nothing_is_traced_unless_it_was_asked_for_nor_on_the_host(gpu, timer, traced, backend, trace):
+    settings = measuring(trace=trace)
+    result = run(case_of(right, backend), FakeEnvironment(gpu, settings=settings))
+    assert (traced, result.trace) == ([], None)
+    assert result.correctness is Correctness.PASSED
+
+
+def test_a_case_that_turns_out_wrong_has_no_trace_either(gpu, timer, traced, events):
+    """As it has no times."""
+    case = case_of(lambda a, out: lambda: np.multiply(a, 3 if "traced" in events else 2, out=out))
+    result = run(case, FakeEnvironment(gpu, settings=measuring(trace=True)))
+    assert result.correctness is Correctness.INCORRECT
+    assert (len(traced), result.measurements, result.trace) == (1, (), None)

@@ -113,6 +113,7 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
         "prune",
         "all",
         "energy",
+        "trace",
         "sessions",
         "against",
         "against-setup",
@@ -125,6 +126,7 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     [
         ({"all": True}, "measure_all", True),
         ({"energy": True}, "energy", True),
+        ({"trace": True, "output": "run.json"}, "trace", True),
         ({"baseline": "update", "reason": "new tiles"}, "reason", "new tiles"),
         ({"baseline": "update", "reason": "x", "prune": True}, "prune", True),
     ],
@@ -143,6 +145,13 @@ def test_energy_of_a_run_without_the_scope_that_it_is_told_of_is_refused():
 def test_a_blank_reason_is_none():
     message = refused(benchmark=True, given={"baseline": "update", "reason": " "})
     assert message.startswith("--gpukern-baseline=update: say why times changed")
+
+
+@pytest.mark.parametrize("option", ["simulator=always", "backend=host"])
+def test_a_trace_of_a_run_without_a_gpu_is_refused(option):
+    name, _, value = option.partition("=")
+    with pytest.raises(SettingsError, match=rf"--gpukern-trace: .*; drop it or --gpukern-{option}"):
+        read(benchmark=True, given={"trace": True, "output": "run.json", name: value})
 
 
 def test_a_random_seed_is_another_each_time():
@@ -288,6 +297,8 @@ CONTRADICTIONS = [
     (False, {"all": True}, {}, "--gpukern-all", "add --gpu-benchmark"),
     (False, {"sessions": "3"}, {}, "--gpukern-sessions=3", "add --gpu-benchmark"),
     (False, {"energy": True}, {}, "--gpukern-energy", "add --gpu-benchmark"),
+    (False, {"trace": True}, {}, "--gpukern-trace", "add --gpu-benchmark"),
+    (True, {"trace": True}, {}, "--gpukern-trace", "only the file of the run keeps it; add --gpukern-output"),
     (False, {"size": "huge", "simulator": "always"}, {}, "--gpukern-size=huge", "never end in the simulator"),
     (
         True,
