@@ -10,12 +10,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report.layout import IN_ASCII
+from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.settings import in_ci
-from pytest_gpukern.values.untrusted_json import printable
+from pytest_gpukern.values.untrusted_json import FileError, printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from pytest_gpukern.values.result import Result
 
 FINE = 0
 BAD = 1
@@ -31,6 +35,8 @@ STATUSES = (
 )
 _WIDTH = 120
 """The width of text in a file or a pipe; a terminal has its own."""
+UNLIMITED = 10_000
+"""The width of tables there that are read sideways."""
 
 
 def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
@@ -50,9 +56,9 @@ def print_anywhere() -> None:
             reconfigure(errors="gpukern-plain")
 
 
-def width() -> int:
-    """Returns the width of the terminal in columns."""
-    return shutil.get_terminal_size((_WIDTH, 24)).columns
+def width(elsewhere: int = _WIDTH) -> int:
+    """Returns the width of the terminal in columns; COLUMNS, or `elsewhere`, in a file or a pipe."""
+    return shutil.get_terminal_size((elsewhere, 24)).columns
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +84,31 @@ def may_write(command: str, known: argparse.Namespace) -> bool:
 def without_repeats(texts: Sequence[str]) -> tuple[str, ...]:
     """Returns the cells of a column, with empty ones for those that repeat the cell above."""
     return tuple("" if i and texts[i - 1] == text else text for i, text in enumerate(texts))
+
+
+def chosen(command: str, path: Path, results: Sequence[Result], text: str) -> list[Result]:
+    """Returns the results of a stored run whose id holds this text; says on stderr why there are none."""
+    found = [result for result in results if text in result.case.id]
+    if not found:
+        others = f"no case with {text!r} in its id; it has {len(results)} others: gpukern show lists them"
+        complain(command, f"{path} holds {others if results else 'no results'}")
+    return found
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes the file that a command was asked for, whole or not at all; makes folders that are missing.
+
+    Raises:
+        FileError: it cannot be written; an old file is as it was.
+    """
+    remedy = "Check permissions and free space, or choose another file with -o"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, text.encode(errors="backslashreplace"))
+    except FileError as error:
+        raise FileError(path, error.problem, remedy) from error
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror or error}", remedy) from error
 
 
 def show(lines: Iterable[str]) -> None:

@@ -29,6 +29,10 @@ COMMANDS = {
         "pytest_gpukern.cli.export:declare",
         "write stored runs as a CSV table, one row a measurement",
     ),
+    "trace": (
+        "pytest_gpukern.cli.trace:declare",
+        "write what one execution of each case did as a timeline for Perfetto",
+    ),
     "compare": (
         "pytest_gpukern.cli.compare:declare",
         "compare two runs, two baselines, or a run and a baseline",

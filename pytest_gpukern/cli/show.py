@@ -9,6 +9,7 @@ from pytest_gpukern.cli import exits
 from pytest_gpukern.report.run import Run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import whole
+from pytest_gpukern.report.trace import UNTRACED, gpu_trace
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("file", metavar="RUN.json", type=Path, help="a file that --gpukern-output wrote")
     parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="print instead what one execution of each case did, as nvprof --print-gpu-trace does",
+    )
     exits.add_json(parser)
     parser.set_defaults(run=_run)
 
@@ -36,16 +42,18 @@ def _run(known: argparse.Namespace) -> int:
     except FileError as error:
         exits.complain("show", error)
         return exits.UNREADABLE
-    results = [result for result in run.results if known.text in result.case.id]
+    results = exits.chosen("show", known.file, run.results, known.text)
     if not results:
-        others = (
-            f"no case with {known.text!r} in its id; it has {len(run.results)} others: gpukern show "
-            "without it lists them"
-        )
-        exits.complain("show", f"{known.file} holds {others if run.results else 'no results'}")
         return exits.BAD
     if known.json:
         exits.show_json([_without_samples(result) for result in results])
+        return exits.FINE
+    if known.trace:
+        lines = gpu_trace(results, exits.width(exits.UNLIMITED))
+        if not lines:
+            exits.complain("show", f"{known.file}: {UNTRACED}")
+            return exits.BAD
+        exits.show(line.text for line in lines)
         return exits.FINE
     if known.text:
         failures = {each.nodeid: run.failures[each.nodeid] for each in results if each.nodeid in run.failures}

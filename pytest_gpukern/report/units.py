@@ -24,14 +24,16 @@ _ENERGIES = ((1e-3, "µJ"), (1.0, "mJ"), (1e3, "J"))
 _BYTES = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
 
 
-def time(nanoseconds: float | None, half_width: float | None = None) -> str:
+def time(nanoseconds: float | None, half_width: float | None = None, *, digits: int | None = None) -> str:
     """Returns a time: `1.31 µs`, `48.6 µs`, `3.02 s`; four digits where it is known to better than ±0.5 %.
 
     Args:
         nanoseconds: the time.
         half_width: half its 95 % interval relative to it, 0.0025 for ±0.25 %; only for the number of digits.
+        digits: the number of digits, if it is not to follow from that.
     """
-    digits = 4 if is_number(half_width) and half_width < _PRECISE else 3
+    if digits is None:
+        digits = 4 if is_number(half_width) and half_width < _PRECISE else 3
     return _scaled(nanoseconds, TIMES, digits)
 
 

@@ -1,0 +1,192 @@
+"""Shows what one execution of each case did: nvprof's table of activities, and Chrome's trace events.
+
+The table has the columns of nvprof's `--print-gpu-trace`. Perfetto (https://ui.perfetto.dev) and Chrome's
+`about:tracing` open the events:
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.report import units
+from pytest_gpukern.report.layout import Column, Line, table, wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_gpukern.values.result import DeviceActivity, HostCall, JsonDict, Result, Trace
+
+UNTRACED = "no case has a trace; a run with --gpukern-trace and --gpukern-output records them"
+
+_NOTHING = "-"
+"""Stands where an activity has no value, as in nvprof's table."""
+_DIGITS = 5
+_SHORTEST_NAME = 24
+_LEFT_OUT_FIRST = (
+    *("Context", "Device", "DstMemType", "SrcMemType", "DSMem", "SSMem", "Regs", "Stream"),
+    *("Throughput", "Size", "Block Size", "Grid Size"),
+)
+_LEGEND = (
+    "Regs: registers of a thread. SSMem and DSMem: static and dynamic shared memory of a block.",
+    "SrcMemType and DstMemType: kinds of memory that a copy reads and writes; a memset has only the first.",
+)
+
+
+def gpu_trace(results: Iterable[Result], width: int) -> list[Line]:
+    """Returns a table for each case that has a trace, and what its columns mean; nothing if none has one."""
+    lines, left_out = list[Line](), dict[str, None]()
+    for result in results:
+        if result.trace is None:
+            continue
+        lines += wrapped(f"{result.case.id} · {result.trace.scope}", width, markup={"bold": True})
+        lines += [Line(text) for text in _rows(result, result.trace, width, left_out)] + [Line("")]
+    if left_out:
+        hint = f"columns left out: {', '.join(left_out)}; widen the terminal or set COLUMNS"
+        lines += wrapped(hint, width)
+    return [*lines, *(line for text in _LEGEND for line in wrapped(text, width))] if lines else []
+
+
+def _rows(result: Result, trace: Trace, width: int, left_out: dict[str, None]) -> list[str]:
+    if not trace.activities:
+        return ["  the device did nothing"]
+    cells = [_cells(activity, result) for activity in trace.activities]
+    columns = [
+        Column(
+            title,
+            tuple(each[title] for each in cells),
+            numeric=title != "Name",
+            narrowest=_SHORTEST_NAME if title == "Name" else None,
+            dispensable=_LEFT_OUT_FIRST.index(title) if title in _LEFT_OUT_FIRST else None,
+        )
+        for title in cells[0]
+    ]
+    rows, omitted = table(columns, width)
+    left_out.update(dict.fromkeys(omitted))
+    return rows
+
+
+def _cells(activity: DeviceActivity, result: Result) -> dict[str, str]:
+    """Returns the title of each column and its text for an activity, in nvprof's order."""
+    took_ns = activity.end_ns - activity.start_ns
+    copies = activity.kind != "kernel"
+    return {
+        "Start": units.time(activity.start_ns, digits=_DIGITS),
+        "Duration": units.time(took_ns, digits=_DIGITS),
+        "Grid Size": _dimensions(activity.grid),
+        "Block Size": _dimensions(activity.block),
+        "Regs": _NOTHING if activity.registers is None else str(activity.registers),
+        "SSMem": _bytes(activity.static_shared_bytes),
+        "DSMem": _bytes(activity.dynamic_shared_bytes),
+        "Size": units.size(activity.size_bytes) if copies else _NOTHING,
+        "Throughput": units.bandwidth(activity.size_bytes, took_ns) if copies else _NOTHING,
+        "SrcMemType": activity.source or _NOTHING,
+        "DstMemType": activity.target or _NOTHING,
+        "Device": _device(activity, result),
+        "Context": str(activity.context),
+        "Stream": str(activity.stream),
+        "Name": f"[CUDA {activity.name}]" if copies else activity.name,
+    }
+
+
+def _dimensions(sizes: tuple[int, int, int] | None) -> str:
+    return _NOTHING if sizes is None else f"({' '.join(map(str, sizes))})"
+
+
+def _bytes(count: int | None) -> str:
+    return _NOTHING if count is None else units.size(count)
+
+
+def _device(activity: DeviceActivity, result: Result) -> str:
+    name = result.fingerprint.get("device_name")
+    return f"{name} ({activity.device})" if name else str(activity.device)
+
+
+def chrome_trace(results: Iterable[Result]) -> JsonDict:
+    """Returns the traces of these cases as Chrome's trace events; times are in microseconds.
+
+    A case is a process. Its threads are the host's threads and the device's streams. Arrows lead from the
+    host's call to what it put on the device. Each case begins at 0, so that variants stand one below another.
+    """
+    numbers = itertools.count(1)
+    events: list[JsonDict] = []
+    for result in results:
+        if result.trace is not None:
+            events += _events(result, result.trace, numbers)
+    return {"displayTimeUnit": "ns", "traceEvents": events}
+
+
+def _events(result: Result, trace: Trace, numbers: Iterator[int]) -> list[JsonDict]:
+    process = next(numbers)
+    events = _names("process", f"{result.case.id} · {trace.scope}", process, process, order=process)
+    rows: dict[str, int] = {}
+    callers: dict[int, JsonDict] = {}
+    for call in trace.calls:
+        if call.thread not in rows:
+            rows[call.thread] = next(numbers)
+            events += _names("thread", f"host: {call.thread}", process, rows[call.thread], order=len(rows))
+        event = _slice(call, call.name, f"{call.api} API", process, rows[call.thread])
+        callers.setdefault(call.correlation, event)  # a call comes before those that it makes itself
+        events.append(event)
+    for order, (name, activities) in enumerate(_streams(trace, result), start=len(rows) + 1):
+        row = next(numbers)
+        events += _names("thread", name, process, row, order=order)
+        for activity in activities:
+            cells = _cells(activity, result)
+            event = _slice(activity, cells["Name"], activity.kind, process, row)
+            event["args"] |= {title: text for title, text in cells.items() if text != _NOTHING}
+            events.append(event)
+            if activity.correlation in callers:
+                events += _arrow(callers[activity.correlation], event, next(numbers))
+    return events
+
+
+def _slice(what: HostCall | DeviceActivity, name: str, kind: str, process: int, row: int) -> JsonDict:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": kind,
+        "pid": process,
+        "tid": row,
+        "ts": what.start_ns / 1e3,
+        "dur": (what.end_ns - what.start_ns) / 1e3,
+        "args": {"correlation": what.correlation},
+    }
+
+
+def _arrow(begin: JsonDict, end: JsonDict, number: int) -> list[JsonDict]:
+    """Returns the events of an arrow between two slices; `bp` ends it in the slice that has begun there."""
+    common = {"name": "launch", "cat": "launch", "id": number}
+    ends = ({"ph": "s"}, begin), ({"ph": "f", "bp": "e"}, end)
+    return [{**common, **phase, **{key: at[key] for key in ("pid", "tid", "ts")}} for phase, at in ends]
+
+
+def _names(of: str, name: str, process: int, row: int, *, order: int) -> list[JsonDict]:
+    """Returns the events that name a process or one of its rows, and say where it stands."""
+    whose = {"ph": "M", "pid": process, "tid": row}
+    return [
+        {**whose, "name": f"{of}_name", "args": {"name": name}},
+        {**whose, "name": f"{of}_sort_index", "args": {"sort_index": order}},
+    ]
+
+
+def _streams(trace: Trace, result: Result) -> list[tuple[str, list[DeviceActivity]]]:
+    """Returns the rows of the device: their names and activities.
+
+    Slices of one row may not overlap, but kernels of a CUDA graph do on one stream. So a stream gets as many
+    rows as it needs.
+    """
+    streams: dict[tuple[int, int, int], list[list[DeviceActivity]]] = {}
+    for activity in trace.activities:
+        rows = streams.setdefault((activity.device, activity.context, activity.stream), [])
+        free = next((row for row in rows if row[-1].end_ns <= activity.start_ns), None)
+        if free is None:
+            rows.append([activity])
+        else:
+            free.append(activity)
+    found = []
+    for (_, context, stream), rows in sorted(streams.items()):
+        name = f"stream {stream} · context {context} · {_device(rows[0][0], result)}"
+        found += [(name if not again else f"{name} · beside it", row) for again, row in enumerate(rows)]
+    return found
