@@ -96,19 +96,16 @@ def chosen(command: str, path: Path, results: Sequence[Result], text: str) -> li
 
 
 def write_file(path: Path, text: str) -> None:
-    """Writes the file that a command was asked for, whole or not at all; makes folders that are missing.
+    """Writes the file that a command was asked for, whole or not at all.
 
     Raises:
         FileError: it cannot be written; an old file is as it was.
     """
-    remedy = "Check permissions and free space, or choose another file with -o"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, text.encode(errors="backslashreplace"))
+        replace(path, text.encode(errors="backslashreplace"))  # names may hold halves of surrogate pairs
     except FileError as error:
+        remedy = "Check permissions and free space, or name another file with -o"
         raise FileError(path, error.problem, remedy) from error
-    except OSError as error:
-        raise FileError(path, f"cannot be written: {error.strerror or error}", remedy) from error
 
 
 def show(lines: Iterable[str]) -> None:

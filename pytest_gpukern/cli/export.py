@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.cli import exits
 from pytest_gpukern.report.csv_table import csv_text, rows_of_run
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
@@ -40,17 +39,9 @@ def _run(known: argparse.Namespace) -> int:
             named = ", ".join(map(str, known.files))
             exits.complain("export", f"no measurement in {named}: run pytest with --gpu-benchmark")
             return exits.BAD
-        _write(known.output, csv_text(rows))
+        exits.write_file(known.output, csv_text(rows))
     except FileError as error:
         exits.complain("export", error)
         return exits.UNREADABLE
     exits.show([f"{len(rows)} rows in {known.output}"])
     return exits.FINE
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        replace(path, text.encode())
-    except FileError as error:
-        remedy = "Check permissions and free space, or name another file with -o"
-        raise FileError(path, error.problem, remedy) from error

@@ -111,7 +111,7 @@ def test_a_table_in_a_pipe_is_whole(stored, capsys, monkeypatch):
 
 
 def test_a_timeline_is_written_and_told(stored, capsys, pytester):
-    output = pytester.path / "deep" / "trace.json"
+    output = pytester.path / "trace.json"
     status, shown, complaints = gpukern(capsys, "trace", stored, "-o", output)
     assert (status, complaints) == (0, "")
     assert shown.splitlines() == [
@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_written_or_read_is_named(stored, capsys, pytester
     status, _, complaints = gpukern(capsys, "trace", stored, "-o", "taken/trace.json")
     assert status == 3
     assert "taken/trace.json" in complaints
-    assert "choose another file with -o" in complaints
+    assert "name another file with -o" in complaints
     status, _, complaints = gpukern(capsys, "trace", "none.json", "-o", "trace.json")
     assert status == 3
     assert "none.json" in complaints
