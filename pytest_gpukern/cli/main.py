@@ -25,6 +25,10 @@ COMMANDS = {
         "pytest_gpukern.cli.show:declare",
         "print the tables of a stored run, and what the device did in each case",
     ),
+    "report": (
+        "pytest_gpukern.cli.report:declare",
+        "write a report of a stored run, such as a comment for a pull request",
+    ),
     "export": (
         "pytest_gpukern.cli.export:declare",
         "write stored runs as a CSV table, one row a measurement",

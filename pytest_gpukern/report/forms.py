@@ -6,6 +6,7 @@ A new form is a module with a function `write(report, config)` and a row in `FOR
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ class RunReport(Run):
 
     Attributes:
         settings: what the run was asked to do.
+        places: test → file and line of its variant, or of the test itself.
         groups: test → group that its marker names for pytest-benchmark, if any.
         listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
         baselines: what was written to baselines, or None.
@@ -40,6 +42,7 @@ class RunReport(Run):
     """
 
     settings: Settings = field(default_factory=Settings)
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     groups: Mapping[str, str | None] = field(default_factory=dict)
     listed: Mapping[str, JsonDict] = field(default_factory=dict)
     baselines: WriteReport | None = None
@@ -64,9 +67,16 @@ class Form:
     in_summary: bool = False
 
 
+_OF_GITHUB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
+"""Variables of the environment, one of which a step of GitHub Actions has."""
+
 FORMS: Mapping[str, Form] = {
     "run file": Form("pytest_gpukern.report.run_file", lambda run: run.settings.output is not None),
     "pytest-benchmark": Form("pytest_gpukern.benchmark_interop.publishing", lambda run: bool(run.results)),
+    "GitHub": Form(
+        "pytest_gpukern.report.github",
+        lambda run: bool(run.results or run.failures) and not os.environ.keys().isdisjoint(_OF_GITHUB),
+    ),
     "terminal": Form(
         "pytest_gpukern.report.terminal",
         lambda run: bool(run.results or run.skips or run.problems),

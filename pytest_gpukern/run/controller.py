@@ -71,6 +71,7 @@ class Controller:
         self.listed: dict[str, JsonDict] = {}
         self._was_incorrect: dict[str, str] = {}
         self._failures: dict[str, Failure] = {}
+        self._places: dict[str, tuple[str, int]] = {}
         self.problems: list[str] = []
         self.heading: list[str] = []
         self.closing: list[str] = []
@@ -184,6 +185,7 @@ class Controller:
             self.skips.append((carried["id"], _why_skipped(report)))
             return
         self._failures.pop(report.nodeid, None)
+        self._places[report.nodeid] = tuple(carried["place"])
         # An `update` accepts what became slower, but not what the test itself found wrong.
         if report.failed:
             self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
@@ -236,7 +238,7 @@ class Controller:
             return
         crash = getattr(report.longrepr, "reprcrash", None)
         text = (crash.message if crash is not None else report.longreprtext).strip()
-        text = text if by_the_gate else text.partition("\n")[0]
+        text = text.removeprefix("Failed: ") if by_the_gate else text.partition("\n")[0]
         self._failures[report.nodeid] = Failure(text, by_the_gate)
 
     def _failed_by_itself(self, nodeid: str) -> bool:
@@ -301,6 +303,7 @@ class Controller:
             history=self._history,
             shift=self._shift,
             since_record=self._since_record,
+            places=self._places,
             groups=self.groups,
             listed=self.listed,
             compared_with=self.compared_with,

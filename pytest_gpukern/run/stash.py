@@ -253,6 +253,15 @@ def case_of(item: pytest.Item) -> Case | None:
     return case if isinstance(case, Case) else None
 
 
+def place_of(item: pytest.Item) -> tuple[str, int]:
+    """Returns file and line, counted from 1, of the variant that an item is made for, or of a plain test."""
+    case = case_of(item)
+    if case is not None and case.variant.prepare is not None:
+        code = case.variant.prepare.__code__
+        return code.co_filename, code.co_firstlineno
+    return str(item.path), (item.location[1] or 0) + 1
+
+
 def marker_of(item: pytest.Item) -> MarkerOptions:
     """Returns the arguments of an item's marker; a closer marker wins over a class's or module's.
 

@@ -25,6 +25,7 @@ from pytest_gpukern.run.stash import (
     is_replaceable,
     marker_of,
     may_use_gpu,
+    place_of,
     settings_of,
 )
 from pytest_gpukern.values.options import asked, try_the_simulator
@@ -269,4 +270,5 @@ def carried(
         "result": result.to_json() if result is not None else None,
         "sessions": [session.to_json() for session in sessions],
         "failed_by_the_gate": failed_by_the_gate,
+        "place": list(place_of(item)),
     }

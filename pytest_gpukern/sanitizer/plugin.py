@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_tests
-from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_test, settings_of, tell
+from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_test, place_of, settings_of, tell
 from pytest_gpukern.sanitizer.finding import Home
 from pytest_gpukern.sanitizer.judge import Judgement, State
 from pytest_gpukern.sanitizer.messages import counted, ending, records_of, why_nothing_was_checked
@@ -174,12 +174,9 @@ class Sanitizer:
         replay(item, say)
 
     def _home(self, item: pytest.Item) -> Home:
-        root = str(self._config.rootpath)
         case = case_of(item)
-        if case is not None and case.variant.prepare is not None:
-            code = case.variant.prepare.__code__
-            return Home("variant", code.co_filename, code.co_firstlineno, root)
-        return Home("test", str(item.path), (item.location[1] or 0) + 1, root)
+        what = "variant" if case is not None and case.variant.prepare is not None else "test"
+        return Home(what, *place_of(item), str(self._config.rootpath))
 
 
 def _detected_by(item: pytest.Item) -> str | None:

@@ -104,7 +104,8 @@ FIRST, SECOND = "doubling/numba.first/n=8", "doubling/numba.second/n=8"
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch, pytester, tmp_path_factory):
     """No CI, no GPU, no switch of the simulator, and a terminal wide enough for a table."""
-    for name in ("CI", "NUMBA_ENABLE_CUDASIM", "PYTEST_XDIST_WORKER"):
+    github = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE")
+    for name in ("CI", "NUMBA_ENABLE_CUDASIM", "PYTEST_XDIST_WORKER", *github):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # where there is a GPU, these tests do not see it
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")  # every run would load all of it anew

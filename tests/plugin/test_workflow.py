@@ -1,6 +1,6 @@
 """Runs the workflow that we propose, step by step as GitHub's runner does: real shells, a fake GPU.
 
-What it would install is already there, and the three actions are stood in for.
+What it would install is already there, and the actions and `gh` are stood in for.
 """
 
 import os
@@ -42,7 +42,13 @@ PYTHON = """#!/bin/sh
 mkdir -p "$3/bin"
 printf '#!/bin/sh\\necho "$@" >> "$RUNNER_TEMP/installed"\\n' > "$3/bin/pip"
 printf '#!/bin/sh\\nexec {python} -m pytest {options} "$@"\\n' > "$3/bin/pytest"
-chmod +x "$3/bin/pip" "$3/bin/pytest"
+printf '#!/bin/sh\\nexec {python} -m pytest_gpukern "$@"\\n' > "$3/bin/gpukern"
+chmod +x "$3/bin/pip" "$3/bin/pytest" "$3/bin/gpukern"
+"""
+GH = """#!/bin/sh
+# As `gh api`: notes what it is asked for. The pull request has the comments of the file `comments`.
+echo "$@" >> "$RUNNER_TEMP/asked"
+case "$*" in *--paginate*) cat "$RUNNER_TEMP/comments";; esac
 """
 
 
@@ -63,18 +69,34 @@ class Runner:
         self.workspace, self._temp = folder / "workspace", folder / "temp"
         self._origin, self._commit, self._options = origin, commit, options
         head = SimpleNamespace(repo=SimpleNamespace(full_name="other/saxpy" if fork else "mine/saxpy"))
-        pull_request = SimpleNamespace(head=head, label_names=list(labels))
+        pull_request = SimpleNamespace(head=head, label_names=list(labels), number=7)
         self._contexts = {
             "github": SimpleNamespace(
                 event_name=event,
                 base_ref="main",
                 repository="mine/saxpy",
+                token="secret",
                 event=SimpleNamespace(pull_request=pull_request),
             ),
             "contains": lambda values, value: value in values,
             "always": lambda: True,
         }
         self.uploaded = []
+        self.output = ""
+
+    def comments_after(self, result):
+        """Whether the job that posts the comment runs, after the job `gpu` ended with this result."""
+        self._contexts["needs"] = SimpleNamespace(gpu=SimpleNamespace(result=result))
+        return self._holds(JOBS["comment"]["if"])
+
+    def asked_of_github(self, comments=""):
+        """Runs the job that posts the comment; what it asked GitHub, a line each."""
+        self._temp.joinpath("comments").write_text(comments)
+        asked = self._temp / "asked"
+        asked.write_text("")
+        for step in JOBS["comment"]["steps"]:
+            assert self._step(step) == 0, self.output
+        return asked.read_text().splitlines()
 
     def run(self, job):
         """The status of the job's last failed step, 0 where none failed, None where it was skipped."""
@@ -95,6 +117,9 @@ class Runner:
         script = programs / "python"
         script.write_text(PYTHON.format(python=sys.executable, options=self._options))
         script.chmod(0o755)
+        gh = programs / "gh"
+        gh.write_text(GH)
+        gh.chmod(0o755)
         (self._temp / "path").touch()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTEST_"))}
         kept.pop("NUMBA_ENABLE_CUDASIM", None)
@@ -118,7 +143,7 @@ class Runner:
             ]
             return 0
         if "uses" in step:
-            assert step["uses"].startswith("actions/setup-python@")
+            assert step["uses"].startswith(("actions/setup-python@", "actions/download-artifact@"))
             return 0
         added = Path(self._environ["GITHUB_PATH"]).read_text().split()
         environ = self._environ | {
@@ -133,7 +158,7 @@ class Runner:
             text=True,
             check=False,
         )
-        self.output = done.stdout + done.stderr
+        self.output += done.stdout + done.stderr
         return done.returncode
 
     def _check_out(self, *, whole):
@@ -195,8 +220,15 @@ def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(
     options = "-p fake_gpu --gpukern-sessions=2"
     runner = Runner(tmp_path, origin, "pull_request", merge, options, labels)
     assert runner.run(JOBS["gpu"]) == status, runner.output
-    assert runner.uploaded == ["run.json", "junit.xml"]
+    assert runner.uploaded == ["run.json", "junit.xml", "comment.md"]
     assert "against" in runner.output
+    comment = (runner.workspace / "comment.md").read_text(encoding="utf-8")
+    assert comment.startswith("<!-- gpukern -->\n")
+    assert ("SLOWER" in comment) == (kernels is SLOWER)
+    posts = ["api --method POST repos/mine/saxpy/issues/7/comments -F body=@comment.md"]
+    assert runner.asked_of_github()[1:] == posts
+    updates = ["api --method PATCH repos/mine/saxpy/issues/comments/12 -F body=@comment.md"]
+    assert runner.asked_of_github("12\n345\n")[1:] == updates
 
 
 def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path, origin):
@@ -240,10 +272,10 @@ def test_a_fork_is_left_to_the_simulator_which_checks_kernels(tmp_path):
 def test_it_answers_a_merge_queue_ends_in_time_and_installs_the_release_that_wrote_it():
     assert set(PARSED[True]) == {"pull_request", "merge_group", "push"}, "`on` is a truth value in YAML 1.1"
     assert all(job["timeout-minutes"] <= 60 for job in JOBS.values())
-    assert re.findall(r"pytest-gpukern\[\w+\](.*)'", WORKFLOW) == [f"=={__version__}"] * len(JOBS)
+    assert re.findall(r"pytest-gpukern\[\w+\](.*)'", WORKFLOW) == [f"=={__version__}"] * 2
 
 
-def test_it_has_what_two_revisions_need_and_no_more_rights_than_reading():
+def test_it_has_what_two_revisions_need_and_gives_no_code_of_a_fork_a_token():
     for line in (
         "permissions:\n  contents: read\n",
         "fetch-depth: 0",
@@ -257,7 +289,7 @@ def test_it_has_what_two_revisions_need_and_no_more_rights_than_reading():
 def test_it_runs_no_text_of_a_pull_request_and_actions_of_one_commit_only():
     steps = [step for job in JOBS.values() for step in job["steps"]]
     actions = [step["uses"] for step in steps if "uses" in step]
-    assert len(actions) == 5
+    assert len(actions) == 6
     assert [action for action in actions if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action)] == []
     assert [step["run"] for step in steps if "${{" in step.get("run", "")] == []
 
@@ -276,3 +308,17 @@ def test_the_workflow_that_hands_times_on_keeps_secrets_off_the_gpu_and_reads_wh
         assert [step["with"]["name"] for step in fetched] == [measure["steps"][-1]["with"]["name"]]
     assert "--benchmark-json=times.json" in measure["steps"][1]["run"]
     assert all("times.json" in text for text in services)
+
+
+def test_only_the_job_that_posts_may_write_and_it_runs_no_code_of_a_pull_request(tmp_path, origin):
+    assert PARSED["permissions"] == {"contents": "read"}
+    assert [name for name, job in JOBS.items() if "permissions" in job] == ["comment"]
+    comment = JOBS["comment"]
+    assert (comment["runs-on"], comment["permissions"]) == ("ubuntu-24.04", {"pull-requests": "write"})
+    assert [step["uses"].partition("@")[0] for step in comment["steps"] if "uses" in step] == [
+        "actions/download-artifact"
+    ]
+    pull_request, push = (Runner(tmp_path, origin, event, "") for event in ("pull_request", "push"))
+    assert pull_request.comments_after("failure")
+    assert not pull_request.comments_after("skipped"), "as of a fork"
+    assert not push.comments_after("success")

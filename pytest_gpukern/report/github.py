@@ -1,0 +1,84 @@
+"""Tells GitHub Actions what a run found: a summary of the step, and an annotation for each failure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.report.markdown import summary
+from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pytest
+
+    from pytest_gpukern.report.forms import RunReport
+    from pytest_gpukern.report.run import Run
+
+LONGEST_SUMMARY = 2**20
+"""Bytes that GitHub takes as the summary of a step; it drops a longer one whole."""
+_MOST_ANNOTATIONS = 10
+"""GitHub shows ten errors of a step."""
+_LONGEST_TITLE, _LONGEST_MESSAGE = 200, 2000
+
+
+def write(report: RunReport, config: pytest.Config) -> None:
+    """Prints annotations, and appends a summary to the file that GitHub names.
+
+    Raises:
+        FileError: the file of the summary cannot be written.
+    """
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter._tw.width_of_current_line:  # GitHub reads a command at the start of a line only
+            reporter.write_line("")
+        root = Path(os.environ.get("GITHUB_WORKSPACE") or config.rootpath)
+        for line in errors(report, report.places, root):
+            reporter.write_line(line)
+    named = os.environ.get("GITHUB_STEP_SUMMARY")
+    if named:
+        path = Path(named)
+        try:
+            with path.open("ab") as file:  # what earlier commands of the step wrote stays
+                file.write(summary(report, most=LONGEST_SUMMARY - 1 - file.tell()).encode())
+        except OSError as error:
+            raise FileError(
+                path,
+                f"cannot be written: {error.strerror or error}",
+                "Unset GITHUB_STEP_SUMMARY, or name a file that can be written",
+            ) from error
+
+
+def errors(run: Run, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
+    """Returns a workflow command for each failed test, at most ten.
+
+    Args:
+        run: with the failures.
+        places: test → file and line of its variant, or of itself.
+        root: the folder of the repository's checkout. A place outside it is left out.
+    """
+    ids = {result.nodeid: result.case.id for result in run.results}
+    lines = []
+    for nodeid, failure in list(run.failures.items())[:_MOST_ANNOTATIONS]:
+        first, *_ = failure.text.split("\n")
+        what = {"title": bounded(ids.get(nodeid, nodeid), _LONGEST_TITLE)}
+        file, line = places.get(nodeid, ("", 0))
+        if file and Path(file).is_relative_to(root):
+            what = {"file": Path(file).relative_to(root).as_posix(), "line": str(line), **what}
+        told = ",".join(f"{name}={_property(value)}" for name, value in what.items())
+        lines.append(f"::error {told}::{_data(bounded(first, _LONGEST_MESSAGE))}")
+    return lines
+
+
+def _data(text: str) -> str:
+    """Escapes a message as GitHub's own `@actions/core` does, so that it ends where it should.
+
+    Control characters, ends of lines among them, are spelt out before.
+    """
+    return printable(text).replace("%", "%25")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

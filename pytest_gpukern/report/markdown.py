@@ -1,0 +1,187 @@
+"""Writes a run as Markdown: what failed, then what changed, then counts, within a limit of length."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.report import units
+from pytest_gpukern.report.rows import scope_times, verdict_of, without_a_time
+from pytest_gpukern.report.summary import totals
+from pytest_gpukern.values.result import SessionRole
+from pytest_gpukern.values.untrusted_json import bounded, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.values.result import Result
+
+MARKER = "<!-- gpukern -->"
+"""The first line of a comment, by which a workflow finds the one that it wrote before."""
+LONGEST_COMMENT = 65_536
+"""Characters that GitHub takes in a comment."""
+
+_LONGEST_NAME = 200
+_LONGEST_TEXT = 500
+_FOR_MORE = 200
+_HEAD = "| case | base | head | change | verdict | reason |\n|---|---|---|---|---|---|"
+_GATED = re.compile(r"([A-Z]+) \(([^()]+)\): ")
+"""How a line of the gate begins: verdict, and `scope/timer/cache`."""
+
+_MARKUP = re.compile(r"[!\"#$&'*:<>?@\[\\\]^_`{|}~]|(?<=www)\.", re.IGNORECASE)
+"""What may mean something to Markdown or to GitHub."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Holds what a table says of a verdict, a finding or a failure; texts are as found, not escaped."""
+
+    case: str
+    verdict: str
+    reason: str
+    base: str = ""
+    head: str = ""
+    change: str = ""
+    ratio: float | None = None
+
+    def __str__(self) -> str:
+        texts = (self.base, self.head, self.change, self.verdict)
+        return f"| {_code(self.case)} | {' | '.join(map(_text, texts))} | {_text(self.reason)} |"
+
+
+def comment(run: Run) -> str:
+    """Returns a comment for a pull request, of at most 65,536 characters; its first line is `MARKER`."""
+    return f"{MARKER}\n{summary(run, most=LONGEST_COMMENT - len(MARKER) - 1)}"
+
+
+def summary(run: Run, *, most: int) -> str:
+    """Returns what failed, changes with the largest first, and counts, of at most `most` bytes in UTF-8."""
+    failed, changed = list(_failed(run)), sorted(_changed(run), key=_by_size)
+    count = len(run.failures)
+    title = f"### gpukern: {count or 'no'} test{'s' * (count != 1)} failed"
+    counts = [totals(run), _devices(run), *run.since_record, *run.problems]
+    end = "\n\n".join(_text(bounded(text, _LONGEST_TEXT)) for text in counts[:20] if text)
+    room = most - len(f"{title}\n\n{end}\n".encode())
+    parts = [title]
+    for name, rows in (("Failed", failed), ("Changed", changed)):
+        lines = [f"**{name}**\n\n{_HEAD}"]
+        room -= len(lines[0].encode()) + _FOR_MORE
+        for row in rows:
+            line = str(row)
+            room -= len(line.encode()) + 1
+            if room < 0:
+                break
+            lines.append(line)
+        left = len(rows) - (len(lines) - 1)
+        if rows:
+            parts.append("\n".join(lines) + (f"\n\n{left} more: `gpukern show` tells each" if left else ""))
+    return "\n\n".join([*parts, end]) + "\n"
+
+
+def _failed(run: Run) -> Iterator[_Row]:
+    """Yields a row for each reason why a test failed."""
+    results = {result.nodeid: result for result in run.results}
+    for nodeid, failure in run.failures.items():
+        result = results.get(nodeid)
+        if result is None:
+            yield _Row(nodeid, "FAILED", _first_line(failure.text))
+        elif not failure.by_the_gate:
+            verdict, reason = without_a_time(result, failure.text)
+            yield _Row(result.case.id, verdict, _first_line(reason))
+        else:
+            for line in failure.text.split("\n"):
+                found = _GATED.match(line)
+                if found is None:
+                    verdict, _, reason = line.partition(": ")
+                    yield _Row(result.case.id, verdict, reason)
+                else:
+                    yield _of_verdict(run, result, found[2], found[1], line[found.end() :])
+
+
+def _changed(run: Run) -> Iterator[_Row]:
+    """Yields rows for what changed in tests that did not fail: times, and what findings are about."""
+    for result in run.results:
+        if result.nodeid in run.failures:
+            continue
+        for time in scope_times(result):
+            kind, _, reason = verdict_of(result, time)
+            if kind in ("SLOWER", "FASTER") or (kind == "UNDECIDED" and reason.startswith("suspected")):
+                yield _of_verdict(run, result, time.shown.key, kind, reason)
+        for finding in result.findings:
+            yield _Row(result.case.id, finding.kind, finding.text)
+
+
+def _of_verdict(run: Run, result: Result, key: str, kind: str, reason: str) -> _Row:
+    verdict = result.verdicts.get(key)
+    label = f"{result.case.id} {key.partition('/')[0]}"
+    if verdict is None or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
+        return _Row(label, kind, reason)
+    base_ns, head_ns = _sides(run, result, key, verdict.ratio, verdict.pairs)
+    interval = units.change_range(verdict.ratio_low, verdict.ratio_high)
+    return _Row(
+        label,
+        kind,
+        reason,
+        units.time(base_ns),
+        units.time(head_ns),
+        units.change(verdict.ratio) + (f" ({interval})" if interval else ""),
+        verdict.ratio,
+    )
+
+
+def _sides(
+    run: Run, result: Result, key: str, ratio: float, pairs: Sequence[tuple[float, float]]
+) -> tuple[float | None, float | None]:
+    """Returns the times that a ratio is of: of the pairs, else of the record and the deciding sessions."""
+    if pairs:
+        base, head = (statistics.geometric_mean(side) for side in zip(*pairs, strict=True))
+        return base, head
+    others = run.sessions_of(result)
+    confirming = [each for each in others if each.role is SessionRole.CONFIRMING]
+    times = [
+        measurement.summary.median_ns
+        for session in confirming or (result, *others)
+        for measurement in session.measurements
+        if measurement.key == key
+    ]
+    known = [time for time in times if units.is_number(time) and time > 0]
+    if not known:
+        return None, None
+    head = statistics.geometric_mean(known)
+    return head / ratio, head
+
+
+def _by_size(row: _Row) -> tuple[bool, float]:
+    return (row.ratio is None, -abs(math.log(row.ratio)) if row.ratio else 0.0)
+
+
+def _devices(run: Run) -> str:
+    """Returns the devices that results are from, with their drivers."""
+    found = {
+        f"{name}, driver {result.fingerprint.get('driver_version')}"
+        for result in run.results
+        if result.case.on_gpu and not result.simulated and (name := result.fingerprint.get("device_name"))
+    }
+    return "; ".join(sorted(found))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _code(name: str) -> str:
+    """Returns a name as code: nothing in it is markup, and GitHub neither links nor notifies anybody."""
+    return f"<code>{_escaped(bounded(name, _LONGEST_NAME))}</code>"
+
+
+def _text(text: str) -> str:
+    """Returns a text without markup. A joiner behind `@` and `#` keeps GitHub from notifying and linking."""
+    return re.sub("&#(64|35);", r"&#\1;&#8288;", _escaped(bounded(text, _LONGEST_TEXT)))
+
+
+def _escaped(text: str) -> str:
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))

@@ -1,0 +1,75 @@
+"""What a run tells GitHub Actions, and the comment that is made of its file."""
+
+import pytest
+
+from pytest_gpukern.cli import main as cli
+
+from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions
+
+
+@pytest.fixture
+def step(monkeypatch, pytester):
+    """A step of GitHub Actions: its summary, in which an earlier command wrote."""
+    summary = pytester.path / "summary.md"
+    summary.write_text("# Before\n")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(pytester.path))
+    return summary
+
+
+def line_of_the_first_variant():
+    return GPU_PROBLEM.lstrip("\n").splitlines().index("def first(x, y):")  # its decorator's, counted from 1
+
+
+def test_a_failure_is_told_at_its_variant_and_in_the_summary(recorded, step, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    told = recorded().outlines
+    (line,) = [line for line in told if line.startswith("::")]
+    place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
+    assert line.startswith(f"::error {place},title={FIRST}::SLOWER (kernel/event/cold): +10.0 %25")
+    text = step.read_text()
+    assert text.startswith("# Before\n### gpukern: 1 test failed\n")
+    assert "| 1.00 µs | 1.10 µs | +10.0 %" in text
+
+
+def test_a_worker_of_xdist_knows_the_place_too(pytester, step, monkeypatch):
+    pytester.makepyfile(test_doubling=GPU_PROBLEM)
+    options = ("-p", "fake_gpu", "--gpu-benchmark", "-n2")
+    create = ("--gpukern-baseline=create", "--gpukern-sessions=1")
+    pytester.runpytest_subprocess(*options, *create).assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = pytester.runpytest_subprocess(*options)
+    place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
+    result.stdout.fnmatch_lines([f"::error {place},title={FIRST}::SLOWER*"])
+
+
+def test_a_run_of_other_tests_tells_github_nothing(pytester, step):
+    pytester.makepyfile("def test_other():\n    assert False")
+    assert "::error" not in pytester.runpytest_inprocess().stdout.str()
+    assert step.read_text() == "# Before\n"
+
+
+def test_a_summary_that_cannot_be_written_fails_the_run_with_the_reason(recorded, step, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step.parent / "missing/summary.md"))
+    result = recorded()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*missing/summary.md: cannot be written*"])
+
+
+def test_a_stored_run_gives_the_comment_that_the_summary_is(recorded, step, monkeypatch, pytester):
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    recorded("--gpukern-output=run.json")
+    assert cli.main(["report", "run.json", "-o", "comment.md"]) == 0
+    comment = (pytester.path / "comment.md").read_text(encoding="utf-8")
+    assert comment == "<!-- gpukern -->\n" + step.read_text().removeprefix("# Before\n")
+    assert SECOND.replace("_", "&#95;") not in comment
+
+
+def test_a_form_that_is_not_there_is_refused_with_those_that_are(recorded, pytester, capsys):
+    recorded("--gpukern-output=run.json")
+    assert cli.main(["report", "run.json", "-o", "run.txt"]) == 2
+    assert "run.txt names no form of a report: end it in .md" in capsys.readouterr().err
+    assert cli.main(["report", "missing.json", "-o", "comment.md"]) == 3
+    assert not (pytester.path / "comment.md").exists()

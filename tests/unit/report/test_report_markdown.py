@@ -1,0 +1,122 @@
+"""Runs → Markdown for pull requests and for the summary of a step."""
+
+import dataclasses
+
+import pytest
+from made_up_results import measured, result, verdict
+from markdown_it import MarkdownIt
+
+from pytest_gpukern.report.markdown import LONGEST_COMMENT, MARKER, comment, summary
+from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.values.result import Correctness, Finding, SessionRole, VerdictKind
+
+HOSTILE = (
+    "a|b\\|`c` @octocat #12 [x](http://e.com) www.e.com ![i](y) "
+    "<script>ran()</script> *b* _i_ ~s~ &lt; --> $m$"
+)
+SLOWER = dataclasses.replace(verdict("SLOWER", 1.1, "it grew"), ratio_low=1.08, ratio_high=1.12)
+
+
+def failed(*lines):
+    return Failure("\n".join(lines), by_the_gate=True)
+
+
+def rendered(markdown):
+    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown)
+
+
+def rows(markdown):
+    return [line for line in markdown.splitlines() if line.startswith("| <code>")]
+
+
+@pytest.fixture
+def slower():
+    return result("cupy.exp", measured(1100.0), verdicts=[SLOWER])
+
+
+def test_a_failed_time_has_base_head_change_interval_verdict_and_reason(slower):
+    run = Run([slower], failures={slower.nodeid: failed("SLOWER (kernel/event/cold): it grew")})
+    text = comment(run)
+    assert text.startswith(f"{MARKER}\n### gpukern: 1 test failed\n\n**Failed**\n")
+    (row,) = rows(text)
+    times = "1.00 µs | 1.10 µs | +10.0 % (+8.0 % … +12.0 %)"
+    assert row == f"| <code>vector&#95;exp/cupy.exp/n=1000 kernel</code> | {times} | SLOWER | it grew |"
+    assert "1 failed by the gate · baseline&#58; 1 slower" in text
+    assert "NVIDIA H200, driver 580.159" in text
+
+
+def test_what_failed_comes_first_then_changes_with_the_largest_first(slower):
+    def faster(name, ratio):
+        found = dataclasses.replace(SLOWER, kind=VerdictKind.FASTER, ratio=ratio)
+        return result(name, measured(), verdicts=[found], findings=(Finding("resources", f"grew in {name}"),))
+
+    same = result("pycuda.exp", measured(), verdicts=[verdict("SAME", 1.0)])
+    run = Run(
+        [faster("numba.little", 0.95), faster("numba.much", 0.5), slower, same],
+        failures={slower.nodeid: failed("SLOWER (kernel/event/cold): it grew", "MEMORY: 1 MiB is kept")},
+    )
+    found = [line.split(" | ")[4] for line in rows(comment(run))]
+    assert found == ["SLOWER", "MEMORY", "FASTER", "FASTER", "resources", "resources"]
+    assert "numba.much" in rows(comment(run))[2]
+
+
+def test_the_times_of_two_revisions_are_those_of_their_pairs():
+    paired = dataclasses.replace(SLOWER, pairs=((1000.0, 1100.0), (2000.0, 2200.0)))
+    (line,) = rows(comment(Run([result("cupy.exp", measured(9.0), verdicts=[paired])])))
+    assert "| 1.41 µs | 1.56 µs |" in line
+
+
+def test_the_time_of_a_confirmed_slowdown_is_that_of_the_sessions_that_decided(slower):
+    fresh = dataclasses.replace(
+        slower, role=SessionRole.CONFIRMING, measurements=(measured(1320.0),), session="00000002"
+    )
+    (line,) = rows(comment(Run([slower], {slower.nodeid: (fresh,)})))
+    assert "| 1.20 µs | 1.32 µs |" in line
+
+
+def test_a_wrong_output_and_a_test_without_a_result_are_failures_too():
+    wrong = result("cupy.bad", correctness=Correctness.INCORRECT, diagnosis="y is wrong\n  at 3")
+    failures = {wrong.nodeid: Failure("INCORRECT: y"), "test_a.py::test_b": Failure("KeyError")}
+    first, second = rows(comment(Run([wrong], failures=failures)))
+    assert first.endswith("| INCORRECT | y is wrong |")
+    assert second == "| <code>test&#95;a.py&#58;&#58;test&#95;b</code> |  |  |  | FAILED | KeyError |"
+
+
+def test_a_run_in_which_nothing_failed_or_changed_is_a_title_and_counts():
+    run = Run([result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)])])
+    assert comment(run).splitlines()[1] == "### gpukern: no tests failed"
+    assert rows(comment(run)) == []
+
+
+def test_nothing_in_a_name_or_a_reason_is_markup(slower):
+    case = dataclasses.replace(slower.case, id=HOSTILE)
+    hostile = dataclasses.replace(slower, case=case, verdicts={"kernel/event/cold": SLOWER})
+    run = Run(
+        [hostile],
+        failures={hostile.nodeid: failed(f"SLOWER (kernel/event/cold): {HOSTILE}", f"{HOSTILE}: {HOSTILE}")},
+        compared_with=HOSTILE,
+        since_record=(HOSTILE,),
+    )
+    html = rendered(comment(run))
+    tags = {"<code>", "<h3>", "<p>", "<strong>", "<table>", "<thead>", "<tbody>", "<tr>", "<th>", "<td>"}
+    found = {f"<{part.split('>')[0]}>" for part in html.split("<")[1:] if not part.startswith(("/", "!"))}
+    assert found == tags
+    assert html.count("<td>") == 2 * 6
+    assert html.count("@octocat") == 2, "in code alone, where GitHub notifies nobody"
+    assert "www.e.com" not in comment(run)
+
+
+@pytest.mark.parametrize("end", ["", "\u202e\x1b[2J\n| x |\udc80"])
+def test_with_5000_failures_a_comment_and_a_summary_keep_their_limits(slower, end):
+    ids = [f"{number}|{'µ' * 300}{end}" for number in range(5000)]
+    many = [
+        dataclasses.replace(slower, nodeid=f"{n}", case=dataclasses.replace(slower.case, id=n)) for n in ids
+    ]
+    failures = {each.nodeid: failed(f"SLOWER (kernel/event/cold): {'@' * 9000}{end}") for each in many[:2500]}
+    run = Run(many, failures=failures)
+    assert 50_000 < len(comment(run)) <= LONGEST_COMMENT
+    text = summary(run, most=2**20)
+    assert 1_000_000 < len(text.encode()) <= 2**20
+    assert "more: `gpukern show` tells each" in text
+    assert "2500 tests failed" in text
+    assert "2500 failed by the gate" in text, "counts are never cut"
