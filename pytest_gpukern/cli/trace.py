@@ -38,7 +38,9 @@ def _run(known: argparse.Namespace) -> int:
             exits.complain("trace", f"{known.file}: {UNTRACED}")
         if not traces:
             return exits.BAD
-        exits.write_file(known.output, json.dumps(chrome_trace(results), allow_nan=False))
+        # Perfetto shows escapes, such as that of µ, as they are written.
+        text = json.dumps(chrome_trace(results), ensure_ascii=False, allow_nan=False)
+        exits.write_file(known.output, text)
     except FileError as error:
         exits.complain("trace", error)
         return exits.UNREADABLE

@@ -129,7 +129,7 @@ def _events(result: Result, trace: Trace, numbers: Iterator[int]) -> list[JsonDi
         event = _slice(call, call.name, f"{call.api} API", process, rows[call.thread])
         callers.setdefault(call.correlation, event)  # a call comes before those that it makes itself
         events.append(event)
-    for order, (name, activities) in enumerate(_streams(trace, result), start=len(rows) + 1):
+    for order, (name, activities) in enumerate(_streams(trace), start=len(rows) + 1):
         row = next(numbers)
         events += _names("thread", name, process, row, order=order)
         for activity in activities:
@@ -171,7 +171,7 @@ def _names(of: str, name: str, process: int, row: int, *, order: int) -> list[Js
     ]
 
 
-def _streams(trace: Trace, result: Result) -> list[tuple[str, list[DeviceActivity]]]:
+def _streams(trace: Trace) -> list[tuple[str, list[DeviceActivity]]]:
     """Returns the rows of the device: their names and activities.
 
     Slices of one row may not overlap, but kernels of a CUDA graph do on one stream. So a stream gets as many
@@ -185,8 +185,9 @@ def _streams(trace: Trace, result: Result) -> list[tuple[str, list[DeviceActivit
             rows.append([activity])
         else:
             free.append(activity)
+    several = len({(device, context) for device, context, _ in streams}) > 1
     found = []
-    for (_, context, stream), rows in sorted(streams.items()):
-        name = f"stream {stream} · context {context} · {_device(rows[0][0], result)}"
-        found += [(name if not again else f"{name} · beside it", row) for again, row in enumerate(rows)]
+    for (device, context, stream), rows in sorted(streams.items()):
+        name = f"stream {stream}" + (f" of context {context}, device {device}" if several else "")
+        found += [(f"{name}, at the same time" if again else name, row) for again, row in enumerate(rows)]
     return found

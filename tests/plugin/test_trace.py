@@ -118,6 +118,7 @@ def test_a_timeline_is_written_and_told(stored, capsys, pytester):
         f"{output}: 2 activities of the device and 2 calls of the host, of 2 of 2 cases",
         "open it in https://ui.perfetto.dev, which keeps it in the browser",
     ]
+    assert "µs" in output.read_text(encoding="utf-8"), "Perfetto shows an escape as it is written"
     slices = [event for event in json.loads(output.read_text())["traceEvents"] if event["ph"] == "X"]
     assert [event["name"] for event in slices] == ["cuLaunchKernel", "saxpy"] * 2
     gpukern(capsys, "trace", stored, "first", "-o", output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 
@@ -142,8 +143,15 @@ def test_a_case_is_a_process_with_a_row_for_each_thread_and_each_stream_in_order
     assert [rows[row] for row in sorted(rows, key=order.get)] == [
         f"host: {HOST}",
         f"host: {OTHER}",
-        "stream 7 · context 1 · NVIDIA H200 (0)",
-        "stream 13 · context 1 · NVIDIA H200 (0)",
+        "stream 7",
+        "stream 13",
+    ]
+
+
+def test_streams_of_several_devices_are_told_apart():
+    other = dataclasses.replace(KERNEL, device=1, context=2, stream=7)
+    assert [name for name in rows_of(events_of(traced(COPY, other))).values() if "host" not in name] == [
+        *("stream 7 of context 1, device 0", "stream 7 of context 2, device 1")
     ]
 
 
@@ -153,7 +161,7 @@ def test_a_slice_has_its_time_in_microseconds_its_row_and_its_columns():
     slices = {event["name"]: event for event in events["X"]}
     kernel, copy = slices["tile::matmul(float*)"], slices["[CUDA memcpy HtoD]"]
     assert (kernel["ts"], kernel["dur"], kernel["cat"]) == (1234.567, 135.78, "kernel")
-    assert rows[kernel["pid"], kernel["tid"]].startswith("stream 13 ")
+    assert rows[kernel["pid"], kernel["tid"]] == "stream 13"
     assert kernel["args"] == {
         "correlation": 13,
         "Start": "1.2346 ms",
@@ -207,9 +215,7 @@ def test_a_graph_has_an_arrow_to_each_of_its_kernels_and_rows_for_those_at_the_s
     events = events_of(traced(*kernels, calls=(launch,)))
     assert len({event["id"] for event in events["s"]}) == len(events["s"]) == 5
     names = [name for name in rows_of(events).values() if name.startswith("stream")]
-    assert [name.removeprefix("stream 7 · context 1 · NVIDIA H200 (0)") for name in names] == [
-        *("", " · beside it", " · beside it")
-    ]
+    assert names == ["stream 7", *["stream 7, at the same time"] * 2]
     by_row = {}
     for event in events["X"]:
         by_row.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
