@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.processes.child_main import NAME as CHILD
 from pytest_gpukern.report.markdown import summary
 from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
 
@@ -25,11 +26,13 @@ _LONGEST_TITLE, _LONGEST_MESSAGE = 200, 2000
 
 
 def write(report: RunReport, config: pytest.Config) -> None:
-    """Prints annotations, and appends a summary to the file that GitHub names.
+    """Prints annotations, and appends a summary to the file that GitHub names; a child session does neither.
 
     Raises:
         FileError: the file of the summary cannot be written.
     """
+    if config.pluginmanager.has_plugin(CHILD):
+        return
     if os.environ.get("GITHUB_ACTIONS") == "true":
         reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         if reporter._tw.width_of_current_line:  # GitHub reads a command at the start of a line only

@@ -237,9 +237,8 @@ class Controller:
         if self._failed_by_itself(report.nodeid):
             return
         crash = getattr(report.longrepr, "reprcrash", None)
-        text = (crash.message if crash is not None else report.longreprtext).strip()
-        text = text.removeprefix("Failed: ") if by_the_gate else text.partition("\n")[0]
-        self._failures[report.nodeid] = Failure(text, by_the_gate)
+        text = (crash.message if crash is not None else report.longreprtext).strip().removeprefix("Failed: ")
+        self._failures[report.nodeid] = Failure(text if by_the_gate else text.partition("\n")[0], by_the_gate)
 
     def _failed_by_itself(self, nodeid: str) -> bool:
         return nodeid in self._failures and not self._failures[nodeid].by_the_gate

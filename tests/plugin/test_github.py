@@ -43,6 +43,8 @@ def test_a_worker_of_xdist_knows_the_place_too(pytester, step, monkeypatch):
     result = pytester.runpytest_subprocess(*options)
     place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
     result.stdout.fnmatch_lines([f"::error {place},title={FIRST}::SLOWER*"])
+    told = step.read_text().count("### gpukern")
+    assert told == 2, "once a run, and not by its child sessions"
 
 
 def test_a_run_of_other_tests_tells_github_nothing(pytester, step):
