@@ -25,13 +25,13 @@ FIELDS = {
 
 
 def include_folders():
-    """The folders of cupti_activity.h and cuda.h, or None."""
+    """The folders of CUPTI's header and of those that it includes, or None."""
     packages = Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/include")
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
     folders = [*packages, toolkit / "include", toolkit / "extras/CUPTI/include"]
     found = [
         next((folder for folder in folders if (folder / name).exists()), None)
-        for name in ("cupti_activity.h", "cuda.h")
+        for name in ("cupti_activity.h", "cuda.h", "crt/host_defines.h")
     ]
     return None if None in found else found
 
@@ -61,7 +61,7 @@ def in_the_header(layouts, folder):
     return {(layout, field): (int(place), int(size)) for layout, field, place, size in rows}
 
 
-@pytest.mark.skipif(include_folders() is None, reason="needs cupti_activity.h and cuda.h")
+@pytest.mark.skipif(include_folders() is None, reason="needs the headers of CUPTI and of the CUDA runtime")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize("of", ["the fake", "cupti-python"])
 def test_every_field_that_we_read_lies_where_the_header_says(of, tmp_path):
