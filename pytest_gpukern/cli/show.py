@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.cli import exits
+from pytest_gpukern.report.durations import durations
 from pytest_gpukern.report.run import Run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import whole
@@ -31,6 +32,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--trace",
         action="store_true",
         help="print instead what one execution of each case did, as nvprof --print-gpu-trace does",
+    )
+    parser.add_argument(
+        "--durations",
+        action="store_true",
+        help="say instead where the time of the run went, and that of each case, the slowest first",
     )
     exits.add_json(parser)
     parser.set_defaults(run=_run)
@@ -58,6 +64,15 @@ def _run(known: argparse.Namespace) -> int:
     if known.text:
         failures = {each.nodeid: run.failures[each.nodeid] for each in results if each.nodeid in run.failures}
         run = Run(results, failures=failures, compared_with=run.compared_with)
+    if known.durations:
+        lines = durations(run, width=exits.width())
+        if not lines:
+            exits.complain(
+                "show", f"{known.file} says of no test where its time went: an older release wrote it"
+            )
+            return exits.BAD
+        exits.show(line.text for line in lines)
+        return exits.FINE
     exits.show(line.text for line in whole(run, width=exits.width(), verbose=True))
     return exits.FINE
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.memory import GUARD_BYTES, damage
 from pytest_gpukern.values.options import sanitizing_tool
+from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -207,8 +208,9 @@ class CudaRuntime:
         """Compiles `source` with NVRTC for this device."""
         from cuda.core import Program, ProgramOptions
 
-        options = ProgramOptions(arch=f"sm_{self.device.arch}", std="c++17")
-        return Program(source, "c++", options).compile("cubin")
+        with phase("starting"):
+            options = ProgramOptions(arch=f"sm_{self.device.arch}", std="c++17")
+            return Program(source, "c++", options).compile("cubin")
 
     def launch(self, kernel: Any, threads: int, *arguments: Any, stream: Any = None) -> None:
         """Launches a grid-stride kernel for `threads` elements on `stream`, by default the timed one."""
@@ -344,7 +346,8 @@ class CudaRuntime:
 @functools.cache
 def runtime() -> CudaRuntime:
     """Returns the one runtime of this process, made on first use, after the device was pinned."""
-    return CudaRuntime()
+    with phase("starting"):
+        return CudaRuntime()
 
 
 def context_fault() -> str | None:

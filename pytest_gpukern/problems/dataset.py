@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
+from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,7 +53,8 @@ class Dataset:
     @classmethod
     def make(cls, problem: Problem, point: Point, seed_offset: int, seed: int | None = None) -> Dataset:
         """Draws the inputs and computes the reference from them before anybody else holds them."""
-        return cls._of(problem, point, problem.inputs(point, seed_offset, seed), seed_offset, seed)
+        with phase("inputs"):
+            return cls._of(problem, point, problem.inputs(point, seed_offset, seed), seed_offset, seed)
 
     @classmethod
     def _of(
@@ -90,7 +92,8 @@ class Dataset:
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         """Makes another set by rearranging this one and its reference."""
         assert self.expected is not None
-        inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
+        with phase("inputs"):
+            inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
         return replace(self, seed_offset=seed_offset, inputs=inputs, expected=expected, digests={})
 
     def with_few_changed(self, problem: Problem, point: Point, seed_offset: int) -> Dataset | None:
@@ -255,7 +258,8 @@ class Datasets:
         made = None
         if seed_offset == CONTENTS - 1 and problem.check is None:  # a check judges independent runs
             before = self.get(problem, point, seed_offset - 1)
-            made = before.with_few_changed(problem, point, seed_offset)
+            with phase("inputs"):
+                made = before.with_few_changed(problem, point, seed_offset)
         made = made or Dataset.make(problem, point, seed_offset, self._seed)
         _refuse_other_shapes(problem, sets.get(0, made), made)
         sets[seed_offset] = made
@@ -265,11 +269,12 @@ class Datasets:
         """Returns the sets of `special`, `exact` or `kept` contents of a problem at a point."""
         sets = self._at(problem, {**point, "contents of": contents})
         if not sets:
-            if contents == "kept":
-                made = kept(problem, point, self.get(problem, point, 0), self.get(problem, point, 1))
-            else:
-                make = Dataset.special if contents == "special" else Dataset.exact
-                made = [make(problem, point, self._seed)]
+            with phase("inputs"):
+                if contents == "kept":
+                    made = kept(problem, point, self.get(problem, point, 0), self.get(problem, point, 1))
+                else:
+                    make = Dataset.special if contents == "special" else Dataset.exact
+                    made = [make(problem, point, self._seed)]
             sets.update(enumerate(made))
         return list(sets.values())
 

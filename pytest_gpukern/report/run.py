@@ -49,6 +49,9 @@ class Run:
         heading: lines above the tables.
         closing: lines below them, with the commands that record and accept.
         problems: what went wrong in the run as a whole.
+        duration_s: how long the run took until its report was made; None where an older release wrote it.
+        spent_s: `phases.Phase` → seconds of all tests and of the run around them. Workers side by
+            side spend more than the run takes.
         created: when the run ended.
         version: release of pytest-gpukern that made it.
     """
@@ -64,6 +67,8 @@ class Run:
     heading: Sequence[str] = ()
     closing: Sequence[str] = ()
     problems: Sequence[str] = ()
+    duration_s: float | None = None
+    spent_s: Mapping[str, float] = field(default_factory=dict)
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     version: str = __version__
 

@@ -148,12 +148,14 @@ class _Stored:
     heading: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    duration_s: float | None = None
+    spent_s: dict[str, float] = field(default_factory=dict)
     extra: JsonDict = field(default_factory=dict)
 
 
 _AS_THEY_ARE = (
     *("skips", "failures", "history", "shift", "since_record", "compared_with"),
-    *("heading", "closing", "problems"),
+    *("heading", "closing", "problems", "duration_s", "spent_s"),
 )
 """Fields of `Run` that a file has in their own form."""
 

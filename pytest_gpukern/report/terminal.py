@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
+from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import record_lines, some_of
 from pytest_gpukern.report.rows import MARKUP, shared_sizes
@@ -40,6 +41,8 @@ _MOST_LINES = 20
 """Lines of the summary."""
 _COMMANDS = 3
 """Those of them that are left for commands."""
+_SHORT_S = 20.0
+"""Nobody asks where the time of a shorter run went."""
 _MOST_TOLD = 5
 """Verdicts, findings or notes of a kind that are told without `-v`."""
 
@@ -98,6 +101,8 @@ def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bo
         for text in (*report.since_record, *false_alarms(report.results))
         for line in wrapped(text, width)
     ]
+    if (report.duration_s or 0.0) > _SHORT_S:
+        below += wrapped(time_spent(report) or "", width)
     below += [] if verbose else _quiet(rows, width)
     below.append(Line(totals(report), dict(_BOLD)))
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))

@@ -18,6 +18,7 @@ from pytest_gpukern.revisions.git import GitError, Worktree, resolve, short
 from pytest_gpukern.revisions.sides import AgainstError, Sides, Turns
 from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_tests
 from pytest_gpukern.run.stash import environment_of, marker_of, new_test, settings_of, tell
+from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import SessionRole
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Against:
         if runs_tests(session):
             items = {item.nodeid: item for item in session.items if measures(item)}
             try:
-                self._compare(items)
+                with phase("paired sessions"):
+                    self._compare(items)
             except (AgainstError, GitError) as error:
                 revision = self._revisions.asked
                 raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error

@@ -21,6 +21,7 @@ from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.run.scopes import Timed
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import NothingLaunched
+from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
 
 if TYPE_CHECKING:
@@ -253,7 +254,8 @@ class CallSubject:
         def once() -> None:
             executions.take(1, cold=cache == "cold")[0].execute()
 
-        warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
+        with phase("warming up"):
+            warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
         # Operations give no bound, since the dtypes are unknown.
         floor = None if peaks is None else peaks.floor(cache=cache, traffic_bytes=marker.bytes)
         inspect = self._inspect
@@ -277,7 +279,8 @@ class CallSubject:
             else:
                 measurements.append(timed.by(HostTimer(self._synchronize), beside=False))
         if inspect is not None:
-            inspect()
+            with phase("checking"):
+                inspect()
         found.add_measurements(tuple(measurements))
         if on_gpu and environment.settings.trace:
             found.add_trace(lambda: self._trace(executions, measurements[0]))
@@ -357,7 +360,7 @@ class CallSubject:
                 pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
             self._synchronize()
         threads, first = running_threads(), self._first_call_ns is None
-        with self._loading_observed(own=True):
+        with phase("compiling" if first else "checking"), self._loading_observed(own=True):
             start = time.perf_counter_ns()
             returned = turn.call()
             self._synchronize()

@@ -38,6 +38,7 @@ from pytest_gpukern.run.scopes import adopt_last, measure_scopes, scopes_of, tra
 from pytest_gpukern.run.spine import NotRunError
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.options import sanitizing_tool
+from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -119,7 +120,8 @@ class CaseSubject:
         costs_time = self._backend.simulated or sanitizing_tool() is not None
         if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
             datasets = sets_of(contents=CONTENTS)
-        self._environment.datasets.examined(self._case.problem, self._point, datasets)
+        with phase("checking"):
+            self._environment.datasets.examined(self._case.problem, self._point, datasets)
         refuse_too_large(datasets[0], self._placing)
         with ExitStack() as self._held:
             self._held.push(giving_back(self._backend.release))
@@ -145,9 +147,10 @@ class CaseSubject:
             seeds = -(-seeds // problem.check_seeds) * problem.check_seeds
         with environment.gpu.loading_observed(own=False, on_gpu=on_gpu):
             corners = corners_of(self._case, simulated=self._backend.simulated)
-            corners = check_corners(
-                self._case, corners, self._backend, self._placing, environment.corner_datasets
-            )
+            with phase("corner cases"):
+                corners = check_corners(
+                    self._case, corners, self._backend, self._placing, environment.corner_datasets
+                )
             if seeds > known:
                 more = environment.datasets.more(problem, self._point, range(known, seeds))
                 check_seeds(first, self._point, more)

@@ -8,6 +8,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -20,6 +21,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
 )
 from pytest_gpukern.values.options import asked, measures
+from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -87,7 +89,11 @@ class Controller:
         self._total = 0
         self._finished = 0
         self._recorded_s: dict[str, float] = {}
+        self._took_s: dict[str, float] = {}
+        self._begun_s = time.monotonic()
         self._spent_s: dict[str, float] = {}
+        """Phase → seconds of this process outside tests, and of all tests wherever they ran."""
+        ACCOUNT.begin("starting")
         self._time_left: TimeLeft | None = None
         self._progress: Progress | None = None
 
@@ -137,6 +143,7 @@ class Controller:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, Any, Any]:
         """Shows on a terminal which test begins."""
+        add_to(self._spent_s, ACCOUNT.begin(None))
         self.clear_progress()
         started = yield
         if self._progress is None and (self._results or measures(self._config)):
@@ -165,14 +172,15 @@ class Controller:
 
     def _take(self, report: pytest.TestReport) -> None:
         carried = getattr(report, "gpukern", None)
-        self._spent_s[report.nodeid] = self._spent_s.get(report.nodeid, 0.0) + report.duration
+        self._took_s[report.nodeid] = self._took_s.get(report.nodeid, 0.0) + report.duration
+        add_to(self._spent_s, (carried or {}).get("spent_s", {}))
         if report.when == "teardown":
             self._finished += 1
-            spent_s = self._spent_s.pop(report.nodeid)
+            took_s = self._took_s.pop(report.nodeid)
             if self._time_left is not None:
                 result = self._results.get(report.nodeid)
                 measured = result is not None and bool(result.measurements)
-                self._time_left.end(report.nodeid, spent_s, measured=measured)
+                self._time_left.end(report.nodeid, took_s, measured=measured)
             if self._progress is not None and not self._progress.in_place and self._results:
                 self._show_progress(_state_of(next(reversed(self._results.values()))))
             self._take_teardown(report, carried or {})
@@ -218,6 +226,7 @@ class Controller:
         result, observed = self._results.get(report.nodeid), carried.get("observed")
         if result is None:
             return
+        add_to(result.spent_s, carried.get("spent_s", {}))
         if observed is not None:
             from pytest_gpukern.measure.observers import ObservedTest
 
@@ -252,7 +261,8 @@ class Controller:
             if self._progress is not None:
                 self._progress.end()
         if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
-            self._extra = self._measure_extra_sessions()
+            with phase("recording sessions"):
+                self._extra = self._measure_extra_sessions()
             for nodeid, found in self._extra.results.items():
                 self._sessions[nodeid] += found
         return looped
@@ -265,8 +275,9 @@ class Controller:
         """
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly"):
             if asked(self._config):
-                self._compare_all()
-                self._write_baselines()
+                with phase("reports"):
+                    self._compare_all()
+                    self._write_baselines()
                 if settings_of(self._config).require_gpu and not self._judged_on_gpu():
                     self.problems.append(
                         "--gpukern-require=gpu: nothing was measured on a GPU in this run"
@@ -287,12 +298,14 @@ class Controller:
             return
         from pytest_gpukern.report.forms import write_forms
 
-        report = write_forms(self._report(), self._config, in_summary=in_summary)
+        with phase("reports"):
+            report = write_forms(self._report(), self._config, in_summary=in_summary)
         self._files, self.problems = report.files, list(report.problems)
 
     def _report(self) -> RunReport:
         from pytest_gpukern.report.forms import RunReport
 
+        add_to(self._spent_s, ACCOUNT.lap())
         return RunReport(
             results=self.results,
             settings=settings_of(self._config),
@@ -313,6 +326,8 @@ class Controller:
             stale=self._stale,
             files=self._files,
             problems=tuple(self.problems),
+            duration_s=time.monotonic() - self._begun_s,
+            spent_s=dict(self._spent_s),
         )
 
     def _compare_all(self) -> None:

@@ -27,6 +27,7 @@ from pytest_gpukern.gpu.theory import peaks_of
 from pytest_gpukern.measure.canaries import measure_canaries
 from pytest_gpukern.measure.ceilings import load_or_measure
 from pytest_gpukern.measure.observers import Instruments, Observers
+from pytest_gpukern.values.phases import ACCOUNT, phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -141,7 +142,8 @@ class DeviceSession:
         """Returns whether kernels are timed in this run, on a real GPU."""
         return self.settings.benchmark and self.has_gpu
 
-    def loading_observed(self, *, own: bool = True, on_gpu: bool = True) -> AbstractContextManager[None]:
+    @contextmanager
+    def loading_observed(self, *, own: bool = True, on_gpu: bool = True) -> Iterator[None]:
         """Hashes the machine code that is loaded meanwhile, if kernels are timed.
 
         Hold it around everything but timing. A library loads a module once, when it first needs it, and
@@ -152,10 +154,13 @@ class DeviceSession:
             on_gpu: whether anything is.
         """
         if not (self.measures and on_gpu):
-            return nullcontext()
+            yield
+            return
         from pytest_gpukern.timers.cupti.machine_code import loading_observed
 
-        return loading_observed(own=own)
+        outer = ACCOUNT.current
+        with phase("observing"), loading_observed(own=own), phase(outer):
+            yield
 
     @functools.cached_property
     def instruments(self) -> Instruments | None:
@@ -165,13 +170,14 @@ class DeviceSession:
         from pytest_gpukern.gpu.clock_probe import ClockProbe
         from pytest_gpukern.gpu.runtime import runtime
 
-        limits = self._nvml.limits(self.device.uuid)
-        return Instruments(
-            DeviceWatch(self._nvml, self.device, self._strangers),
-            ClockProbe(runtime()),
-            limits.sm_clock_mhz,
-            limits.memory_clock_mhz,
-        )
+        with phase("starting"):
+            limits = self._nvml.limits(self.device.uuid)
+            return Instruments(
+                DeviceWatch(self._nvml, self.device, self._strangers),
+                ClockProbe(runtime()),
+                limits.sm_clock_mhz,
+                limits.memory_clock_mhz,
+            )
 
     @functools.cached_property
     def observers(self) -> Observers:
@@ -192,14 +198,16 @@ class DeviceSession:
         """Returns the best that the device does, measured once; None without a GPU. Hold the device first."""
         if not self.has_gpu:
             return None
-        return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
+        with phase("starting"):
+            return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
 
     @functools.cached_property
     def canaries(self) -> Mapping[str, float]:
         """Returns what fixed kernels take in this session; empty without a GPU. Hold the device first."""
         if not self.has_gpu:
             return {}
-        found = measure_canaries()
+        with phase("starting"):
+            found = measure_canaries()
         self._late_warnings += found.complaints
         return found.times_ns
 
@@ -255,7 +263,7 @@ class DeviceSession:
         if lock is None:
             yield
             return
-        with self._waiting():
+        with phase("waiting"), self._waiting():
             lock.acquire(self._on_wait)
         try:
             yield
@@ -279,7 +287,7 @@ class DeviceSession:
         lock = None if on_gpu and self.has_gpu else self._host_lock
         try:
             if lock is not None:
-                with self._waiting():
+                with phase("waiting"), self._waiting():
                     # Workers of one run wait a fraction of a second for each other: too short to report.
                     lock.acquire(self._on_wait, poll_s=0.01, quiet_s=10.0)
         except DeviceError as error:

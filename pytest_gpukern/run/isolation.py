@@ -36,6 +36,7 @@ from pytest_gpukern.run.collection import measured_case
 from pytest_gpukern.run.isolated_child import STACKS_SIGNAL, said
 from pytest_gpukern.run.stash import children_of, device_uuid, environment_of, may_use_gpu, tell, timeout_of
 from pytest_gpukern.run.test_end import carried
+from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result
 from pytest_gpukern.values.untrusted_json import own_json
 
@@ -132,7 +133,8 @@ class Isolation:
     def _running(self) -> MeasuringProcess | None:
         """Returns the process; None if it failed to start twice."""
         while self._process is None and self._cannot_start is None:
-            self._start()
+            with phase("starting"):
+                self._start()
         return self._process
 
     def _start(self) -> None:

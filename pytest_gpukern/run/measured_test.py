@@ -17,6 +17,7 @@ from pytest_gpukern.run.call_subject import CallSubject, CallTarget, timed_by_ho
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
 from pytest_gpukern.run.settle import settle
 from pytest_gpukern.run.spine import Found, NotRunError, run
+from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class MeasuredTest:
         observed: what observers see of the test from its set-up to its teardown.
         guarded: the test's arrays between guard zones.
         seen: what the test's calls left in each of their outputs, until it is torn down.
+        spent_s: phase → seconds spent so far.
     """
 
     def __init__(self, context: SubjectContext, *, begun_s: float, replaceable: bool = False) -> None:
@@ -65,6 +67,7 @@ class MeasuredTest:
         self.observed = ObservedFromOutside(context.environment)
         self.guarded = GuardedArrays(context.environment.libraries.backend)
         self.seen: SeenOutputs | None = None
+        self.spent_s: dict[str, float] = {}
         self._failed_with: str | None = None
         self._loading = ExitStack()
 
@@ -153,16 +156,17 @@ class MeasuredTest:
 
             runtime().synchronize()
         errors = self.result.errors if self.result else {}
-        check = check_against_reference(
-            f"output {len(errors) + 1}" if errors else "output",
-            actual,
-            expected,
-            rtol,
-            atol,
-            seen=self.seen,
-            hashes=environment.gpu.measures,
-            asks_what_else=self.found is not None,
-        )
+        with phase("checking"):
+            check = check_against_reference(
+                f"output {len(errors) + 1}" if errors else "output",
+                actual,
+                expected,
+                rtol,
+                atol,
+                seen=self.seen,
+                hashes=environment.gpu.measures,
+                asks_what_else=self.found is not None,
+            )
         name = f"{check.name} {len(errors) + 1}" if check.name in errors else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
         if self.found is not None and wrong is None:
@@ -201,9 +205,9 @@ class MeasuredTest:
             self._fail_where_incorrect()
         self.found.add_duration(time.monotonic() - self._begun_s)
         marker = self.context.marker
-        settled = settle(
-            self.found.result, self.environment, marker, expects_check=self._is_ours or bool(marker.outputs)
-        )
+        expects_check = self._is_ours or bool(marker.outputs)
+        with phase("judging"):
+            settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
         self.found.result = settled.result
         self.sessions += settled.sessions
         return "\n".join(settled.failures) or None
@@ -249,7 +253,7 @@ class ObservedFromOutside:
     def begin(self) -> None:
         """Begins before the test; what wider fixtures have made already exists."""
         if self._environment.gpu.measures:
-            with self._environment.gpu.exclusive(), _context_may_be_lost():
+            with self._environment.gpu.exclusive(), _context_may_be_lost(), phase("observing"):
                 self._environment.gpu.observers.begin_test()
                 self._begun = True
 
@@ -262,7 +266,7 @@ class ObservedFromOutside:
         settings = self._environment.settings
         if not self._begun:
             return None
-        with self._environment.gpu.exclusive(), _context_may_be_lost():
+        with self._environment.gpu.exclusive(), _context_may_be_lost(), phase("observing"):
             self.found = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
         bad = [each for each in self.found.findings if each.kind in settings.gate_on] if self.found else []
         if settings.gate == "off" or not bad:

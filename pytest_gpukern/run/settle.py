@@ -12,6 +12,7 @@ from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
+from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, VerdictKind
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def _fresh(
 
     Messages number them after those that came `before`.
     """
-    with environment.waiting():
+    with phase("confirming sessions"), environment.waiting():
         extra = measure_extra_sessions(
             environment.children,
             [result.nodeid],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.gpu.kernel_facts import kernel_facts, without_hash
 from pytest_gpukern.timers.timer import TimerUnavailable
+from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result
 
 if TYPE_CHECKING:
@@ -93,12 +94,15 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
     """
     __tracebackhide__ = True
     with environment.gpu.exclusive(), found.noting_what_is_wrong(), subject.prepare():
-        subject.check(found)
+        with phase("checking"):
+            subject.check(found)
         if subject.is_timed:
-            with environment.gpu.timing(on_gpu=found.result.case.on_gpu):
+            with environment.gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
                 subject.measure(found)
-            subject.recheck(found)
-            found.result = with_facts(found.result, environment)
+            with phase("checking"):
+                subject.recheck(found)
+            with phase("observing"):
+                found.result = with_facts(found.result, environment)
             found.add_note(*environment.gpu.take_late_warnings())  # if nothing ran on a GPU
 
 

@@ -29,6 +29,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
 )
 from pytest_gpukern.values.options import asked, try_the_simulator
+from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def simulator_lacks(error: BaseException) -> str | None:
 def forget(item: pytest.Item) -> None:
     """Drops what an earlier attempt at the item found, when a plugin reruns failures; this one begins."""
     item.stash[BEGUN_S] = time.monotonic()
+    ACCOUNT.begin(None)
     if ENVIRONMENT in item.config.stash:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 
@@ -147,7 +149,8 @@ def _context_fault(item: pytest.Item) -> str | None:
     """Says why the CUDA context is lost; returns None if it is not, or if the test cannot have used it."""
     if ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
         return None
-    return environment_of(item.config).gpu.context_fault()
+    with phase("observing"):
+        return environment_of(item.config).gpu.context_fault()
 
 
 def conclude(item: pytest.Item) -> None:
@@ -234,6 +237,8 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     test = item.stash.get(MEASURED, None)
     if test is None:
         return
+    spent_s = ACCOUNT.lap()
+    add_to(test.spent_s, spent_s)
     if report.when == "teardown":
         taken_over = item.stash.get(TAKEN_OVER, None)
         listed = taken_over.listed() if taken_over is not None else None
@@ -241,11 +246,15 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         told: JsonDict = {"listed": listed, "observed": None if found is None else found.to_json()}
         if any(each is not None for each in told.values()):
             told |= {"failed_by_the_gate": test.observed.failed}
-            report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
+        told["spent_s"] = spent_s
+        report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
         return
-    report.gpukern = carried(  # type: ignore[attr-defined]
-        item, test.result, test.sessions, failed_by_the_gate=test.failed_by_the_gate
-    )
+    with phase("reports"):  # which is on the report of the teardown
+        result = test.result
+        if result is not None and not result.spent_s:  # else it is another process's
+            result = dataclasses.replace(result, spent_s=dict(test.spent_s))
+        told = carried(item, result, test.sessions, failed_by_the_gate=test.failed_by_the_gate)
+    report.gpukern = {**told, "spent_s": spent_s}  # type: ignore[attr-defined]
 
 
 def carried(

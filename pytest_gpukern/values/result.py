@@ -443,6 +443,7 @@ class Result:
         duration_s: how long the test took: set-up, checks and timing, but not the sessions that confirm a
             suspicion. None if it did not come to its end.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
+        spent_s: `phases.Phase` → seconds that the test spent in it.
     """
 
     case: CaseInfo
@@ -471,6 +472,7 @@ class Result:
     observations: dict[str, JsonDict] = field(default_factory=dict)
     duration_s: float | None = None
     trace: Trace | None = None
+    spent_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def valid(self) -> bool:

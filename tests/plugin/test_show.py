@@ -102,6 +102,26 @@ def test_a_text_that_no_id_holds_is_an_error_that_names_it(stored, capsys):
     assert f"{stored} holds no case with 'third' in its id" in complaints
 
 
+def test_durations_say_where_the_time_of_the_run_and_of_each_case_went(stored, capsys):
+    status, shown, _ = show(capsys, stored, "--durations")
+    of_run, *of_cases = [line for line in shown.splitlines() if not line.startswith(" ")]
+    assert (status, of_run.partition(":")[0]) == (0, "time")
+    assert {line.split()[2] for line in of_cases} == {f"{FIRST}:", f"{SECOND}:"}
+    assert "sampling" in shown
+    status, shown, _ = show(capsys, stored, "second", "--durations")
+    assert (status, shown.split()[2]) == (0, f"{SECOND}:")
+
+
+def test_durations_of_an_older_file_are_not_known(stored, capsys):
+    run = json.loads(stored.read_text())
+    for entry in (run, *run["results"]):
+        del entry["spent_s"]
+    stored.write_text(json.dumps({**run, "duration_s": None}))
+    status, shown, complaints = show(capsys, stored, "--durations")
+    assert (status, shown) == (1, "")
+    assert "says of no test where its time went: an older release wrote it" in complaints
+
+
 def test_a_file_that_is_none_is_an_error_without_a_traceback(tmp_path, capsys):
     (tmp_path / "run.json").write_text('{"schema": 99, "gpukern": "9.9"}')
     status, _, complaints = show(capsys, tmp_path / "run.json")
