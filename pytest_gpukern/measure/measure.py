@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.measure.observers import Look, with_notes
 from pytest_gpukern.measure.statistics import FEWEST_FOR_95_PERCENT, StoppingRule, summarize
 from pytest_gpukern.timers.timer import Iteration
+from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -254,8 +255,10 @@ def untraced() -> Iterator[None]:
     finally:
         for place, callback in zip(places, callbacks, strict=True):
             monitoring.register_callback(*place, callback)
-        if profiler is not None:
+        if callable(profiler):
             sys.setprofile(profiler)
+        elif profiler is not None:  # cProfile's, before Python 3.12
+            profiler.enable()
         if tracer is not None:
             sys.settrace(tracer)
 
@@ -354,14 +357,16 @@ class Sampler:
         executed, started = 0, self.clock()
         while True:
             size = self._size(executed, self.clock() - started, chosen)
-            for each in reversed(self.observing):
-                each.before()
+            with phase("observing"):
+                for each in reversed(self.observing):
+                    each.before()
             taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold)
-            with untraced():
+            with phase("sampling"), untraced():
                 batch = timer.collect(taken, cold=self.cold)
             executed += len(taken)
             if self.inspect is not None and executed >= chosen:
-                self.inspect()
+                with phase("checking"):
+                    self.inspect()
                 self.inspect = None
             sampling.add(batch, len(taken))
             stopped = rule.decide(
@@ -380,7 +385,8 @@ class Sampler:
 
     def _look(self, batch: Batch, *, last: bool) -> Look:
         """Merges what the observers saw after a batch; reports the first fault."""
-        looks = [each.after(batch, last=last) for each in self.observing]
+        with phase("observing"):
+            looks = [each.after(batch, last=last) for each in self.observing]
         return Look(
             settled=all(look.settled for look in looks),
             fault=next((look.fault for look in looks if look.fault is not None), None),

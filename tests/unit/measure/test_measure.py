@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import cProfile
 import dataclasses
 import random
 import sys
@@ -424,6 +425,18 @@ def test_a_call_that_fails_while_it_is_timed_leaves_its_tracer_behind(traced):
     with pytest.raises(ZeroDivisionError):
         warm_up(fails, nothing)
     assert traces() == traced
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="cProfile uses sys.monitoring since 3.12")
+def test_cprofile_goes_on_after_a_timed_call():
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        with untraced():
+            assert sys.getprofile() is None
+        assert sys.getprofile() is profile
+    finally:
+        profile.disable()
 
 
 def test_tools_of_sys_monitoring_have_no_callbacks_meanwhile(monkeypatch):
