@@ -14,7 +14,7 @@ PARALLEL := $(if $(CUDA),,-n auto)
 # Byte code is kept: tests start hundreds of processes, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: benchmark test check lint docs clean
+.PHONY: benchmark test check lint docs browser clean
 
 ## benchmark: install what fits this machine and run the suites
 benchmark: $(VENV)/.$(EXTRA)
@@ -24,6 +24,10 @@ benchmark: $(VENV)/.$(EXTRA)
 test: $(VENV)/.dev
 	$(PYTEST) tests $(PARALLEL) $(ARGS)
 	$(PYTEST) suites --gpukern-simulator=auto -q $(PARALLEL) $(ARGS)
+
+## browser: install the Chromium in which tests open HTML reports; as root, on Debian or Ubuntu
+browser:
+	command -v chromium || { apt-get update -qq && apt-get install -qq --no-install-recommends chromium; }
 
 ## check: what a change must pass
 check: lint docs test

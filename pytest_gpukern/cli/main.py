@@ -27,7 +27,7 @@ COMMANDS = {
     ),
     "report": (
         "pytest_gpukern.cli.report:declare",
-        "write a report of a stored run, such as a comment for a pull request",
+        "write a report of stored runs: a page with plots, or a comment for a pull request",
     ),
     "export": (
         "pytest_gpukern.cli.export:declare",

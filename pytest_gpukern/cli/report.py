@@ -1,4 +1,4 @@
-"""Runs `gpukern report`: writes a report of a stored run, in the form that the file's suffix names."""
+"""Runs `gpukern report`: writes a report of stored runs, in the form that the file's suffix names."""
 
 from __future__ import annotations
 
@@ -6,27 +6,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.cli import exits
+from pytest_gpukern.report.html import page
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpukern.report.run import Run
 
-FORMS: Mapping[str, Callable[[Run], str]] = {".md": comment}
-"""Suffix of a file → what makes its text of a run."""
+OF_RUNS: Mapping[str, Callable[[Sequence[Run]], str]] = {".html": page}
+"""Suffix of a file → what makes its text of runs."""
+OF_A_RUN: Mapping[str, Callable[[Run], str]] = {".md": comment}
+"""Suffix of a file → what makes its text of a single run."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern report`."""
     parser.description = (
-        "Writes a report of a run that --gpukern-output wrote. FILE.md is a comment for a pull request: what "
-        "failed, then what changed, then counts, in at most 65,536 characters. " + exits.STATUSES
+        "Writes a report of runs that --gpukern-output wrote. FILE.html is a page with tables and plots, "
+        "which loads nothing; it shows the newest run first. FILE.md, of one run, is a comment for a pull "
+        "request: what failed, then what changed, then counts, in at most 65,536 characters. "
+        + exits.STATUSES
     )
-    parser.add_argument("file", metavar="RUN.json", type=Path, help="a file that --gpukern-output wrote")
+    parser.add_argument(
+        "files", metavar="RUN.json", type=Path, nargs="+", help="a file that --gpukern-output wrote"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -39,13 +46,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(known: argparse.Namespace) -> int:
-    form = FORMS.get(known.output.suffix.lower())
-    if form is None:
-        suffixes = " or ".join(FORMS)
+    suffix = known.output.suffix.lower()
+    if suffix not in OF_RUNS and suffix not in OF_A_RUN:
+        suffixes = " or ".join((*OF_RUNS, *OF_A_RUN))
         exits.complain("report", f"{known.output} names no form of a report: end it in {suffixes}")
         return exits.USAGE
+    if suffix in OF_A_RUN and len(known.files) > 1:
+        exits.complain("report", f"{suffix} is a report of one run, and {len(known.files)} are given")
+        return exits.USAGE
     try:
-        exits.write_file(known.output, form(read_run(known.file)))
+        runs = [read_run(path) for path in known.files]
+        text = OF_RUNS[suffix](runs) if suffix in OF_RUNS else OF_A_RUN[suffix](runs[0])
+        exits.write_file(known.output, text)
     except FileError as error:
         exits.complain("report", error)
         return exits.UNREADABLE

@@ -72,6 +72,7 @@ _OF_GITHUB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 
 FORMS: Mapping[str, Form] = {
     "run file": Form("pytest_gpukern.report.run_file", lambda run: run.settings.output is not None),
+    "html": Form("pytest_gpukern.report.html", lambda run: run.settings.html is not None),
     "pytest-benchmark": Form("pytest_gpukern.benchmark_interop.publishing", lambda run: bool(run.results)),
     "GitHub": Form(
         "pytest_gpukern.report.github",

@@ -93,6 +93,7 @@ class Row:
         fixed_costs: what its timers read beyond an empty kernel's own time: (timer, nanoseconds).
         markup: colour of the line.
         footnotes: what there is to say about it.
+        factor: the speed-up as a number, if there is one.
         others: text of the columns, as titled; `energy` and `power` are empty where energy was not asked for.
     """
 
@@ -115,6 +116,7 @@ class Row:
     fixed_costs: tuple[tuple[str, float], ...] = ()
     markup: dict[str, bool] = field(default_factory=dict)
     footnotes: tuple[Footnote, ...] = ()
+    factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -266,14 +268,16 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
         return case
+    factor = speedup(result, measurement, peers)
     return dataclasses.replace(
         case,
-        time=units.time(measurement.summary.median_ns, _half_width(measurement)),
-        uncertainty=units.uncertainty(_half_width(measurement)),
+        time=units.time(measurement.summary.median_ns, half_width(measurement)),
+        uncertainty=units.uncertainty(half_width(measurement)),
         other_timer=", ".join(f"{each.timer} {units.time(each.summary.median_ns)}" for each in time.others),
         rate=rate_text(measurement),
         ceiling=ceiling_text(result, time),
-        speedup=speedup(result, measurement, peers),
+        speedup=units.factor(factor) if result.speedup_against else "",
+        factor=factor,
         energy=units.energy(metered.energy_mj) if metered else "",
         power=units.power(metered.mean_power_w) if metered else "",
         fixed_costs=tuple(
@@ -306,7 +310,7 @@ def _remarks(measurement: Measurement) -> list[Footnote]:
     return [_note(remark) for remark in remarks]
 
 
-def _half_width(measurement: Measurement) -> float | None:
+def half_width(measurement: Measurement) -> float | None:
     """Returns half the interval relative to the median; None if there is none, as of a single sample."""
     summary = measurement.summary
     known = summary.n > 1 and all(
@@ -394,12 +398,7 @@ def _host_copies(ceilings: Ceilings, time: ScopeTime) -> float | None:
     return sum(known) if len(known) == len(parts) else None
 
 
-def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -> str:
-    """Returns the reference variant's time ÷ this one's, or `–` where either is missing or invalid."""
-    return units.factor(speedup_factor(result, measurement, peers)) if result.speedup_against else ""
-
-
-def speedup_factor(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:
+def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:
     """Returns the reference variant's time ÷ this one's; None where either is missing or invalid.
 
     The reference is taken at the same point as run, in the same scope if it has it, else in its only scope;

@@ -159,6 +159,12 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             flag=True,
         ),
         Option("output", "write every result of the run to this JSON file", metavar="RUN.json"),
+        Option(
+            "html",
+            "write the report as this HTML file, with tables and plots",
+            metavar="FILE",
+            more="It loads nothing, so it can be opened, sent or kept anywhere.",
+        ),
     ),
     "GPU kernels, baselines": (
         Option(

@@ -82,6 +82,7 @@ class Settings:
     prune: bool = False
     baseline_dir: Path | None = None
     output: Path | None = None
+    html: Path | None = None
     against: str | None = None
     against_setup: str | None = None
     gate: str = "fail"
@@ -161,6 +162,7 @@ class Settings:
             prune=values.get("prune", False),
             baseline_dir=values.get("baseline-dir"),
             output=values.get("output"),
+            html=values.get("html"),
             against=against,
             against_setup=values.get("against-setup"),
             gate=values.get("gate", "fail"),
@@ -196,7 +198,7 @@ def _parsed(
         labels[option.name] = option.cli if option.flag and from_cli else label
         values[option.name] = _parse(option, value, labels[option.name])
         bases[option.name] = invocation_dir if from_cli else ini_dir
-    for name in ("baseline-dir", "output"):
+    for name in ("baseline-dir", "output", "html"):
         if name in values:
             values[name] = (bases[name] or Path.cwd()) / _path(values[name], labels[name])
     return values, labels

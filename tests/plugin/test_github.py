@@ -72,6 +72,6 @@ def test_a_stored_run_gives_the_comment_that_the_summary_is(recorded, step, monk
 def test_a_form_that_is_not_there_is_refused_with_those_that_are(recorded, pytester, capsys):
     recorded("--gpukern-output=run.json")
     assert cli.main(["report", "run.json", "-o", "run.txt"]) == 2
-    assert "run.txt names no form of a report: end it in .md" in capsys.readouterr().err
+    assert "run.txt names no form of a report: end it in .html or .md" in capsys.readouterr().err
     assert cli.main(["report", "missing.json", "-o", "comment.md"]) == 3
     assert not (pytester.path / "comment.md").exists()

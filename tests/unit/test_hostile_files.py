@@ -25,6 +25,7 @@ from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.processes.child_sessions import ChildRun, Heard
 from pytest_gpukern.report.head import head
+from pytest_gpukern.report.html import page
 from pytest_gpukern.report.progress import Progress, TimeLeft
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run, write_run_file
@@ -285,6 +286,7 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             write_run_file(again, run)
             assert read_run(again) == run
             whole(run, width=40, failures_shown=True)
+            page([run])
             if not run.results:
                 continue
             form = ["--json"] if number % 2 else []

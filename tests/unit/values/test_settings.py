@@ -108,6 +108,7 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     assert {option.name for option in OPTIONS} - tested == {
         "baseline-dir",
         "output",
+        "html",
         "write-in-ci",
         "reason",
         "prune",
@@ -186,7 +187,9 @@ def test_the_command_line_wins_over_the_ini_file(name, on_the_command_line, in_t
     assert getattr(settings, attribute) == expected
 
 
-@pytest.mark.parametrize(("name", "attribute"), [("baseline-dir", "baseline_dir"), ("output", "output")])
+@pytest.mark.parametrize(
+    ("name", "attribute"), [("baseline-dir", "baseline_dir"), ("output", "output"), ("html", "html")]
+)
 def test_paths_are_relative_to_whoever_wrote_them(name, attribute, monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     assert getattr(read(given={name: "some/place"}), attribute) == HERE / "some/place"

@@ -1,0 +1,652 @@
+"""Writes the HTML report: one file that loads nothing, made of one or several runs.
+
+The page's data is JSON in a script element of its own, and `page/page.js` shows it. Words and figures come
+from the modules that the terminal's report takes them from.
+
+A run's file may come from anybody, so nothing of it becomes markup: `<` is escaped in the data, the script
+makes text nodes of it, and the page's Content-Security-Policy lets only our two scripts run, by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import statistics
+from collections import Counter
+from datetime import UTC, datetime
+from importlib import resources
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.measure.ceilings import rate_of
+from pytest_gpukern.package import __version__
+from pytest_gpukern.report import units
+from pytest_gpukern.report.details import LAUNCH_TITLES, WORK_TITLES, breakdown, launch_cells, memory_text
+from pytest_gpukern.report.durations import time_spent
+from pytest_gpukern.report.records import record_lines, repeat
+from pytest_gpukern.report.rows import (
+    COPY,
+    FMA,
+    ceiling_shares,
+    half_width,
+    scope_times,
+    shared_sizes,
+    variant_label,
+    verdict_of,
+)
+from pytest_gpukern.report.summary import (
+    STATES,
+    false_alarms,
+    needs_a_reader,
+    problems_of,
+    skip_texts,
+    state_of,
+    totals,
+)
+from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.result import sizes_text
+from pytest_gpukern.values.untrusted_json import FileError, printable_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from pytest_gpukern.report.details import Breakdown
+    from pytest_gpukern.report.forms import RunReport
+    from pytest_gpukern.report.rows import Row, ScopeTime, Timing
+    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.summary import Told
+    from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+_STEPS = len(_LETTERS) ** 2 - 1
+"""A value of a plot is two letters: one of 4096 steps, finer than a screen."""
+_MOST_POINTS, _FEWEST_POINTS = 200, 40
+_POINTS = 150_000
+"""Points of all plots of samples together, so that the page stays small."""
+_MOST_BINS, _FEWEST_BINS = 40, 8
+_TAIL = 5.0
+"""Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
+
+_UNWRITABLE = "Check permissions and free space, or choose another file with --gpukern-html"
+
+
+def write(report: RunReport, config: pytest.Config) -> Path | None:
+    """Writes the page of a run where `--gpukern-html` names a file; folders that are missing are made.
+
+    Raises:
+        FileError: it cannot be written; an old file is as it was.
+    """
+    path = report.settings.html
+    if path is None:
+        return None
+    text = page([dataclasses.replace(report, closing=(*report.closing, *record_lines(report, config)))])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, text.encode())
+    except FileError as error:
+        raise FileError(path, error.problem, _UNWRITABLE) from error
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror or error}", _UNWRITABLE) from error
+    return path
+
+
+def page(runs: Sequence[Run]) -> str:
+    """Returns a page that shows runs, the newest first."""
+    newest_first = sorted(runs, key=lambda run: run.created, reverse=True)
+    data = {
+        "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
+        "verdicts": STATES,
+        "runs": [_RunData(run).json() for run in newest_first],
+    }
+    uplot, ours = _file("uPlot/uPlot.iife.min.js"), _file("page.js")
+    style = _file("uPlot/uPlot.min.css") + _file("page.css")
+    policy = (
+        f"default-src 'none'; script-src {_hash(uplot)} {_hash(ours)}; style-src {_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>gpukern</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<header><b>pytest-gpukern {__version__}</b></header>
+<main><noscript>This report needs JavaScript. It loads nothing from elsewhere.</noscript></main>
+<script type="application/json" id="data">{_escaped(data)}</script>
+<script>{uplot}</script>
+<script>{ours}</script>
+</body>
+</html>
+"""
+
+
+def _file(name: str) -> str:
+    return resources.files("pytest_gpukern.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Returns the text's hash as a Content-Security-Policy has it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _escaped(data: object) -> str:
+    """Returns JSON in which no text ends the script element or begins another."""
+    text = _json(data)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """Returns JSON values: figures of five digits, none that is not finite, and printable text."""
+    if isinstance(value, str):
+        return printable_lines(value)
+    if isinstance(value, float):
+        return _rounded(value) if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value
+
+
+def _rounded(value: float) -> float | int:
+    rounded = float(f"{value:.5g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def _table(entries: Sequence[JsonDict]) -> JsonDict:
+    """Returns dicts with the same keys as columns; one with few different texts has each once."""
+    columns = {}
+    for name in entries[0] if entries else ():
+        values = _plain([entry[name] for entry in entries])
+        columns[name] = {"values": values}
+        if not isinstance(values[0], (int, float, NoneType)):
+            texts = [_json(value) for value in values]
+            distinct = dict(zip(texts, values, strict=True))
+            if 2 * len(distinct) <= len(values):
+                places = {text: place for place, text in enumerate(distinct)}
+                columns[name] = {
+                    "distinct": list(distinct.values()),
+                    "places": [places[text] for text in texts],
+                }
+    return {"count": len(entries), "columns": columns}
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+class _Numbers:
+    """Numbers things in the order in which they come, so that what many entries share crosses once."""
+
+    def __init__(self) -> None:
+        self.known: dict[object, int] = {}
+
+    def of(self, thing: object) -> int:
+        """Returns the number of a thing, a new one for a new thing."""
+        return self.known.setdefault(thing, len(self.known))
+
+
+class _RunData:
+    """Makes the data of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        problems = problems_of(run)
+        self.rows = [row for problem in problems for row in problem.rows]
+        self.results = [result for problem in problems for result in problem.results]
+        self.shared = {problem.name: shared_sizes(problem.results) for problem in problems}
+        self.places = {id(result): place for place, result in enumerate(self.results)}
+        self.points, self.moments, self.cards = _Numbers(), _Numbers(), _Numbers()
+        plots = sum(len(scope_times(result)) for result in self.results)
+        self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
+
+    def json(self) -> JsonDict:
+        """Returns all that the page says of the run."""
+        run = self.run
+        by_result: dict[int, list[Row]] = {}
+        for row in self.rows:
+            by_result.setdefault(id(row.result), []).append(row)
+        tables = {
+            "cases": _table([self._case(result, by_result[id(result)]) for result in self.results]),
+            "scopes": _table([scope for result in self.results for scope in self._scopes(result)]),
+            "rows": _table([self._row(row) for row in self.rows]),
+        }
+        others = {
+            "name": f"{_moment(run.created)}, {_device(run)}",
+            "failed": bool(run.failures or run.problems),
+            "verdict": totals(run).removeprefix("gpukern: "),
+            "facts": _facts(run),
+            "problems": run.problems,
+            "since": [*run.since_record, *false_alarms(run.results), *filter(None, [time_spent(run)])],
+            "canaries": _canaries(run),
+            "told": [
+                (kind or "note", each.footnote.text, [*zip(self._places_of(each), each.labels, strict=True)])
+                for kind, found in needs_a_reader(self.rows).items()
+                for each in found
+            ],
+            "closing": [text.removeprefix("gpukern: ") for text in run.closing],
+            "skips": skip_texts(run.skips),
+            "ceilings": _ceilings(run),
+            "speedups": self._speedups(),
+            "moments": list(self.moments.known),
+            "cards": list(self.cards.known),
+            "error_titles": _ERROR_TITLES,
+            "kernel_titles": ["Name", *LAUNCH_TITLES],
+            "work_titles": _WORK_TITLES,
+        }
+        return {**_plain(others), **tables}
+
+    def _places_of(self, told: Told) -> list[int]:
+        return [self.places[id(row.result)] for row in told.rows]
+
+    def _row(self, row: Row) -> JsonDict:
+        """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
+        result = row.result
+        time = next((each for each in scope_times(result) if _timing(each.shown) == row.timing), None)
+        measurement = time.shown if time and not result.simulated else None
+        verdict = result.verdicts.get(measurement.key) if measurement else None
+        ns = measurement.summary.median_ns if measurement else None
+        traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
+        shares = ceiling_shares(result, time) if time else {}
+        on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
+        state = state_of(row)
+        return {
+            "case": self.places[id(result)],
+            "scope": row.timing[0] if row.timing else "",
+            "time": row.time,
+            "uncertainty": row.uncertainty,
+            "rate": row.rate,
+            "ceiling": row.ceiling,
+            "speedup": row.speedup,
+            "error": row.error,
+            "state": state,
+            "rank": STATES.index(state) if state in STATES else len(STATES),
+            "ns": ns,
+            "half": half_width(measurement) if measurement else None,
+            "per_s": _per_s(flops or traffic, ns) if row.rate else None,
+            "share": max(shares.values(), default=None),
+            "factor": row.factor,
+            "error_n": max((each.max_rel or 0.0 for each in result.errors.values()), default=None),
+            "ratio": verdict.ratio if verdict else None,
+            "low": verdict.ratio_low if verdict else None,
+            "high": verdict.ratio_high if verdict else None,
+            "limit": verdict.threshold if verdict else None,
+            "change": units.change(verdict.ratio) if verdict and verdict.ratio else "",
+            "interval": units.change_range(verdict.ratio_low, verdict.ratio_high) if verdict else "",
+            "intensity": flops / traffic if on_roof and flops and traffic else None,
+            "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
+            "group": self.points.of((result.case.problem, repr(result.case.measured_point))),
+            "pairs": verdict.pairs if verdict else (),
+        }
+
+    def _case(self, result: Result, rows: Sequence[Row]) -> JsonDict:
+        case = result.case
+        footnotes = dict.fromkeys((each.kind, each.text) for row in rows for each in row.footnotes)
+        recorded = self.run.history.get(case.id)
+        return {
+            "id": case.id,
+            "nodeid": result.nodeid,
+            "problem": case.problem,
+            "backend": case.backend or "",
+            "variant": variant_label(result),
+            "size": sizes_text(_without(case.sizes, self.shared[case.problem])),
+            "command": repeat(result),
+            "facts": _facts_of(result),
+            "told": list(footnotes),
+            "errors": [_error(name, error) for name, error in result.errors.items()],
+            "kernels": []
+            if any(each.work for each in result.measurements)
+            else [(kernel.name, *launch_cells(kernel)) for kernel in result.kernels],
+            "epochs": [(_moment(each.opened), each.reason or "") for each in recorded.epochs]
+            if recorded
+            else [],
+        }
+
+    def _scopes(self, result: Result) -> list[JsonDict]:
+        """Returns each measurement; the one that is shown of a scope with its samples and sessions."""
+        if result.simulated:
+            return []
+        return [
+            self._scope(result, time, each, shown=each is time.shown)
+            for time in scope_times(result)
+            for each in (time.shown, *time.others)
+        ]
+
+    def _scope(self, result: Result, time: ScopeTime, measurement: Measurement, *, shown: bool) -> JsonDict:
+        summary, half = measurement.summary, half_width(measurement)
+        verdict = result.verdicts.get(measurement.key)
+        samples = [ns for ns in measurement.samples_ns if units.is_number(ns)] if shown else []
+        return {
+            "case": self.places[id(result)],
+            "timing": _timing(measurement),
+            "shown": shown,
+            "time": units.time(summary.median_ns, half),
+            "range": units.time_range(summary.low_ns, summary.high_ns, half) if half is not None else "",
+            "ns": summary.median_ns,
+            "low_ns": summary.low_ns,
+            "high_ns": summary.high_ns,
+            "n": summary.n,
+            "energy": units.energy(measurement.energy_mj) if measurement.energy_mj is not None else "",
+            "power": units.power(measurement.mean_power_w) if measurement.mean_power_w is not None else "",
+            "told": _sampling(measurement),
+            "reason": verdict_of(result, time)[2] if shown else "",
+            "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
+            "distribution": distribution(samples),
+            "series": series(samples, self.most),
+            "sessions": self._sessions(result, measurement) if shown else [],
+            "work": _work(breakdown(result, time)) if shown else None,
+        }
+
+    def _sessions(self, result: Result, measurement: Measurement) -> list[tuple[Any, ...]]:
+        """Returns the recorded sessions, oldest first, then those of the run, which have no epoch.
+
+        Each has moment and card, by number, its epoch, the median and the ends of its interval.
+        """
+        recorded = self.run.history.get(result.case.id)
+        found: list[tuple[Any, ...]] = [
+            (
+                self._moment(each.recorded),
+                self._card(each.device),
+                each.epoch,
+                each.median_ns,
+                each.low_ns,
+                each.high_ns,
+            )
+            for each in (recorded.times.get(measurement.key, ()) if recorded else ())
+        ]
+        for session in (result, *self.run.sessions.get(result.nodeid, ())):
+            for each in session.measurements:
+                if each.key == measurement.key and each.invalid is None:
+                    card = self._card(session.fingerprint.get("device_uuid") if result.case.on_gpu else None)
+                    summary = each.summary
+                    found.append(
+                        (
+                            self._moment(self.run.created),
+                            card,
+                            None,
+                            summary.median_ns,
+                            summary.low_ns,
+                            summary.high_ns,
+                        )
+                    )
+        return found
+
+    def _moment(self, moment: datetime | str) -> int:
+        return self.moments.of(_moment(moment))
+
+    def _card(self, uuid: object) -> int | None:
+        return self.cards.of(uuid.removeprefix("GPU-")[:8]) if isinstance(uuid, str) and uuid else None
+
+    def _speedups(self) -> list[JsonDict]:
+        """Returns for each problem and scope the speed-ups of its variants by size, where there are sizes."""
+        found: dict[tuple[str, str, str], list[Row]] = {}
+        for row in self.rows:
+            against = row.result.speedup_against
+            if row.factor is not None and row.timing and against and variant_label(row.result) != against:
+                found.setdefault((row.result.case.problem, row.timing[0], against), []).append(row)
+        plots = []
+        for (problem, scope, against), rows in found.items():
+            axis = _longest_axis([row.result for row in rows])
+            if axis is not None:
+                series = self._by_size(rows, axis)
+                plots.append(
+                    {"title": f"{problem}, {scope}", "axis": axis, "against": against, "series": series}
+                )
+        return plots
+
+    def _by_size(self, rows: Sequence[Row], axis: str) -> list[tuple[str, list[Any]]]:
+        """Returns a series for each variant and set of its other sizes: (size, speed-up, case)."""
+        series: dict[str, list[tuple[float, float | None, int]]] = {}
+        shared = shared_sizes([row.result for row in rows])
+        for row in rows:
+            result, size = row.result, _size(row.result, axis)
+            if size is not None:
+                others = _without(result.case.sizes, {axis, *shared})
+                label = f"{variant_label(result)} {sizes_text(others)}".rstrip()
+                series.setdefault(label, []).append((size, row.factor, self.places[id(result)]))
+        return [(label, sorted(points)) for label, points in series.items()]
+
+
+def _longest_axis(results: Sequence[Result]) -> str | None:
+    """Returns the axis with the most different sizes, or None where each has one."""
+    names = dict.fromkeys(name for result in results for name in result.case.measured_point)
+    sizes = {name: {_size(result, name) for result in results} - {None} for name in names}
+    longest = max(names, key=lambda name: len(sizes[name]), default=None)
+    return longest if longest is not None and len(sizes[longest]) > 1 else None
+
+
+def _without(sizes: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    return {name: text for name, text in sizes.items() if name not in names}
+
+
+def _size(result: Result, axis: str) -> float | None:
+    """Returns the size along an axis as run, if that is a number above zero."""
+    size = result.case.measured_point.get(axis)
+    number = isinstance(size, (int, float)) and not isinstance(size, bool)
+    return size if number and units.is_number(size) and size > 0 else None
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def distribution(samples_ns: Sequence[float]) -> JsonDict | None:
+    """Returns a histogram of samples; None of fewer than two.
+
+    Where few samples are far above the others, the bins leave them out, and `beyond` says so.
+    """
+    if len(samples_ns) < 2:
+        return None
+    ordered = sorted(samples_ns)
+    median, tenth = statistics.median(ordered), ordered[(9 * len(ordered)) // 10]
+    kept = [ns for ns in ordered if ns <= max(tenth, median + _TAIL * (tenth - median))]
+    low, high = kept[0], kept[-1]
+    bins = min(_MOST_BINS, max(_FEWEST_BINS, 2 * math.isqrt(len(kept))))
+    width = (high - low) / bins
+    counts = Counter(min(int((ns - low) / width), bins - 1) if width else 0 for ns in kept)
+    far = len(ordered) - len(kept)
+    samples = "1 sample is" if far == 1 else f"{far} samples are"
+    return {
+        "low": low,
+        "high": high,
+        "counts": [counts[place] for place in range(bins if width else 1)],
+        "beyond": f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}" if far else "",
+    }
+
+
+def series(samples_ns: Sequence[float], most: int) -> JsonDict | None:
+    """Returns samples in their order, packed; of more than `most` the ends of each stretch.
+
+    So no outlier is lost. None of fewer than two.
+    """
+    count = len(samples_ns)
+    if count < 2:
+        return None
+    shown = list(samples_ns)
+    if count > most:
+        stretches = most // 2
+        bounds = [count * place // stretches for place in range(stretches + 1)]
+        shown = [
+            samples_ns[place]
+            for start, end in itertools.pairwise(bounds)
+            for place in sorted(_ends(samples_ns, range(start, end)))
+        ]
+    low, high = min(shown), max(shown)
+    return {
+        "count": count,
+        "stride": count / len(shown),
+        "low": low,
+        "high": high,
+        "packed": "".join(_letters((ns - low) / (high - low) if high > low else 0.0) for ns in shown),
+    }
+
+
+def _ends(samples_ns: Sequence[float], places: range) -> tuple[int, int]:
+    """Returns where the lowest and the highest sample are."""
+    return min(places, key=samples_ns.__getitem__), max(places, key=lambda place: (samples_ns[place], place))
+
+
+def _letters(share: float) -> str:
+    step = round(share * _STEPS)
+    return _LETTERS[step // len(_LETTERS)] + _LETTERS[step % len(_LETTERS)]
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def _timing(measurement: Measurement) -> Timing:
+    return (measurement.scope, measurement.timer, measurement.cache)
+
+
+def _per_s(amount: float | None, ns: float | None) -> float | None:
+    return amount / ns * 1e9 if units.is_number(amount) and units.is_number(ns) and ns > 0 else None
+
+
+def _moment(moment: datetime | str) -> str:
+    """Returns a moment, or the ISO 8601 time of a record, in UTC to the minute; other text as it is."""
+    try:
+        moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    except ValueError:
+        return str(moment)
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _sampling(measurement: Measurement) -> str:
+    """Says what the timer's number contains, and how often it was taken."""
+    calls = f", each the mean of {measurement.iterations} calls" if measurement.iterations > 1 else ""
+    stopped = f"; stopped: {measurement.stopped}" if measurement.stopped else ""
+    contains = f"{measurement.measures}; " if measurement.measures else ""
+    return f"{contains}{measurement.summary.n} samples{calls}{stopped}"
+
+
+def _device(run: Run) -> str:
+    """Names the devices that a run measured on."""
+    names = dict.fromkeys(
+        str(result.fingerprint.get("device_name") or "")
+        for result in run.results
+        if result.case.on_gpu and not result.simulated
+    )
+    return " and ".join(name for name in names if name) or "no GPU"
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """Returns what the results were measured on; where sessions differ, what each has."""
+    found: dict[str, dict[str, None]] = {}
+    for fingerprint in {id(result.fingerprint): result.fingerprint for result in run.results}.values():
+        for label, text in _of_fingerprint(fingerprint):
+            found.setdefault(label, {})[text] = None
+    facts = [(label, "; ".join(texts)) for label, texts in found.items()]
+    return [
+        ("device", _device(run)),
+        *facts,
+        ("compared with", run.compared_with),
+        ("written by", f"pytest-gpukern {run.version}"),
+    ]
+
+
+def _of_fingerprint(fingerprint: JsonDict) -> list[tuple[str, str]]:
+    libraries = fingerprint.get("libraries")
+    named = libraries if isinstance(libraries, dict) else {}
+    driver, cuda = fingerprint.get("driver_version"), fingerprint.get("cuda_driver_version")
+    facts = [
+        ("driver", f"{driver}, CUDA {cuda or 'unknown'}" if driver else ""),
+        ("libraries", ", ".join(f"{name} {version}" for name, version in named.items())),
+        ("host", str(fingerprint.get("cpu_model") or "")),
+    ]
+    return [(label, text) for label, text in facts if text]
+
+
+def _facts_of(result: Result) -> list[tuple[str, str]]:
+    facts = [
+        ("correctness", result.correctness.value + (" in the simulator" if result.simulated else "")),
+        ("computes in", result.dtype or ""),
+        ("first call", units.time(result.first_call_ns) if result.first_call_ns else ""),
+        ("compiling", units.time(result.compile_ns) if result.compile_ns else ""),
+        ("checked at", ", ".join(result.corners)),
+        ("device memory", memory_text(result)),
+    ]
+    return [(label, text) for label, text in facts if text]
+
+
+def _canaries(run: Run) -> list[tuple[str, str, str, str]]:
+    """Returns the canaries' times, by how much they moved since the record, and whether that is a lot."""
+    times: dict[str, dict[str, float]] = {}
+    for result in run.results:
+        for name, ns in result.canaries.items():
+            if units.is_number(ns):
+                times.setdefault(name, {})[result.session] = ns
+    changes = run.shift.canaries if run.shift else {}
+    rows = []
+    for name, by_session in times.items():
+        moved = changes.get(name)
+        rows.append(
+            (
+                name,
+                units.time(statistics.median(by_session.values())),
+                units.change(moved.ratio) if moved else "",
+                "moved" if moved and moved.moved else "",
+            )
+        )
+    return rows
+
+
+def _ceilings(run: Run) -> list[tuple[str, str, float, str]]:
+    """Returns name, kind, rate and text of each measured ceiling that a kernel of the run may meet."""
+    found = next((result.ceilings for result in run.results if result.ceilings and not result.simulated), {})
+    copy = found.get("device_copy_bytes_per_s")
+    ceilings = [(COPY, "memory", copy, units.bandwidth(copy, 1e9))] if copy else []
+    for name in dict.fromkeys(filter(None, (rate_of(result.dtype) for result in run.results))):
+        rate = found.get(name)
+        if rate:
+            text = units.throughput(rate, 1e9)
+            ceilings.append((f"{FMA} {name.partition('_')[0]}", "compute", rate, text))
+    return ceilings
+
+
+_ERROR_TITLES = ("output", "elements#", "mismatches#", "ULP#", "relative#", "absolute#", "repeated launches")
+
+
+def _error(name: str, error: OutputError) -> tuple[str, ...]:
+    return (
+        name,
+        str(error.size),
+        str(error.mismatches),
+        units.ulps(error.max_ulp),
+        units.relative_error(error.max_rel),
+        units.relative_error(error.max_abs),
+        error.determinism or "",
+    )
+
+
+_WORK_TITLES = (*(f"{title}#" for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
+
+
+def _work(found: Breakdown | None) -> JsonDict | None:
+    """Returns nvprof's table of a scope, each kernel with how it was launched."""
+    if found is None:
+        return None
+    none = ("",) * len(LAUNCH_TITLES)
+    launches = [launch_cells(each.kernel) if each.kernel else none for each in found.entries]
+    cells = zip(*(column.cells for column in found.columns), strict=True)
+    rows = zip(cells, found.entries, launches, strict=True)
+    return {
+        "title": found.title,
+        "rows": [[*texts, entry.name, *launch] for texts, entry, launch in rows],
+        "notes": found.notes,
+    }

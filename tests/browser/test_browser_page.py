@@ -1,0 +1,224 @@
+"""The HTML report does in a browser what its readers need."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from urllib.parse import urlencode
+
+import made_up_runs as made_up
+import pytest
+
+if not os.environ.get("GPUKERN_NEEDS_BROWSER"):
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from playwright.sync_api import Error, expect
+
+SIZES = {"desk": (1280, 900), "tablet": (820, 1100), "phone": (390, 844)}
+LONG_S = 20.0
+"""Far more than a page of 5,000 cases takes on an idle machine: that is 2 s."""
+
+
+@pytest.fixture(scope="module")
+def run():
+    return made_up.gpu_run(48, pairs=4)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_plot_is_drawn_and_nothing_is_wider_than_the_screen(show, run, size, scheme):
+    width, height = SIZES[size]
+    page = show(run, width=width, height=height, scheme=scheme)
+    page.locator("summary").evaluate_all("all => all.forEach((each) => { each.parentNode.open = true; })")
+    expect(page.locator(".plot canvas")).to_have_count(3)
+    assert page.evaluate(PAINTED) == [True] * 3
+    assert page.evaluate(FITS)
+    page.goto(f"{page.url}{place_of(slower(run))}")
+    expect(page.locator("h1")).to_contain_text("saxpy")
+    assert page.locator("figcaption").all_inner_texts()[:4] == [
+        "Distribution of the samples",
+        "Samples in the order taken",
+        "Recorded sessions and this run",
+        "Pairs of sessions, base and head in turn",
+    ]
+    assert page.evaluate(PAINTED) == [True] * 6
+    assert page.evaluate(FITS)
+    ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_a_click_on_a_column_sorts_and_a_second_one_turns_it_around(show, run):
+    page = show(run)
+    times = [row.measurements[0].summary.median_ns for row in run.results if row.measurements]
+    page.get_by_role("button", name="time").click()
+    assert page.locator("th[aria-sort=ascending]").inner_text() == "time"
+    fastest = page.locator(".cases tbody tr").first.inner_text()
+    page.get_by_role("button", name="time").click()
+    slowest = page.locator(".cases tbody tr").first.inner_text()
+    assert fastest.split("\t")[4].startswith(f"{min(times) / 1e3:.3f}"[:4])
+    assert slowest.split("\t")[4] != fastest.split("\t")[4]
+
+
+def test_search_and_filters_leave_the_rows_that_match(show, run):
+    page = show(run)
+    rows = page.locator(".cases tbody tr")
+    everything = rows.count()
+    page.locator("#search").fill("NUMBA tiled")
+    expect(page.get_by_role("status").first).to_contain_text(" of ")
+    assert 0 < rows.count() < everything
+    assert all("numba.tiled" in text for text in rows.all_inner_texts())
+    page.locator("#search").fill("")
+    page.select_option("select[name=state]", "SLOWER")
+    assert rows.count() == len(run.failures) - sum(not each.by_the_gate for each in run.failures.values())
+    page.select_option("select[name=backend]", "skcuda")
+    assert all("skcuda" in text for text in rows.all_inner_texts())
+
+
+def test_plots_show_what_the_filter_leaves(show, run):
+    page = show(run)
+    plot = page.locator(".plot").first
+    expect(plot).not_to_have_attribute("data-marks", "10")
+    page.select_option("select[name=state]", "FASTER")
+    expect(plot).to_have_attribute("data-marks", "10")  # two changes, and four pairs of each
+
+
+def test_a_link_opens_its_case_and_the_way_back_keeps_the_filter(show, run):
+    page = show(run)
+    page.select_option("select[name=state]", "SLOWER")
+    page.locator(".cases tbody a").first.click()
+    expect(page.locator("nav a[rel=up]")).to_be_visible()
+    case = page.locator("h1").inner_text()
+    reloaded = page.url
+    page.go_back()
+    expect(page.locator("#search")).to_be_visible()
+    assert page.locator("select[name=state]").input_value() == "SLOWER"
+    page.goto(reloaded)
+    page.reload()
+    assert page.locator("h1").inner_text() == case
+
+
+def test_the_keyboard_does_all_of_it(show, run):
+    page = show(run)
+    page.keyboard.press("/")
+    page.keyboard.type("saxpy")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    first = page.evaluate("document.activeElement.getAttribute('href')")
+    page.keyboard.press("Enter")
+    expect(page.locator("nav a[rel=up]")).to_be_visible()
+    assert page.url.endswith(first)
+    page.keyboard.press("ArrowRight")
+    expect(page).not_to_have_url(re.compile(f"{re.escape(first)}$"))
+    page.keyboard.press("Escape")
+    expect(page.locator("#search")).to_be_visible()
+    assert page.locator("#search").input_value() == "saxpy"
+
+
+def test_a_case_has_what_its_reader_needs(show, run):
+    result = slower(run)
+    text = show(run, place=place_of(result)).locator("main").inner_text()
+    (verdict,) = result.verdicts.values()
+    for part in (
+        verdict.reason,
+        "clock 1980 → 1755 MHz",
+        "Grid Size",
+        "75 %",
+        "40 registers a thread",
+        "000000000000",
+        "a faster tile",
+        "--gpu-benchmark",
+    ):
+        assert part in text, part
+
+
+def test_a_click_on_a_plot_opens_the_case(show, run):
+    page = show(run)
+    box = page.locator(".plot .u-over").first
+    box.scroll_into_view_if_needed()
+    area = box.bounding_box()
+    for step in range(40):  # the slowest case is at the left end, somewhere
+        page.mouse.move(area["x"] + area["width"] / 48 * 0.5 + step / 4, area["y"] + 5 + step * 2)
+        if "SLOWER" in page.locator("output").first.inner_text():
+            break
+    page.mouse.down()
+    page.mouse.up()
+    expect(page.locator("nav a[rel=up]")).to_be_visible()
+
+
+def test_texts_of_a_run_never_run(show):
+    run = made_up.hostile_run()
+    page = show(run)
+    page.locator("summary").evaluate_all("all => all.forEach((each) => { each.parentNode.open = true; })")
+    for each in run.results:
+        page.goto(f"{page.url.partition('#')[0]}{place_of(each)}")
+        expect(page.locator("nav a[rel=up]")).to_be_visible()
+        assert made_up.HOSTILE.split()[-1] in page.locator("main").inner_text()
+    assert page.evaluate("document.documentElement.dataset.ran") is None
+    assert page.locator("img").count() == 0
+    links = page.locator("a").evaluate_all("all => all.map((each) => each.getAttribute('href'))")
+    assert all(re.match("#", link) for link in links)
+
+
+@pytest.mark.parametrize("way", ["innerHTML = '<img onerror=ran()>'", "setAttribute('onclick', 'ran()')"])
+def test_the_page_refuses_markup_and_script_of_its_own_making(show, run, way):
+    page = show(run)
+    with pytest.raises(Error, match=r"Trusted(HTML|Script)"):
+        page.evaluate(f"document.querySelector('main').{way}")
+    (refusal,) = show.complaints
+    assert "Trusted" in refusal
+    show.complaints.clear()
+
+
+def test_several_runs_are_chosen_at_the_top(show, run):
+    older = made_up.gpu_run(12, created=made_up.CREATED.replace(year=2025))
+    page = show(older, run)
+    choice = page.locator("header select")
+    assert choice.locator("option").all_inner_texts()[0].startswith("2026")
+    choice.select_option("1")
+    expect(page.locator(".cases tbody tr")).to_have_count(24)
+    page.locator(".cases tbody a").first.click()
+    expect(page.locator("nav a[rel=up]")).to_be_visible()
+    assert "run=1" in page.url
+
+
+def test_paper_is_light_and_has_no_controls(show, run):
+    page = show(run, scheme="dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator(".filter").is_visible()
+
+
+def test_a_page_of_5000_cases_is_usable_soon(show):
+    page = show(made_up.gpu_run(5000, samples=10))
+    began = time.monotonic()
+    page.reload()
+    expect(page.locator(".cases tbody tr").first).to_be_visible()
+    page.locator("#search").fill("matmul")
+    expect(page.get_by_role("status").first).to_contain_text(" of ")
+    assert time.monotonic() - began < LONG_S
+    assert page.locator(".cases tbody tr").count() == 300
+    page.locator("button.more").click()
+    assert page.locator(".cases tbody tr").count() == 600
+
+
+def slower(run):
+    """Returns a case of a run that is SLOWER."""
+    return next(each for each in run.results if any(v.kind == "SLOWER" for v in each.verdicts.values()))
+
+
+def place_of(result):
+    return f"#{urlencode({'case': result.case.id})}"
+
+
+PAINTED = """[...document.querySelectorAll('.plot canvas')].map((canvas) => {
+    const { data } = canvas.getContext('2d').getImageData(60, 10, canvas.width - 90, canvas.height - 80);
+    const colours = new Set();
+    for (let i = 0; i < data.length; i += 4) {
+        if (data[i + 3] > 200) colours.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);
+    }
+    return colours.size > 1;  // more than the grid
+})"""
+FITS = "document.documentElement.scrollWidth <= innerWidth"

@@ -1,0 +1,237 @@
+"""Runs → one page: small, closed to everything from outside, and with the words of the terminal."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import random
+import re
+from types import SimpleNamespace
+
+import made_up_results as made_up
+import made_up_runs
+import pytest
+
+from pytest_gpukern.report import html
+from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run_file import read_run, write_run_file
+from pytest_gpukern.report.summary import totals
+from pytest_gpukern.values.result import VerdictKind
+from pytest_gpukern.values.untrusted_json import FileError
+
+
+def data_of(*runs):
+    """What the page's script reads, its tables as lists of dicts."""
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', html.page(runs), re.DOTALL)
+    data = json.loads(text[1])
+    for run in data["runs"]:
+        for name in ("cases", "scopes", "rows"):
+            run[name] = records(run[name])
+    return data
+
+
+def records(table):
+    found = [{} for _ in range(table["count"])]
+    for name, column in table["columns"].items():
+        for place, record in enumerate(found):
+            values = column.get("values")
+            record[name] = values[place] if values else column["distinct"][column["places"][place]]
+    return found
+
+
+def test_the_page_lets_nothing_run_but_its_two_scripts_and_nothing_be_loaded():
+    page = html.page([made_up_runs.gpu_run(12)])
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
+    assert re.search("script-src ([^;]*)", policy)[1] == " ".join(f"'sha256-{each}'" for each in hashes)
+    assert policy.startswith("default-src 'none';")
+    assert re.findall(r"(?:src|href)=(\S+?)[ >]", page.partition('id="data"')[0]) == ['"data:,"']
+
+
+def test_no_text_of_a_run_is_markup():
+    page = html.page([made_up_runs.hostile_run()])
+    assert "<img" not in page
+    assert page.count("<script") == page.count("</script") == 3
+    assert made_up_runs.HOSTILE in data_of(made_up_runs.hostile_run())["runs"][0]["cases"][0]["id"]
+
+
+def test_the_script_puts_text_into_the_page_as_text_only():
+    script = html._file("page.js")
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        assert way not in script
+
+
+def test_uplot_is_there_with_its_licence():
+    assert "uPlot (v1.6.32)" in html._file("uPlot/uPlot.iife.min.js")
+    assert "MIT License" in html._file("uPlot/LICENSE")
+
+
+def test_it_says_what_the_terminal_says():
+    run = made_up_runs.gpu_run(48)
+    data = data_of(run)["runs"][0]
+    assert f"gpukern: {data['verdict']}" == totals(run)
+    assert data["since"][:2] == list(run.since_record)
+    slower = next(each for each in data["rows"] if each["state"] == "SLOWER")
+    result = next(each for each in run.results if each.case.id == data["cases"][slower["case"]]["id"])
+    (verdict,) = result.verdicts.values()
+    assert ["SLOWER", verdict.explained] in data["cases"][slower["case"]]["told"]
+    assert [slower["ratio"], slower["limit"]] == [pytest.approx(verdict.ratio, rel=1e-4), 0.02]
+
+
+@pytest.mark.parametrize(
+    ("changes", "failed"),
+    [
+        ({}, False),
+        ({"failures": {"test_it.py::test_it": Failure("SLOWER", by_the_gate=True)}}, True),
+        ({"problems": ("the run measured nothing on a GPU",)}, True),
+    ],
+)
+def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, failed):
+    assert data_of(Run((made_up.result("cupy.exp"),), **changes))["runs"][0]["failed"] is failed
+
+
+def test_a_run_of_650_cases_fits_into_one_and_a_half_megabytes():
+    assert len(html.page([made_up_runs.gpu_run(650)]).encode()) < 1.5e6
+
+
+def test_the_newest_run_comes_first():
+    old = made_up_runs.gpu_run(6, created=made_up_runs.CREATED.replace(year=2025))
+    runs = data_of(old, made_up_runs.gpu_run(6))["runs"]
+    assert [run["name"][:4] for run in runs] == ["2026", "2025"]
+
+
+def test_a_stored_run_makes_the_page_that_the_run_itself_made(tmp_path):
+    run = made_up_runs.gpu_run(24, pairs=3)
+    write_run_file(tmp_path / "run.json", run)
+    assert html.page([read_run(tmp_path / "run.json")]) == html.page([run])
+
+
+def test_sessions_of_the_record_come_before_those_of_the_run_with_card_and_epoch():
+    run = made_up_runs.gpu_run(1)
+    data = data_of(run)["runs"][0]
+    sessions = data["scopes"][0]["sessions"]
+    assert [epoch for _, _, epoch, *_ in sessions] == [0, 0, 0, 1, 1, 1, None]
+    assert [data["cards"][card] for _, card, *_ in sessions] == ["11111111"] * 4 + ["22222222"] + [
+        "11111111"
+    ] * 2
+    assert data["cases"][0]["epochs"][1] == ["2026-10-21 10:00 UTC", "a faster tile"]
+
+
+def test_kernels_stand_in_nvprofs_table_with_their_launch():
+    data = data_of(made_up_runs.gpu_run(1))["runs"][0]
+    (row,) = data["scopes"][0]["work"]["rows"]
+    told = dict(zip(data["work_titles"], row, strict=True))
+    assert told["Name"] == "saxpy_kernel<float>"
+    assert (told["Block Size"], told["Regs"], told["Occupancy"]) == ("256", "32", "75 %")
+
+
+def test_the_roofline_has_kernels_on_a_gpu_and_the_ceilings_of_what_they_compute_in():
+    data = data_of(made_up_runs.gpu_run(2))["runs"][0]
+    rows = {row["scope"]: row for row in data["rows"]}
+    assert rows["kernel"]["intensity"] == pytest.approx(2 / 12, rel=1e-4)
+    assert rows["end_to_end"]["intensity"] is None
+    assert [each[:3] for each in data["ceilings"]] == [
+        ["copy", "memory", 4.1e12],
+        ["FMA float32", "compute", 54e12],
+    ]
+
+
+def test_speed_ups_by_size_have_a_line_for_each_variant_and_the_axis_with_the_most_sizes():
+    speedups = data_of(made_up_runs.gpu_run(24))["runs"][0]["speedups"]
+    first = speedups[0]
+    assert (first["title"], first["axis"], first["against"]) == ("saxpy, kernel", "n", "cupy.elementwise")
+    assert [label for label, _ in first["series"]][:2] == ["numba.grid_stride", "numba.tiled"]
+    assert [size for size, _, _ in first["series"][0][1]] == sorted(made_up_runs.SIZES)
+
+
+def test_simulated_cases_have_neither_times_nor_plots():
+    simulated = made_up.result("numba.exp", made_up.measured(timer="host"), simulated=True)
+    data = data_of(Run((simulated,)))["runs"][0]
+    assert data["scopes"] == []
+    assert (data["rows"][0]["time"], data["rows"][0]["ns"]) == ("simulated", None)
+    assert "--gpukern-simulator=always" in data["cases"][0]["command"]
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def test_a_histogram_counts_every_sample_that_its_bins_hold():
+    draw = random.Random(1)
+    samples = [draw.lognormvariate(10, 0.01) for _ in range(500)]
+    found = html.distribution(samples)
+    assert sum(found["counts"]) == 500
+    assert (found["low"], found["high"]) == (min(samples), max(samples))
+
+
+def test_a_sample_far_above_the_others_is_told_beside_the_bins():
+    found = html.distribution([100.0 + i % 7 for i in range(60)] + [5_000.0])
+    assert (sum(found["counts"]), found["high"]) == (60, 106.0)
+    assert found["beyond"] == "1 sample is above 106 ns, up to 5.00 µs"
+
+
+@pytest.mark.parametrize("samples", [[], [3.0]])
+def test_one_sample_has_no_distribution(samples):
+    assert html.distribution(samples) is None
+    assert html.series(samples, 200) is None
+
+
+def test_equal_samples_are_one_bin():
+    assert html.distribution([7.0] * 30)["counts"] == [30]
+
+
+def unpacked(found):
+    letters = html._LETTERS
+    steps = [
+        letters.index(a) * 64 + letters.index(b)
+        for a, b in zip(found["packed"][::2], found["packed"][1::2], strict=True)
+    ]
+    return [found["low"] + (found["high"] - found["low"]) * step / 4095 for step in steps]
+
+
+def test_few_samples_are_drawn_one_by_one():
+    samples = [5.0, 9.0, 6.0, 7.0]
+    found = html.series(samples, 200)
+    assert unpacked(found) == pytest.approx(samples, abs=1e-3)
+    assert found["stride"] == 1
+
+
+def test_of_many_samples_no_outlier_is_lost():
+    samples = [100.0 + i % 3 for i in range(10_000)]
+    samples[6_321], samples[77] = 250.0, 3.0
+    found = html.series(samples, 200)
+    drawn = unpacked(found)
+    assert len(drawn) == 200
+    assert (max(drawn), min(drawn)) == (250.0, 3.0)
+    assert drawn.index(250.0) * found["stride"] == pytest.approx(6_321, abs=100)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_the_page_is_written_where_the_option_says_and_folders_are_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(html, "record_lines", lambda report, config: ["gpukern: to record: pytest"])
+    path = tmp_path / "deep" / "report.html"
+    assert html.write(report_to(path), None) == path
+    assert '"closing":["to record: pytest"]' in path.read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_an_error_with_the_option(tmp_path, monkeypatch):
+    monkeypatch.setattr(html, "record_lines", lambda report, config: [])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="--gpukern-html"):
+        html.write(report_to(tmp_path / "file" / "report.html"), None)
+
+
+def report_to(path):
+    @dataclasses.dataclass(frozen=True)
+    class Report(Run):
+        settings: object = None
+
+    return Report((made_up.result("cupy.exp"),), settings=SimpleNamespace(html=path))
+
+
+def test_verdicts_of_all_kinds_have_a_rank():
+    assert {str(kind) for kind in VerdictKind} <= set(data_of(made_up_runs.gpu_run(6))["verdicts"])
