@@ -316,7 +316,8 @@ def _compared(a: Side, b: Side, threshold: float, gate_on: Sequence[str]) -> lis
                     shared = spreads.get(model, {}).get(spread_key(key))
                     on_gpu = fresh[0].on_gpu
                     gated = ("time" if on_gpu else "host") in gate_on
-                    basis = _basis(fresh, recorded, threshold, shared, fails_no_test=not (on_gpu or gated))
+                    lacks = "" if on_gpu or gated else "--gate-on"
+                    basis = _basis(fresh, recorded, threshold, shared, fails_with=lacks)
                     sessions = [each.session for each in fresh]
                     verdict = _judged(fresh, basis)
                     rows.append(Row(case, key, model, basis.reference, sessions, verdict, gated))
@@ -341,7 +342,7 @@ def _basis(
     threshold: float,
     shared: SharedSpread | None,
     *,
-    fails_no_test: bool,
+    fails_with: str,
 ) -> Basis:
     devices = {timed.device for timed in fresh}
     return Basis(
@@ -351,7 +352,7 @@ def _basis(
         jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
         device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded ones
         shared=shared,
-        fails_no_test=fails_no_test,
+        fails_with=fails_with,
     )
 
 

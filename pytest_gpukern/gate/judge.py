@@ -82,7 +82,7 @@ class Basis:
         shared: the spread that the suite's cases have in common; where None, it is assumed.
         anchor: the sessions of the record's first epoch, where that is not the current one.
         remark: a remark on the recorded sessions that ends the reason.
-        fails_no_test: whether the time is a host's, and no option has such times fail a test.
+        fails_with: the option that would have a host's time fail a test, where it is not given.
 
     Raises:
         ValueError: threshold or jitter is negative or not finite.
@@ -96,7 +96,7 @@ class Basis:
     shared: SharedSpread | None = None
     anchor: Sequence[SessionTime] = ()
     remark: str = ""
-    fails_no_test: bool = False
+    fails_with: str = ""
 
     def __post_init__(self) -> None:
         _refuse_bad_numbers(self.threshold, self.jitter_ns)
@@ -160,7 +160,7 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
         false_alarm=_false_alarm(len(basis.opening or reference), threshold) if gates else 0.0,
         threshold=threshold,
     )
-    return of_host(verdict) if basis.fails_no_test else verdict
+    return of_host(verdict, basis.fails_with) if basis.fails_with else verdict
 
 
 def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
@@ -205,11 +205,11 @@ def undecidable(suspicion: Verdict, problem: str) -> Verdict:
     return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
 
 
-def of_host(verdict: Verdict) -> Verdict:
+def of_host(verdict: Verdict, fails_with: str = "--gpukern-gate-on") -> Verdict:
     """Returns a verdict about a host's time: it fails no test, so there is nothing to confirm."""
     reason = verdict.reason
     if verdict.kind is VerdictKind.SLOWER:
-        reason += "; a host time fails no test by default (--gpukern-gate-on=time,host)"
+        reason += f"; a host time fails no test by default ({fails_with}=time,host)"
     return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 

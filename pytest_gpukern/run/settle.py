@@ -197,7 +197,7 @@ def _basis_of(
         shared=environment.records.shared_spread(key, on_gpu=on_gpu) if compares else None,
         anchor=environment.records.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
         remark=f"judged by an older epoch, because that of {opened[:10]} has no {key}" if opened else "",
-        fails_no_test=not on_gpu and "host" not in environment.settings.gate_on,
+        fails_with="" if on_gpu or "host" in environment.settings.gate_on else "--gpukern-gate-on",
     )
 
 

@@ -151,7 +151,7 @@ def test_a_hosts_time_is_reported_and_fails_only_where_the_command_line_says_so(
     edit(pytester.path / "before.json", of_sessions(1, 1, 1))
     edit(pytester.path / "after.json", of_sessions(9, 9, 9))
     status, shown, _ = compare(pytester.path / "before.json", pytester.path / "after.json")
-    assert "a host time fails no test by default (--gpukern-gate-on=time,host)" in shown
+    assert "a host time fails no test by default (--gate-on=time,host)" in shown
     assert status == 0
     sides = pytester.path / "before.json", pytester.path / "after.json"
     assert compare(*sides, "--gate-on=time,host")[0] == 1

@@ -68,9 +68,9 @@ def test_invalid_measurement_is_invalid_for_its_own_reason_even_without_a_record
 def test_a_hosts_time_that_nobody_asked_to_fail_is_slower_and_no_suspicion():
     gated = verdict(measured(BASE_NS * 1.2), *CALM)
     assert (gated.kind, gated.suspected) == (SLOWER, True)
-    found = verdict(measured(BASE_NS * 1.2), *CALM, fails_no_test=True)
+    found = verdict(measured(BASE_NS * 1.2), *CALM, fails_with="--gate-on")
     assert (found.kind, found.suspected, found.false_alarm) == (SLOWER, False, 0.0)
-    assert found.reason.endswith("a host time fails no test by default (--gpukern-gate-on=time,host)")
+    assert found.reason.endswith("a host time fails no test by default (--gate-on=time,host)")
 
 
 def test_one_recorded_session_of_a_calm_event_measurement_can_already_be_the_same():
