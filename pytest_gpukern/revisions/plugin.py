@@ -76,6 +76,9 @@ class Against:
         settings = settings_of(self._config)
         if not items:
             raise AgainstError("no selected test measures anything")
+        gpu = environment_of(self._config).gpu
+        if settings.require_gpu and not gpu.has_gpu:
+            raise AgainstError(f"--gpukern-require=gpu cannot be met: {gpu.why_no_gpu}")
         worktree = Worktree.make(self._revisions)
         try:
             if settings.against_setup is not None:

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 from repositories import Repository
 
+from pytest_gpukern.cli import main as cli
+
 from .conftest import properties_in
 
 HERE = Path(__file__).parent
@@ -209,6 +211,20 @@ def test_the_report_names_both_sides_first_and_counts_verdicts_against_the_base(
     assert "because: against" not in changed.out
 
 
+def test_gpukern_show_prints_the_lines_above_and_below_the_tables_as_the_run_did(changed, capsys):
+    assert cli.main(["show", str(changed.top / "run.json")]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    told = [line for line in changed.out.splitlines() if not line.startswith("gpukern: wrote ")]
+    above = shown[: shown.index("")]
+    begin = told.index(above[0])
+    assert len(above) > 2
+    assert told[begin : begin + len(above)] == above
+    below = shown[next(i for i, line in enumerate(shown) if " passed, " in line) :]
+    begin = told.index(below[0])
+    assert len(below) > 3
+    assert told[begin : begin + len(below)] == below
+
+
 def test_a_case_that_is_wrong_in_the_working_tree_fails_with_its_diagnosis(changed):
     assert outcome(changed, "broken") == "FAILED"
     assert changed.results["broken"]["correctness"] == "INCORRECT"
@@ -261,6 +277,8 @@ def test_a_suspect_is_measured_until_its_fresh_pairs_decide_and_no_longer(tmp_pa
 
 MARKED = """
 import pytest
+
+from pytest_gpukern.cli import main as cli
 
 def kernel(): pass
 
@@ -339,6 +357,12 @@ def test_ctrl_c_removes_the_worktree(repository):
 
 def test_distributed_tests_are_refused(repository):
     assert "drop -n, or add -n 0" in refusal(run(repository, "-n", "2"))
+
+
+def test_a_run_that_requires_a_gpu_is_refused_before_any_session_where_there_is_none(repository):
+    found = run(repository, "--gpukern-require=gpu", gpu=False)
+    assert "--gpukern-require=gpu cannot be met: no GPU: " in refusal(found)
+    assert "session" not in found.out.partition("collected")[2]
 
 
 def test_without_a_gpu_host_variants_are_compared_and_fail_nothing(repository):
