@@ -228,13 +228,16 @@ class CallSubject:
             found.add_note(*self._checks.notes)
 
     def _leave_or_time_on_the_host(self, found: Found) -> None:
-        """Has a call that launches nothing timed by the host's clock or elsewhere, if there is no GPU."""
+        """Has a call that launches nothing timed by the host's clock or elsewhere, or notes that."""
         if self._target.leaves_host_calls:
             raise NothingLaunched("the call launched nothing in the simulator")
+        found.result = dataclasses.replace(found.result, simulated=False)
         if timed_by_host(self._context):
             self.is_timed = self._context.environment.settings.benchmark
             case = dataclasses.replace(found.result.case, backend="host")
-            found.result = dataclasses.replace(found.result, case=case, simulated=False)
+            found.result = dataclasses.replace(found.result, case=case)
+        else:
+            found.add_note("the first call launched nothing in the simulator, so no kernel was checked")
 
     def measure(self, found: Found) -> None:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""

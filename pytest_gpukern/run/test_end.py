@@ -50,7 +50,7 @@ def saying_what_is_missing(item: pytest.Item) -> Iterator[None]:
     except Exception as error:
         reason = simulator_lacks(error)
         if reason is not None:
-            pytest.skip(reason)
+            raise pytest.skip.Exception(reason, _use_item_location=True) from None
         _end_without_gpu(item, error)
         raise
 
@@ -68,7 +68,7 @@ def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
     if gpu.missing_gpu is None:  # the library fits neither the driver nor the card
         return
     if asked(item.config):
-        pytest.skip(gpu.why_no_gpu)
+        raise pytest.skip.Exception(gpu.why_no_gpu, _use_item_location=True) from None
     by_numba = type(error).__module__.partition(".")[0] == "numba"
     remedy = try_the_simulator(item.config) if by_numba else "Only Numba kernels can be checked without one"
     raise pytest.fail.Exception(f"no GPU: {gpu.missing_gpu}\n{remedy}", pytrace=False) from None

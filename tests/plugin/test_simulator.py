@@ -195,6 +195,7 @@ def test_the_fixtures_work_in_the_simulator(run, name):
 def test_a_kernel_that_uses_what_the_simulator_lacks_is_skipped_with_the_features_name(run, name):
     assert outcome(run, name) == "SKIPPED", run.stdout
     assert "not in the simulator: warp shuffles (cuda.shfl_sync)" in run.stdout
+    assert "test_end.py" not in run.stdout, "a skip has the place of its test"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +233,13 @@ def test_simulated_results_are_marked_and_have_no_times_while_host_variants_do(r
     assert len(found["doubling/host.numpy/n=8"]["measurements"]) == 1
 
 
+def test_a_call_that_launches_nothing_is_no_simulated_one_and_says_so(run):
+    found = results_in(run.folder / "run.json")["test_it/test_twice"]
+    assert not found["simulated"]
+    (note,) = found["notes"]
+    assert note == "the first call launched nothing in the simulator, so no kernel was checked"
+
+
 def test_simulated_results_are_not_recorded(run):
     (path,) = (run.folder / "baselines").iterdir()
     assert json.loads(path.read_text())["records"].keys() == {"doubling/host.numpy/n=8"}
@@ -267,11 +275,15 @@ def test_untouched():
 
 
 def test_a_module_that_decorates_for_cuda_is_skipped_with_the_reason_where_the_simulator_is_off(pytester):
+    body = "def test_body(gpu_benchmark):\n    from numba import cuda\n    cuda.device_array(3)"
     pytester.makepyfile(test_cuda=KERNELS + "\ndef test_it(): pass\n", test_other="def test_other(): pass")
+    pytester.makepyfile(test_plain=body)
     result = pytester.runpytest_subprocess("--gpukern-simulator=never", "-rs")
-    result.assert_outcomes(passed=1, skipped=1)
+    result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["SKIPPED * test_cuda.py:1: no GPU: *"])
+    result.stdout.fnmatch_lines(
+        ["SKIPPED * test_cuda.py:1: no GPU: *", "SKIPPED * test_plain.py:1: no GPU: *"]
+    )
     assert "Traceback" not in result.stdout.str()
     pytester.makepyfile(test_cuda="from numba import no_such_name\n")
     result = pytester.runpytest_subprocess("--gpukern-simulator=never", "test_cuda.py")
