@@ -80,7 +80,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "terminal": Form(
         "pytest_gpukern.report.terminal",
-        lambda run: bool(run.results or run.skips or run.problems),
+        lambda run: bool(run.results or run.skips or run.rejected or run.problems),
         in_summary=True,
     ),
 }

@@ -41,6 +41,7 @@ class Run:
         sessions: test → what its further and confirming sessions found, oldest first; their `role` says what
             for.
         skips: id and reason of each case or test that did not run.
+        rejected: ids of the broken cases that the checks rejected as they must; these have no result.
         failures: test → why it failed. Some of these tests have no result.
         history: id of a case → the recorded sessions that it may be compared with.
         shift: how the times of all compared results moved together; None where they are too few.
@@ -59,6 +60,7 @@ class Run:
     results: Sequence[Result] = ()
     sessions: Mapping[str, Sequence[Result]] = field(default_factory=dict)
     skips: Sequence[Skip] = ()
+    rejected: Sequence[str] = ()
     failures: Mapping[str, Failure] = field(default_factory=dict)
     history: Mapping[str, RecordedCase] = field(default_factory=dict)
     shift: Shift | None = None

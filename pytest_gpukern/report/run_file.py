@@ -140,6 +140,7 @@ class _Stored:
     results: tuple[dict[str, Any], ...]
     sessions: tuple[dict[str, Any], ...] = ()
     skips: tuple[tuple[str, str], ...] = ()
+    rejected: tuple[str, ...] = ()
     failures: dict[str, Failure] = field(default_factory=dict)
     history: dict[str, RecordedCase] = field(default_factory=dict)
     shift: Shift | None = None
@@ -154,7 +155,7 @@ class _Stored:
 
 
 _AS_THEY_ARE = (
-    *("skips", "failures", "history", "shift", "since_record", "compared_with"),
+    *("skips", "rejected", "failures", "history", "shift", "since_record", "compared_with"),
     *("heading", "closing", "problems", "duration_s", "spent_s"),
 )
 """Fields of `Run` that a file has in their own form."""

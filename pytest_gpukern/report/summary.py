@@ -121,14 +121,17 @@ def totals(run: Run) -> str:
     """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
-    gate, unchecked, simulated, passed. Verdicts are counted by scope.
+    gate, unchecked, simulated, passed. Rejected cases have none. Verdicts are counted by scope.
     """
     counts = Counter(_standing(result, run) for result in run.results)
     otherwise = len(run.failures) - counts["incorrect"] - counts["failed by the gate"]
     counts["failed otherwise"] = max(0, otherwise)
-    order = ("passed", "incorrect", "failed by the gate", "failed otherwise", "simulated", "unchecked")
-    told = {name for name in order if counts[name]} | ({"passed"} if not counts["simulated"] else set())
-    parts = [f"{counts[name]} {name}" for name in order if name in told]
+    rejected = f"broken case{'s' * (len(run.rejected) != 1)} rejected"
+    counts[rejected] = len(run.rejected)
+    failed = ("incorrect", "failed by the gate", "failed otherwise")
+    order = ("passed", rejected, *failed, "simulated", "unchecked")
+    right = counts["simulated"] or run.rejected
+    parts = [f"{counts[name]} {name}" for name in order if counts[name] or (name == "passed" and not right)]
     if run.skips:
         parts.append(_skipped(run.skips))
     line = f"gpukern: {', '.join(parts)}"

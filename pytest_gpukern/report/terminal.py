@@ -82,10 +82,10 @@ def whole(run: Run, *, width: int, verbose: bool = False, failures_shown: bool =
 def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bool = False) -> list[Line]:
     """Returns what needs a reader, the tables of a small or `verbose` run, and the summary.
 
-    Returns nothing for a run without results and skips. Why a test failed is not said again where
-    `failures_shown` says that pytest did.
+    Returns nothing for a run without results, skips and rejected cases. Why a test failed is not said again
+    where `failures_shown` says that pytest did.
     """
-    if not report.results and not report.skips:
+    if not (report.results or report.skips or report.rejected):
         return []
     problems = problems_of(report)
     if failures_shown:

@@ -69,6 +69,7 @@ class Controller:
         self._results: dict[str, Result] = {}
         self._sessions: dict[str, list[Result]] = {}
         self.skips: list[tuple[str, str]] = []
+        self._rejected: dict[str, str] = {}
         self.groups: dict[str, str | None] = {}
         self.listed: dict[str, JsonDict] = {}
         self._was_incorrect: dict[str, str] = {}
@@ -198,6 +199,8 @@ class Controller:
         if report.failed:
             self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
         if carried["result"] is None:
+            if carried["rejected"] and report.passed:
+                self._rejected[report.nodeid] = carried["id"]
             return
         result = Result.from_json(carried["result"])
         self._results.pop(report.nodeid, None)
@@ -294,7 +297,7 @@ class Controller:
 
     def _write_forms(self, *, in_summary: bool) -> None:
         """Makes the forms of the report that apply; what a run found nothing for is not even loaded."""
-        if not (self._results or self.skips or self.problems or asked(self._config)):
+        if not (self._results or self.skips or self._rejected or self.problems or asked(self._config)):
             return
         from pytest_gpukern.report.forms import write_forms
 
@@ -311,6 +314,7 @@ class Controller:
             settings=settings_of(self._config),
             sessions={nodeid: self._sessions[nodeid] for nodeid in self._results},
             skips=self.skips,
+            rejected=tuple(self._rejected.values()),
             failures=self._failures,
             history=self._history,
             shift=self._shift,

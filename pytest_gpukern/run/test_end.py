@@ -250,10 +250,11 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
         return
     with phase("reports"):  # which is on the report of the teardown
-        result = test.result
+        result, rejected = test.result, test.rejected is not None
         if result is not None and not result.spent_s:  # else it is another process's
             result = dataclasses.replace(result, spent_s=dict(test.spent_s))
-        told = carried(item, result, test.sessions, failed_by_the_gate=test.failed_by_the_gate)
+        by_the_gate = test.failed_by_the_gate
+        told = carried(item, result, test.sessions, failed_by_the_gate=by_the_gate, rejected=rejected)
     report.gpukern = {**told, "spent_s": spent_s}  # type: ignore[attr-defined]
 
 
@@ -263,6 +264,7 @@ def carried(
     sessions: Iterable[Result] = (),
     *,
     failed_by_the_gate: bool = False,
+    rejected: bool = False,
 ) -> JsonDict:
     """Returns what travels on the report of a test, as plain JSON.
 
@@ -271,6 +273,7 @@ def carried(
         result: what it found out, if anything.
         sessions: what its extra sessions found out.
         failed_by_the_gate: whether the gate, and nothing before it, failed it.
+        rejected: whether it checked a broken case.
     """
     case = case_of(item)
     return {
@@ -279,5 +282,6 @@ def carried(
         "result": result.to_json() if result is not None else None,
         "sessions": [session.to_json() for session in sessions],
         "failed_by_the_gate": failed_by_the_gate,
+        "rejected": rejected,
         "place": list(place_of(item)),
     }

@@ -2,6 +2,8 @@
 
 import pytest
 
+from pytest_gpukern.cli import main as cli
+
 from .conftest import HOST_PROBLEM, refused, results_in
 
 IDS = [f"doubling/host.{variant}/n={n}" for n in (8, 9) for variant in ("multiply", "add")]
@@ -127,7 +129,7 @@ def test_rejected(gpu_benchmark, case):
 """
 
 
-def test_a_broken_variant_must_be_rejected_and_for_the_reason_that_it_declares(host, pytester):
+def test_a_broken_variant_must_be_rejected_and_for_the_reason_that_it_declares(host, pytester, capsys):
     pytester.makepyfile(test_doubling=HOST_PROBLEM + BROKEN_ON_PURPOSE)
     result = host("-k", "rejected and 8", "-rA")
     result.assert_outcomes(passed=1, failed=2, deselected=7)
@@ -135,11 +137,17 @@ def test_a_broken_variant_must_be_rejected_and_for_the_reason_that_it_declares(h
         [
             "*idle_for_another_reason/n=8 was rejected for not written, not for wrong values",
             "*right_after_all/n=8 is broken on purpose (wrong values), but the checker passed it",
+            "gpukern: 1 broken case rejected, 2 failed otherwise",
             "PASSED *host.idle/n=8?",
             "FAILED *idle_for_another_reason/n=8? - *",
             "FAILED *right_after_all/n=8? - *",
         ]
     )
+    one = host("-k", "rejected and 8 and not another and not after", "--gpukern-output=run.json")
+    one.stdout.fnmatch_lines(["gpukern: 1 broken case rejected"])
+    capsys.readouterr()
+    assert cli.main(["show", "run.json"]) == 0
+    assert "gpukern: 1 broken case rejected\n" in capsys.readouterr().out
     swallowed = "    try:\n        gpu_benchmark.reject(case)\n    except:\n        pass\n"
     swallowing = BROKEN_ON_PURPOSE.replace("    gpu_benchmark.reject(case)\n", swallowed)
     pytester.makepyfile(test_doubling=HOST_PROBLEM + swallowing)

@@ -13,7 +13,7 @@ from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 from . import fake_gpu
-from .conftest import FIRST, SECOND
+from .conftest import FIRST, GPU_PROBLEM, SECOND
 
 KERNEL = DeviceWork(
     "kernel",
@@ -85,6 +85,33 @@ def test_a_stored_run_is_shown_as_it_was_with_what_the_device_did(stored, capsys
         ]
     )
     assert (status, complaints) == (0, "")
+
+
+def test_a_run_that_failed_is_shown_as_it_told_it_itself(gpu, pytester, monkeypatch, capsys):
+    more = """
+def test_skipped(gpu_benchmark):
+    pytest.skip("too hot")
+
+def test_of_its_own(gpu_benchmark):
+    assert not "a failure of its own"
+"""
+    gpu("--gpukern-baseline=create", "--gpukern-sessions=3").assert_outcomes(passed=2)
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    pytester.makepyfile(test_doubling=GPU_PROBLEM + more)
+    run = gpu("-v", "--tb=no", "--gpukern-output=run.json")
+    run.assert_outcomes(passed=1, failed=2, skipped=1)
+    shown = show(capsys, "run.json")[1].splitlines()
+    told = [line for line in run.outlines if not line.startswith("gpukern: wrote ")]
+    begin = told.index(shown[0])
+    assert told[begin : begin + len(shown)] == shown
+    pytest.LineMatcher(shown).fnmatch_lines(
+        [
+            f"SLOWER {FIRST} *",
+            "1 skipped: too hot (test_doubling.py::test_skipped)",
+            "gpukern: 1 passed, 1 failed by the gate, 1 failed otherwise, 1 skipped *",
+            "gpukern: 1 case is slower; if that is meant: *",
+        ]
+    )
 
 
 def test_machines_get_the_results_without_their_samples(stored, capsys):

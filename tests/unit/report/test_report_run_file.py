@@ -93,6 +93,7 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
     run = Run(
         (slower,),
         skips=(("copy/pycuda.copy", "library missing: pycuda"),),
+        rejected=("copy/numba.broken",),
         failures={slower.nodeid: Failure("SLOWER (kernel): …\nmore", by_the_gate=True), "b": Failure("x")},
         history={slower.case.id: RecordedCase(epochs, {KEY: (recorded,)})},
         shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
@@ -113,7 +114,8 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
 def test_a_file_of_schema_4_says_nothing_of_what_failed_and_was_skipped(tmp_path):
     def older(data):
         data["schema"] = 4
-        for name in ("skips", "failures", "history", "shift", "since_record", "heading", "closing"):
+        names = ("skips", "rejected", "failures", "history", "shift", "since_record", "heading", "closing")
+        for name in names:
             del data[name]
 
     found = read_run(edited(tmp_path / "run.json", older))

@@ -480,11 +480,15 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
     skips = [("x", "no GPU: none"), ("y", "no GPU: lost"), ("z", "library missing: cupy")]
     others = {name: Failure("broke") for name in ("b", "c", results[3].nodeid)}
     report = Run(
-        results, skips=skips, failures={results[2].nodeid: Failure("SLOWER", by_the_gate=True), **others}
+        results,
+        skips=skips,
+        rejected=["d"],
+        failures={results[2].nodeid: Failure("SLOWER", by_the_gate=True), **others},
     )
     assert totals(report) == (
-        "gpukern: 2 passed, 1 incorrect, 1 failed by the gate, 2 failed otherwise, 1 simulated, 1 unchecked, "
-        "3 skipped (2 no GPU, 1 library missing) · baseline: 2 same, 1 slower, 1 new"
+        "gpukern: 2 passed, 1 broken case rejected, 1 incorrect, 1 failed by the gate, 2 failed otherwise, "
+        "1 simulated, 1 unchecked, 3 skipped (2 no GPU, 1 library missing) "
+        "· baseline: 2 same, 1 slower, 1 new"
     )
 
 
