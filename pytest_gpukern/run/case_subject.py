@@ -122,6 +122,7 @@ class CaseSubject:
             datasets = sets_of(contents=CONTENTS)
         with phase("checking"):
             self._environment.datasets.examined(self._case.problem, self._point, datasets)
+        self._environment.host_results.forget_others(datasets[0])
         refuse_too_large(datasets[0], self._placing)
         with ExitStack() as self._held:
             self._held.push(giving_back(self._backend.release))
@@ -162,12 +163,12 @@ class CaseSubject:
 
     def measure(self, found: Found) -> None:
         """Times the case in its scopes."""
-        first = self.sets[0]
+        first, environment = self.sets[0], self._environment
         self._checked_on = other_contents_of_slow(first, self._point)
         try:
-            measurements = measure_scopes(self.sets, self._point, self._environment, self._context.marker)
-            if self._environment.settings.trace and self._backend.on_gpu:
-                found.add_trace(lambda: trace_case(self.sets, measurements))
+            measurements = measure_scopes(self.sets, self._point, environment, self._context.marker)
+            if environment.settings.trace and self._backend.on_gpu:
+                found.add_trace(lambda: trace_case(self.sets, measurements, environment.host_results))
         except IncorrectError as error:
             raise _after_timing(error) from error
         except Exception as error:

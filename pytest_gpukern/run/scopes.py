@@ -20,12 +20,10 @@ from pytest_gpukern.values.timer_table import timer_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
-
     from pytest_gpukern.backends.backend import Backend
     from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.problems.dataset import Dataset
+    from pytest_gpukern.problems.dataset import HostResults
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.marker import MarkerOptions
@@ -51,12 +49,12 @@ def measure_scopes(
     """
     first = sets[0]
     case, backend = first.case, first.backend
-    scopes = scopes_of(case, environment, marker)
+    scopes, host_results = scopes_of(case, environment, marker), environment.host_results
     if not poisoned_in_turn(case, backend) and scopes != ("transfer",):
         first.workspace.poison()  # a transfer alone would not write them again
     measurements: list[Measurement] = []
     for scope in scopes:
-        calls = [scope_call(prepared, scope) for prepared in sets]
+        calls = [scope_call(each, scope, host_results, number) for number, each in enumerate(sets)]
         with backend.current():
             call_ns = first.last_call_ns or 0.0
             launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
@@ -74,7 +72,7 @@ def measure_scopes(
     return tuple(measurements)
 
 
-def trace_case(sets: list[Prepared], measurements: Sequence[Measurement]) -> Trace:
+def trace_case(sets: list[Prepared], measurements: Sequence[Measurement], host_results: HostResults) -> Trace:
     """Executes a measured case once more and returns what that did, in the scope that does most.
 
     Raises:
@@ -83,7 +81,7 @@ def trace_case(sets: list[Prepared], measurements: Sequence[Measurement]) -> Tra
     from pytest_gpukern.timers.cupti.timer import trace_of
 
     measured = min(measurements, key=lambda each: _TRACED_FIRST.index(each.scope))
-    calls = [scope_call(prepared, measured.scope) for prepared in sets]
+    calls = [scope_call(each, measured.scope, host_results, number) for number, each in enumerate(sets)]
     cold, backend = measured.cache == "cold", sets[0].backend
     with backend.current():
         (iteration,) = _executions(sets, calls, measured.scope).take(1, cold=cold)
@@ -278,14 +276,17 @@ def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Me
     )
 
 
-def scope_call(prepared: Prepared, scope: str) -> Callable[[], Any]:
-    """Returns what a scope calls: the launch, the copies, or both; host memory is pageable, as a user's."""
+def scope_call(prepared: Prepared, scope: str, host_results: HostResults, number: int) -> Callable[[], Any]:
+    """Returns what a scope calls on buffer set `number`: the launch, the copies, or both.
+
+    Host memory is pageable, as a user's.
+    """
     workspace, dataset = prepared.workspace, prepared.dataset
     launch = kept(prepared) if prepared.case.variant.allocates else prepared.launch
     launches = scope in ("kernel", "launch") or prepared.case.variant.host_data
     if launches or not prepared.backend.on_gpu:
         return launch
-    results = host_results(dataset)
+    results = host_results.of(dataset, number)
 
     def copy_out() -> None:
         for name, into in results.items():
@@ -319,13 +320,6 @@ def adopt_last(prepared: Prepared) -> None:
     """Makes the arrays that the last launch returned the outputs."""
     if prepared.last_returned is not None:
         adopt(prepared, prepared.last_returned)
-
-
-def host_results(dataset: Dataset) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns host arrays for the outputs, touched once so that their pages exist before timing."""
-    import numpy as np
-
-    return {name: np.ones(spec.shape, spec.dtype) for name, spec in dataset.specs.items()}
 
 
 def transfer_bytes(prepared: Prepared, point: Point) -> float:

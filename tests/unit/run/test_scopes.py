@@ -8,6 +8,7 @@ from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, 
 
 from pytest_gpukern.check import check_variant
 from pytest_gpukern.measure.measure import rule_beside, rule_for
+from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run import scopes as scopes_module
 from pytest_gpukern.run.scopes import scopes_of
 from pytest_gpukern.values.marker import MarkerOptions
@@ -35,6 +36,27 @@ def test_a_scope_contains_the_copies_the_launch_or_both(gpu, timer, events, scop
     after_timing = events.index("fill", last)
     executed = [event for event in events[first:after_timing] if event != "timed"]
     assert executed == one_call * len(measurement.samples_ns)
+
+
+def test_copies_bring_outputs_into_the_same_host_arrays_for_all_variants_of_a_point(gpu, timer):
+    """One array a buffer set. Variants are given other memory: what a kernel can write is not shared."""
+    given, fetched = [], []
+    original = gpu.workspace
+
+    def workspace(inputs, outputs, placed=None):
+        made = original(inputs, outputs, placed)
+        given.extend(made.arrays.values())
+        fetch = made.fetch
+        made.fetch = lambda name, into=None: fetched.append(into) or fetch(name, into)
+        return made
+
+    gpu.workspace = workspace
+    environment = FakeEnvironment(gpu, settings=measuring(scopes=("transfer", "end_to_end")))
+    for _ in range(2):
+        run(case_of(right), environment)
+    into = {id(array): array for array in fetched if array is not None}
+    assert len(into) == CONTENTS
+    assert not any(np.shares_memory(one, other) for one in into.values() for other in given)
 
 
 def test_outputs_that_are_not_poisoned_in_turn_are_poisoned_before_timing(timer, events):
