@@ -181,7 +181,7 @@ class CudaRuntime:
         self._identity = _identity(self._kept)
         self.stream = self.device.create_stream()
         self._flush_buffer: DeviceArray | None = None
-        self._copies: list[tuple[weakref.ref[Any], DeviceArray]] = []
+        self._copies: dict[int, tuple[weakref.ref[Any], DeviceArray]] = {}
 
     @functools.cached_property
     def l2_bytes(self) -> int:
@@ -280,34 +280,35 @@ class CudaRuntime:
     def copy_of(self, host: np.ndarray[Any, Any]) -> DeviceArray:
         """Returns a device copy of an input or reference; all variants share it and none may change it.
 
-        We keep a copy while its array lives and all copies take at most a quarter of the memory.
+        We keep a copy while its array lives and all copies take at most a quarter of the memory. Copies of
+        dead arrays are freed before another one is made. Several are asked for around each checked launch,
+        so finding one does not go through the hundreds of a problem's corners.
         """
-        self.forget_dead_copies()
-        for number, (reference, copy) in enumerate(self._copies):
-            if reference() is host:
-                self._copies.append(self._copies.pop(number))
-                return copy
-        while self._copies and self._copied_bytes() + host.nbytes > self.total_bytes / 4:
-            self._copies.pop(0)[1].free()
-        copy = DeviceArray(host.shape, host.dtype)
-        copy.upload(host)
-        self._copies.append((weakref.ref(host), copy))
-        return copy
+        held = self._copies.pop(id(host), None)
+        if held is not None and held[0]() is not host:  # the id of an array that is gone
+            held[1].free()
+            held = None
+        if held is None:
+            self.forget_dead_copies()
+            while self._copies and self._copied_bytes() + host.nbytes > self.total_bytes / 4:
+                self._copies.pop(next(iter(self._copies)))[1].free()
+            copy = DeviceArray(host.shape, host.dtype)
+            copy.upload(host)
+            held = weakref.ref(host), copy
+        self._copies[id(host)] = held  # the one last used comes last
+        return held[1]
 
     def forget_dead_copies(self) -> None:
         """Frees the copies of inputs and references that no longer exist."""
-        alive: list[tuple[weakref.ref[Any], DeviceArray]] = []
-        for reference, copy in self._copies:
+        for number, (reference, copy) in list(self._copies.items()):
             if reference() is None:
                 copy.free()
-            else:
-                alive.append((reference, copy))
-        self._copies = alive
+                del self._copies[number]
 
     def forget_copies(self) -> None:
         """Frees the copies of inputs and references."""
         while self._copies:
-            self._copies.pop()[1].free()
+            self._copies.popitem()[1][1].free()
 
     @property
     def kept_bytes(self) -> int:
@@ -316,7 +317,7 @@ class CudaRuntime:
         return flushing + self._copied_bytes()
 
     def _copied_bytes(self) -> int:
-        return sum(copy.allocated_bytes for _, copy in self._copies)
+        return sum(copy.allocated_bytes for _, copy in self._copies.values())
 
     def hash(self, array: DeviceArray) -> int:
         """Returns a 64-bit hash of the contents, computed on the device."""

@@ -110,7 +110,7 @@ def runtime(driver, monkeypatch):
 
     class Runtime(CudaRuntime):
         def __init__(self):
-            self._copies = []
+            self._copies = {}
             self.waits = 0
 
         def synchronize(self):
@@ -255,6 +255,16 @@ def test_a_copy_is_freed_once_its_array_is_gone(runtime, driver):
     del first
     gc.collect()
     runtime.copy_of(second)
+    assert driver.used_bytes == 64 * 8
+
+
+def test_an_array_with_the_id_of_one_that_is_gone_has_its_own_copy(runtime, driver):
+    gone, host = np.zeros(64), np.ones(64)
+    copy = runtime.copy_of(gone)
+    runtime._copies = {id(host): runtime._copies.pop(id(gone))}
+    del gone
+    assert runtime.copy_of(host).download().tolist() == [1.0] * 64
+    assert copy.pointer == 0
     assert driver.used_bytes == 64 * 8
 
 
