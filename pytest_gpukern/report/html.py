@@ -298,7 +298,7 @@ class _RunData:
 
     def _case(self, result: Result, rows: Sequence[Row]) -> JsonDict:
         case = result.case
-        footnotes = dict.fromkeys((each.kind, each.text) for row in rows for each in row.footnotes)
+        footnotes = dict.fromkeys((each.kind, each.text, each.key) for row in rows for each in row.footnotes)
         recorded = self.run.history.get(case.id)
         return {
             "id": case.id,

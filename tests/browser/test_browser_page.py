@@ -10,6 +10,8 @@ from urllib.parse import urlencode
 import made_up_runs as made_up
 import pytest
 
+from pytest_gpukern.report.run import Run
+
 if not os.environ.get("GPUKERN_NEEDS_BROWSER"):
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import Error, expect
@@ -183,12 +185,20 @@ def test_several_runs_are_chosen_at_the_top(show, run):
     assert "run=1" in page.url
 
 
+def test_a_run_without_results_is_shown_with_what_went_wrong(show):
+    empty = Run(problems=("the run measured nothing on a GPU",), skips=(("a case", "no GPU"),))
+    text = show(empty).locator("main").inner_text()
+    assert text.startswith("FAILED 0 passed, 1 skipped")
+    assert "the run measured nothing on a GPU" in text
+
+
 def test_paper_is_light_and_has_no_controls(show, run):
     page = show(run, scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator(".filter").is_visible()
+    assert all(page.evaluate(IN_FIGURE))
 
 
 def test_a_page_of_5000_cases_is_usable_soon(show):
@@ -221,4 +231,7 @@ PAINTED = """[...document.querySelectorAll('.plot canvas')].map((canvas) => {
     }
     return colours.size > 1;  // more than the grid
 })"""
+IN_FIGURE = """[...document.querySelectorAll('.plot canvas')].map(
+    (canvas) => canvas.clientWidth <= canvas.closest('figure').clientWidth
+)"""
 FITS = "document.documentElement.scrollWidth <= innerWidth"

@@ -25,6 +25,12 @@
     return made;
   }
 
+  function svg(name, options) {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(options)) made.setAttribute(key, value);
+    return made;
+  }
+
   // A table crosses in columns: all values, or those that differ and the place of each row's among them.
   function records({ count, columns }) {
     const found = Array.from({ length: count }, () => ({}));
@@ -101,6 +107,11 @@
   // --- plots ---------------------------------------------------------------------------------------
 
   const SHAPES = ["circle", "square", "triangle", "diamond"];
+  const CORNERS = {
+    square: [[-0.85, -0.85], [0.85, -0.85], [0.85, 0.85], [-0.85, 0.85]],
+    triangle: [[0, -1.2], [1.1, 0.8], [-1.1, 0.8]],
+    diamond: [[0, -1.3], [1.1, 0], [0, 1.3], [-1.1, 0]],
+  };
   const COLOURS = 8;
   // Tells the i-th of a legend's entries from the others by colour and shape.
   const look = (i) => ({ colour: `c${i % COLOURS}`, shape: SHAPES[(i + Math.floor(i / COLOURS)) % SHAPES.length] });
@@ -149,27 +160,26 @@
     for (const own of charts) if (own.box.clientWidth) own.draw();
   }
 
+  // The swatches are drawings, not canvases, so that they follow a change of colours.
   function legendOf(entries) {
     const swatch = ({ colour, shape }) => {
-      const canvas = el("canvas", { width: "28", height: "28", "aria-hidden": "true" });
-      const ctx = canvas.getContext("2d");
-      ctx.fillStyle = colours()[colour];
-      trace(ctx, shape || "circle", 14, 14, 9);
-      ctx.fill();
-      return canvas;
+      const drawing = svg("svg", { viewBox: "-14 -14 28 28", "aria-hidden": "true" });
+      const corners = CORNERS[shape];
+      const form = corners
+        ? svg("polygon", { points: corners.map(([x, y]) => `${9 * x},${9 * y}`).join(" ") })
+        : svg("circle", { r: 9 });
+      form.style.fill = `var(--${colour})`;
+      drawing.append(form);
+      return drawing;
     };
     return el("p", { class: "legend" }, ...entries.map((each) => el("span", {}, swatch(each), each.text)));
   }
 
   function trace(ctx, shape, x, y, r) {
     ctx.beginPath();
-    if (shape === "square") ctx.rect(x - r * 0.85, y - r * 0.85, r * 1.7, r * 1.7);
-    else if (shape === "circle") ctx.arc(x, y, r, 0, 2 * Math.PI);
-    else {
-      const corners = shape === "triangle" ? [[0, -1.2], [1.1, 0.8], [-1.1, 0.8]] : [[0, -1.3], [1.1, 0], [0, 1.3], [-1.1, 0]];
-      corners.forEach(([dx, dy]) => ctx.lineTo(x + r * dx, y + r * dy));
-      ctx.closePath();
-    }
+    if (!CORNERS[shape]) ctx.arc(x, y, r, 0, 2 * Math.PI);
+    else CORNERS[shape].forEach(([dx, dy]) => ctx.lineTo(x + r * dx, y + r * dy));
+    ctx.closePath();
   }
 
   function uplotOptions(spec, own, readout) {
@@ -685,11 +695,6 @@
   // Draws a change with its interval between −10 % and +10 %, beside zero and the threshold.
   function strip({ ratio, low, high, limit, state }) {
     const at = (value) => 40 + Math.max(-37, Math.min(37, 370 * (value - 1)));
-    const svg = (name, options) => {
-      const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-      for (const [key, value] of Object.entries(options)) made.setAttribute(key, value);
-      return made;
-    };
     const drawing = svg("svg", { class: `strip ${tone(state)}`, viewBox: "0 0 80 12", "aria-hidden": "true" });
     drawing.append(svg("path", { class: "zero", d: "M40 0V12" }));
     if (known(limit)) drawing.append(svg("path", { class: "limit", d: `M${at(1 + limit)} 0V12` }));
@@ -803,7 +808,7 @@
       el("h1", {}, badge(run.failed ? "FAILED" : "PASSED"), " ", run.verdict),
       facts(run.facts),
       ...(run.problems.length ? [section("Went wrong", listOf(run.problems))] : []),
-      ...(run.since.length || run.canaries.length ? [section("What changed", listOf(run.since), canaries(run))] : []),
+      ...(run.since.length || run.canaries.length ? [section("The run as a whole", listOf(run.since), canaries(run))] : []),
       ...(run.told.length ? [section("What needs a reader", toldList(run))] : []),
       ...(run.closing.length ? [section("Next", ...run.closing.map((text) => el("pre", {}, text)))] : []),
       el("h2", {}, "Cases"),
@@ -859,7 +864,7 @@
       el("nav", { class: "no-print" }, el("a", { href: run.number ? `#run=${run.number}` : "#", rel: "up" }, "← all cases"), step(-1, "previous"), step(1, "next")),
       el("h1", {}, ...states.flatMap((state) => [badge(state), " "]), one.id),
       facts(one.facts),
-      ...(one.told.length ? [section("In words", el("ul", { class: "told" }, ...one.told.map(([kind, text]) => el("li", {}, badge(kind), " ", el("span", { class: "reason" }, text)))))] : []),
+      ...(one.told.length ? [section("In words", el("ul", { class: "told" }, ...one.told.map(([kind, text, key]) => el("li", {}, badge(kind), " ", key, " ", el("span", { class: "reason" }, text)))))] : []),
       ...(scopes.length ? [section("Times", timesTable(scopes))] : []),
       ...(one.errors.length ? [section("Errors", tableOf(run.error_titles, one.errors))] : []),
       ...(one.kernels.length ? [section("Kernels", tableOf(run.kernel_titles, one.kernels))] : []),

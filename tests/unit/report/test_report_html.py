@@ -77,7 +77,7 @@ def test_it_says_what_the_terminal_says():
     slower = next(each for each in data["rows"] if each["state"] == "SLOWER")
     result = next(each for each in run.results if each.case.id == data["cases"][slower["case"]]["id"])
     (verdict,) = result.verdicts.values()
-    assert ["SLOWER", verdict.explained] in data["cases"][slower["case"]]["told"]
+    assert ["SLOWER", verdict.explained, "kernel/cupti/cold"] in data["cases"][slower["case"]]["told"]
     assert [slower["ratio"], slower["limit"]] == [pytest.approx(verdict.ratio, rel=1e-4), 0.02]
 
 
