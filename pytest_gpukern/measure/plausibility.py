@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gpu.live_threads import running_threads, still_running, thread_note, threads_left
+from pytest_gpukern.gpu.live_threads import Threads, still_running, thread_note, threads_left
 from pytest_gpukern.measure.observers import Look, Observation, Observer, with_notes
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -39,7 +39,7 @@ class PlausibilityObservation(Observation):
         self._timer = timer
         self._device_timed = timer_row(timer.name).device_timed
         self._guard = ClockGuard()
-        self._threads = running_threads()
+        self._threads = Threads.now()
         self._began = self._batch_began = self._guard.read()
         self._contradiction: str | None = None
 
@@ -65,9 +65,9 @@ class PlausibilityObservation(Observation):
         )
         found = dataclasses.replace(measurement, invalid=measurement.invalid or fault)
         # The timers see what a thread launches on the GPU, and the check of outputs finds late writes.
-        left = threads_left(self._threads)
+        left = threads_left(self._threads.python)
         of_python = still_running(left, "the timed calls") if left else None
-        native = None if self._call.on_gpu else thread_note(self._threads, running_threads())
+        native = None if self._call.on_gpu else thread_note(self._threads, Threads.now())
         return with_notes(found, of_python, native)
 
 

@@ -97,6 +97,11 @@ class Progress:
         """Returns the seconds since the run began."""
         return self._clock() - self._started_s
 
+    @property
+    def is_due(self) -> bool:
+        """Says whether a log gets its next line now, so that nothing is worked out in vain."""
+        return not self.in_place and self._clock() - self._last_s >= self._every_s
+
     def show(self, what: str, finished: int, total: int, *, left_s: float | None) -> None:
         """Shows `gpukern: 37 of 98 · measuring exp/cupy.exp/n=1000 · 2 min 10 s, about 3 min 34 s left`.
 
@@ -115,7 +120,7 @@ class Progress:
             room = width - len(before) - len(after)
             self._text = f"{before}{shorten(printable(what), room)}{after}"[:width]
             self.redraw()
-        elif self._reporter is not None and not self.in_place and now_s - self._last_s >= self._every_s:
+        elif self._reporter is not None and self.is_due:
             self._last_s = now_s
             self._reporter.ensure_newline()
             if self._reporter._tw.width_of_current_line:  # dots of xdist's workers, which belong to no file

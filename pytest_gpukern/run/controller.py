@@ -182,7 +182,7 @@ class Controller:
                 result = self._results.get(report.nodeid)
                 measured = result is not None and bool(result.measurements)
                 self._time_left.end(report.nodeid, took_s, measured=measured)
-            if self._progress is not None and not self._progress.in_place and self._results:
+            if self._progress is not None and self._progress.is_due and self._results:
                 self._show_progress(_state_of(next(reversed(self._results.values()))))
             self._take_teardown(report, carried or {})
             return

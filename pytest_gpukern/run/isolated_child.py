@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.benchmark_interop.plugin import take_entries
-from pytest_gpukern.gpu.live_threads import Threads, threads_left
+from pytest_gpukern.gpu.live_threads import threads_left
 from pytest_gpukern.processes.child_main import CollectsFirst, become_child, deselect_others, files_to_collect
 from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
 from pytest_gpukern.values.untrusted_json import own_json
@@ -55,8 +55,7 @@ def main(spec: dict[str, Any]) -> int:
     """Runs the tests of a spec as it is told; returns pytest's exit status."""
     become_child(spec)
     status = int(pytest.main(list(spec["arguments"]), plugins=[MeasuringChild(spec), CollectsFirst()]))
-    mine = Threads(frozenset({threading.main_thread()}), None)
-    if any(not thread.daemon for thread in threads_left(mine)):
+    if any(not thread.daemon for thread in threads_left(frozenset({threading.main_thread()}))):
         os._exit(status)  # Python would wait for them, maybe for ever
     return status
 

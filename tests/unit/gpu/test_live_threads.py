@@ -7,6 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
+from pathlib import Path
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_thread_of_a_library_that_only_called_into_python_is_not_counted(stop)
     _thread.start_new_thread(call_into_python, ())  # which threading does not know of
     assert known.wait(10)
     assert native[0].name.startswith("Dummy")
-    assert native[0] not in running_threads().python
+    assert native[0] not in running_threads()
 
 
 POOLS = [lambda: ThreadPoolExecutor(2, "left"), lambda: ThreadPool(2)]
@@ -147,3 +148,11 @@ def test_native_threads_are_a_note():
     assert thread_note(before, Threads(frozenset(), None)) is None
     ours = threading.current_thread()
     assert thread_note(before, Threads(frozenset({ours}), 13)) is None, "Python's are not counted twice"
+
+
+def test_all_threads_are_counted_where_the_system_says_so(stop, monkeypatch):
+    before = Threads.now()
+    _thread.start_new_thread(stop.wait, ())
+    assert Threads.now().native == before.native + 1
+    monkeypatch.setattr(live_threads, "_TASKS", Path("/nowhere"))
+    assert Threads.now().native is None

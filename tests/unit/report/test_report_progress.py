@@ -79,8 +79,9 @@ def test_on_a_terminal_one_line_is_rewritten_below_the_dots_and_gone_at_the_end(
 def test_in_a_log_a_line_is_written_every_thirty_seconds_and_no_more():
     log, now = io.StringIO(), [100.0]
     progress = Progress(Reporter(log), in_place=False, clock=lambda: now[0])
-    for at, finished in ((129.9, 1), (130.0, 2), (159.0, 3), (160.0, 98)):
+    for at, finished, due in ((129.9, 1, False), (130.0, 2, True), (159.0, 3, False), (160.0, 98, True)):
         now[0] = at
+        assert progress.is_due is due
         progress.show("exp/cupy.exp/n=1000 48.6 µs", finished, 98, left_s=30.0 * (98 - finished))
         progress.redraw()
     progress.end()
