@@ -52,7 +52,7 @@ from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import FileError, printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pytest
@@ -223,6 +223,7 @@ class _RunData:
         by_result: dict[int, list[Row]] = {}
         for row in self.rows:
             by_result.setdefault(id(row.result), []).append(row)
+        failures = list(self._other_failures(by_result))
         tables = {
             "cases": _table([self._case(result, by_result[id(result)]) for result in self.results]),
             "scopes": _table([scope for result in self.results for scope in self._scopes(result)]),
@@ -236,7 +237,8 @@ class _RunData:
             "problems": run.problems,
             "since": [*run.since_record, *false_alarms(run.results), *filter(None, [time_spent(run)])],
             "canaries": _canaries(run),
-            "told": [
+            "told": failures
+            + [
                 (kind or "note", each.footnote.text, [*zip(self._places_of(each), each.labels, strict=True)])
                 for kind, found in needs_a_reader(self.rows).items()
                 for each in found
@@ -252,6 +254,20 @@ class _RunData:
             "work_titles": _WORK_TITLES,
         }
         return {**_plain(others), **tables}
+
+    def _other_failures(self, by_result: Mapping[int, Sequence[Row]]) -> Iterator[tuple[Any, ...]]:
+        """Yields failures that no row tells: of tests without a result, and what only a strict gate fails."""
+        results = {result.nodeid: result for result in self.results}
+        for nodeid, failure in self.run.failures.items():
+            result = results.get(nodeid)
+            if result is None:
+                yield ("FAILED", failure.text, [(None, nodeid)])
+                continue
+            footnotes = [each for row in by_result[id(result)] for each in row.footnotes if not each.quiet]
+            told = [printable_lines(each.text) for each in footnotes]
+            lines = [line for line in failure.text.split("\n") if not any(text in line for text in told)]
+            if failure.by_the_gate and lines:
+                yield ("FAILED", "\n".join(lines), [(self.places[id(result)], result.case.id)])
 
     def _places_of(self, told: Told) -> list[int]:
         return [self.places[id(row.result)] for row in told.rows]

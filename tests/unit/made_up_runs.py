@@ -64,7 +64,11 @@ def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = 
         results.append(result)
         history[result.case.id] = recorded
     slower = [each for each in results if any(v.kind is VerdictKind.SLOWER for v in each.verdicts.values())]
-    failures = {each.nodeid: Failure(by_the_gate=True, text="SLOWER") for each in slower}
+    failures = {
+        each.nodeid: Failure(f"SLOWER ({key}): {verdict.explained}", by_the_gate=True)
+        for each in slower
+        for key, verdict in each.verdicts.items()
+    }
     failures |= {
         each.nodeid: Failure(by_the_gate=False, text=f"INCORRECT: {each.diagnosis}")
         for each in results
@@ -109,6 +113,7 @@ def hostile_run() -> Run:
     return dataclasses.replace(
         run,
         results=results,
+        failures={HOSTILE: Failure(HOSTILE)},
         since_record=(HOSTILE,),
         skips=((HOSTILE, HOSTILE),),
         closing=(HOSTILE,),

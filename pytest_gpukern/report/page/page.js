@@ -837,7 +837,7 @@
     const entry = ([kind, text, who]) => {
       const links = who.slice(0, 3).flatMap(([index, label], i) => [
         i ? ", " : "",
-        el("a", { href: linkTo(run, index) }, label),
+        known(index) ? el("a", { href: linkTo(run, index) }, label) : label,
       ]);
       const more = who.length > 3 ? ` and ${who.length - 3} more` : "";
       return el("li", {}, badge(kind), " ", ...links, more, el("div", { class: "reason" }, text));

@@ -93,6 +93,23 @@ def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, failed):
     assert data_of(Run((made_up.result("cupy.exp"),), **changes))["runs"][0]["failed"] is failed
 
 
+def test_a_failure_that_no_row_tells_is_told_first():
+    kernel = made_up.measured()
+    new = made_up.result("cupy.exp", kernel, verdicts=(made_up.verdict("NEW", reason="nothing recorded"),))
+    slower = made_up.result("numba.exp", kernel, verdicts=(made_up.verdict("SLOWER", 1.1, "+10 %"),))
+    failures = {
+        "test_it.py::test_setup": Failure("fixture 'cuda' not found"),
+        new.nodeid: Failure(f"NEW ({kernel.key}): nothing recorded", by_the_gate=True),
+        slower.nodeid: Failure(f"SLOWER ({kernel.key}): +10 %", by_the_gate=True),
+    }
+    told = data_of(Run((new, slower), failures=failures))["runs"][0]["told"]
+    assert told == [
+        ["FAILED", "fixture 'cuda' not found", [[None, "test_it.py::test_setup"]]],
+        ["FAILED", f"NEW ({kernel.key}): nothing recorded", [[0, new.case.id]]],
+        ["SLOWER", "+10 %", [[1, f"{slower.case.id} ({kernel.key})"]]],
+    ]
+
+
 def test_a_run_of_650_cases_fits_into_one_and_a_half_megabytes():
     assert len(html.page([made_up_runs.gpu_run(650)]).encode()) < 1.5e6
 
