@@ -1,10 +1,15 @@
 """Where the time of a process goes: each phase for itself, with a clock that is told."""
 
+import re
 import threading
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from pytest_gpukern.values.phases import TimeAccount
+from pytest_gpukern.values.phases import Phase, TimeAccount
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "report.md"
 
 
 class Clock:
@@ -79,3 +84,8 @@ def test_what_another_thread_enters_counts_for_the_phase_of_the_first(account, c
         other.start()
         other.join()
     assert account.lap() == {"sampling": 4}
+
+
+def test_the_page_about_reports_says_what_each_phase_is():
+    section = PAGE.read_text(encoding="utf-8").partition("## Where the time went")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| ([a-z ]+) \| [a-z]", section, re.MULTILINE)[1:] == list(get_args(Phase))
