@@ -79,8 +79,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
             config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
     if (hasattr(config, "workerinput") or distributes(config)) and asked(config) and bounds_workers(config):
-        from pytest_gpukern.run.xdist_workers import Replacing, Worker
+        from pytest_gpukern.run.xdist_workers import OnEachGpu, Replacing, Worker, give_each_worker_a_gpu
 
+        if distributes(config):
+            give_each_worker_a_gpu(config)
+            config.pluginmanager.register(OnEachGpu(config), "gpukern-each")
         plugin = Worker(config) if hasattr(config, "workerinput") else Replacing()
         config.pluginmanager.register(plugin, "gpukern-workers")
     leave_ini_values_out_of_help(config)
@@ -132,9 +135,10 @@ def pytest_collection_modifyitems(
             yield
         refuse_bad_items(config, items)
         if measures(config):
-            from pytest_gpukern.run.collection import note_known_cases
+            from pytest_gpukern.run.collection import note_known_cases, tell_recorded_gpus
 
             note_known_cases(session, items, deselected=collected - len(items))
+            tell_recorded_gpus(config, items)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -225,20 +229,42 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     return notes(config)
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Returns one worker for each GPU that is measured on; without a GPU xdist decides."""
+    if not measures(config):
+        return None
+    from pytest_gpukern.run.stash import environment_of
+
+    return len(environment_of(config).gpu.cards) or None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Has a case measured on a GPU that it was recorded on."""
+    if not measures(config):
+        return None
+    from pytest_gpukern.run.card_scheduling import scheduler
+
+    return scheduler(config, log)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tells an xdist worker which device was chosen: the worker sees no other, so an index means another.
+    """Tells an xdist worker which device it has: the worker sees no other, so an index means another.
 
-    And how child sessions are started, since a worker does not know what the run was given.
+    And how child sessions are started on it, since a worker does not know what the run was given.
     """
     if asked(node.config):
-        from pytest_gpukern.run.stash import environment_of
+        from pytest_gpukern.processes.child_sessions import ChildSessions
+        from pytest_gpukern.run.stash import device_uuid, environment_of
+        from pytest_gpukern.run.xdist_workers import gpu_of
 
         environment = environment_of(node.config)
-        node.workerinput["gpukern_children"] = environment.children.to_json()
-        device = environment.gpu.device
-        if device is not None and not device.is_simulated:
-            node.workerinput["gpukern_device"] = device.uuid
+        device = gpu_of(node) or device_uuid(node.config)
+        node.workerinput["gpukern_children"] = ChildSessions.of(node.config, device=device).to_json()
+        if device is not None:
+            node.workerinput["gpukern_device"] = device
         node.workerinput["gpukern_seed"] = environment.settings.seed  # drawn once, where it is random
 
 

@@ -35,6 +35,12 @@ class ExtraSessions:
     refused: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
+    def add(self, other: ExtraSessions) -> None:
+        """Adds what came of sessions of other tests."""
+        self.results |= other.results
+        self.refused |= other.refused
+        self.problems += other.problems
+
     def of(self, nodeid: str, wanted: int) -> tuple[list[Result], str | None]:
         """Returns the results of one test, and why there are fewer than `wanted`, or None."""
         found = self.results.get(nodeid, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,18 @@ import pytest
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
+    RECORDED_ON,
+    RUN_FOLDER_VARIABLE,
     USAGE_ERROR,
     case_of,
     environment_of,
+    gpus_of_workers,
     marker_of,
     settings_of,
     simulator_of,
 )
 from pytest_gpukern.values.options import asked, try_the_simulator
+from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -219,6 +224,21 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
     return found
 
 
+def tell_recorded_gpus(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Has the run's first worker write for the scheduler which GPUs each test's newest record is of."""
+    folder, worker = os.environ.get(RUN_FOLDER_VARIABLE), getattr(config, "workerinput", {}).get("workerid")
+    if folder is None or worker != "gw0" or settings_of(config).baseline == "off":
+        return
+    environment, found = environment_of(config), {}
+    for item in items:
+        info = measured_case(config, item)
+        past = environment.records.past(info) if info is not None and info.on_gpu else None
+        if past is not None:
+            uuids = {session.fingerprint.get("device_uuid") for session in past.sessions}
+            found[item.nodeid] = sorted(uuid for uuid in uuids if isinstance(uuid, str))
+    (Path(folder) / RECORDED_ON).write_text(own_json.dumps(found), encoding="utf-8")
+
+
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     """Returns the case or plain test that an item would measure; None if it measures nothing."""
     from pytest_gpukern.run.call_subject import case_of_test
@@ -239,11 +259,17 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
 def header(config: pytest.Config) -> list[str]:
     """Returns the lines of the run's header."""
     from pytest_gpukern.gpu.fingerprint import header_lines
+    from pytest_gpukern.gpu.model import short_uuid
 
     environment = environment_of(config)
     gpu = environment.gpu
     reason = gpu.simulated.reason if gpu.simulated.active else gpu.missing_gpu
     lines = header_lines(gpu.device, gpu.fingerprint, reason)
+    given = gpus_of_workers(config)
+    if given:
+        lines.append(
+            f"gpukern workers: one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
+        )
     seed = environment.settings.seed
     if seed is not None:
         lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")

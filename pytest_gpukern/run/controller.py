@@ -16,8 +16,10 @@ import pytest
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
+    RESCHEDULED,
     USAGE_ERROR,
     environment_of,
+    gpus_of_workers,
     settings_of,
 )
 from pytest_gpukern.values.options import asked, measures
@@ -89,6 +91,8 @@ class Controller:
         self._stale: list[str] = []
         self._total = 0
         self._finished = 0
+        self._selected: dict[str, None] = {}
+        self._reported: set[str] = set()
         self._recorded_s: dict[str, float] = {}
         self._took_s: dict[str, float] = {}
         self._begun_s = time.monotonic()
@@ -115,9 +119,12 @@ class Controller:
             self._recorded_s = recorded_durations(self._config, session.items)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """Notes how many tests there are where workers collect them."""
-        self._total = len(ids)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        """Notes which tests there are where workers collect them."""
+        from pytest_gpukern.run.xdist_workers import name_on_gpu
+
+        self._selected |= dict.fromkeys(name_on_gpu(self._config, node, nodeid) for nodeid in ids)
+        self._total = len(self._selected)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -175,6 +182,8 @@ class Controller:
         carried = getattr(report, "gpukern", None)
         self._took_s[report.nodeid] = self._took_s.get(report.nodeid, 0.0) + report.duration
         add_to(self._spent_s, (carried or {}).get("spent_s", {}))
+        if str(report.outcome) != RESCHEDULED:
+            self._reported.add(report.nodeid)
         if report.when == "teardown":
             self._finished += 1
             took_s = self._took_s.pop(report.nodeid)
@@ -202,10 +211,13 @@ class Controller:
             if carried["rejected"] and report.passed:
                 self._rejected[report.nodeid] = carried["id"]
             return
-        result = Result.from_json(carried["result"])
+        result = dataclasses.replace(Result.from_json(carried["result"]), nodeid=report.nodeid)
         self._results.pop(report.nodeid, None)
         self._results[report.nodeid] = self._with_earlier_attempts(report.nodeid, result)
-        self._sessions[report.nodeid] = [Result.from_json(each) for each in carried.get("sessions", ())]
+        self._sessions[report.nodeid] = [
+            dataclasses.replace(Result.from_json(each), nodeid=report.nodeid)
+            for each in carried.get("sessions", ())
+        ]
         self.groups[report.nodeid] = carried["group"]
 
     def _with_earlier_attempts(self, nodeid: str, result: Result) -> Result:
@@ -286,10 +298,23 @@ class Controller:
                         "--gpukern-require=gpu: nothing was measured on a GPU in this run"
                         + (f" ({why})" if (why := environment_of(self._config).gpu.missing_gpu) else "")
                     )
+            if exitstatus == pytest.ExitCode.OK and asked(self._config):
+                self.problems += self._not_run()
             self._write_forms(in_summary=False)
         if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return (yield)
+
+    def _not_run(self) -> list[str]:
+        """Says which tests that workers of xdist collected have no report: no worker was left to run them."""
+        missing = [nodeid for nodeid in self._selected if nodeid not in self._reported]
+        if not missing:
+            return []
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        return [
+            f"{len(missing)} of {len(self._selected)} selected tests did not run: {missing[0]}{more}; a worker "
+            "ended and none replaced it (--max-worker-restart says how many may be)"
+        ]
 
     def pytest_terminal_summary(self) -> None:
         """Tables, skips, what was written, and the last line."""
@@ -378,8 +403,13 @@ class Controller:
         return settings.benchmark and settings.baseline not in ("compare", "off")
 
     def _measure_extra_sessions(self) -> ExtraSessions:
-        """Measures each test to be recorded in extra sessions, one whole session after the other."""
+        """Measures each test to be recorded in extra sessions, one whole session after the other.
+
+        What a worker of xdist measured on its GPU is measured on that one again.
+        """
+        from pytest_gpukern.processes.child_sessions import ChildSessions
         from pytest_gpukern.processes.extra_sessions import ExtraSessions, measure_extra_sessions
+        from pytest_gpukern.run.xdist_workers import on_gpu
 
         environment, settings = environment_of(self._config), settings_of(self._config)
         nodeids = [
@@ -392,23 +422,38 @@ class Controller:
         if settings.sessions == 1 or not nodeids:
             return ExtraSessions()
         progress = self._progress or self._new_progress()
+        extra, done = ExtraSessions(), 0
 
         def show(number: int, finished: int, total: int) -> None:
-            share = (number - 1 + finished / total) / settings.sessions
+            share = (done + total * (number - 2) + finished) / (len(nodeids) * (settings.sessions - 1))
+            share = (1 + share * (settings.sessions - 1)) / settings.sessions
             left_s = progress.elapsed_s * (1 / share - 1)
             progress.show(f"session {number} of {settings.sessions}", finished, total, left_s=left_s)
 
         try:
-            return measure_extra_sessions(
-                environment.children,
-                nodeids,
-                first=2,
-                last=settings.sessions,
-                environ=environment.gpu.for_children,
-                progress=show,
-            )
+            for uuid, tests in self._by_gpu(nodeids).items():
+                found = measure_extra_sessions(
+                    ChildSessions.of(self._config, device=uuid) if uuid is not None else environment.children,
+                    tests,
+                    first=2,
+                    last=settings.sessions,
+                    environ={**environment.gpu.for_children, **on_gpu(uuid)},
+                    progress=show,
+                )
+                done += len(tests) * (settings.sessions - 1)
+                extra.add(found)
         finally:
             progress.end()
+        return extra
+
+    def _by_gpu(self, nodeids: Sequence[str]) -> dict[str | None, list[str]]:
+        """Sorts tests by the GPU of the worker that measured them; None is this process's own."""
+        given = gpus_of_workers(self._config)
+        found: dict[str | None, list[str]] = {}
+        for nodeid in nodeids:
+            uuid = self._results[nodeid].fingerprint.get("device_uuid")
+            found.setdefault(uuid if uuid in given else None, []).append(nodeid)
+        return found
 
     def _record(self, nodeid: str, result: Result) -> None:
         """Queues a test's sessions for its baseline, or says why they are not recorded."""

@@ -58,6 +58,8 @@ class DeviceSession:
         elsewhere: why nothing that needs a CUDA context may run in this process, in words, or None.
     """
 
+    _visible: tuple[Device, ...] = ()
+
     def __init__(
         self,
         settings: Settings,
@@ -96,8 +98,8 @@ class DeviceSession:
         if self.missing_gpu is not None:
             return None
         self._nvml = nvml = open_nvml()
-        visible = visible_devices(nvml, os.environ)
-        chosen = select(self._device_spec, visible)
+        self._visible = visible_devices(nvml, os.environ)
+        chosen = select(self._device_spec, self._visible)
         DeviceLock(chosen.uuid)  # refuses an impossible folder before anything is measured
         if self.settings.asked:
             self._strangers = foreign_processes(nvml, chosen)
@@ -105,6 +107,20 @@ class DeviceSession:
             self.warnings += [strangers] if strangers else []
         self._pin = pin(chosen, os.environ, sys.modules)
         return chosen
+
+    @property
+    def cards(self) -> tuple[Device, ...]:
+        """Returns the GPUs that workers of xdist may measure on; none if this run measures on no GPU.
+
+        Those are the visible ones of the chosen one's model, whose records are the same file. If the user
+        named a device, it is that one alone.
+        """
+        device = self.device
+        if device is None or not self.measures:
+            return ()
+        if self._device_spec is not None:
+            return (device,)
+        return tuple(each for each in self._visible if each.model_key == device.model_key)
 
     @functools.cached_property
     def missing_gpu(self) -> str | None:

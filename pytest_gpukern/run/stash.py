@@ -17,6 +17,8 @@ from pytest_gpukern.values.options import SettingsError, sanitizing_tool
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
     from pytest_gpukern.problems.cases import Case
@@ -57,6 +59,16 @@ _INSIDE = {
 """pytest's options that need the tests in its own process → where pytest keeps them."""
 WAITS = pytest.StashKey[Any]()
 """The plugin that ends a process if a test takes too long; its `waiting()` stops the clock."""
+RESCHEDULED = "rescheduled"
+"""Outcome of a report of a test that a worker of xdist did not begin."""
+RUN_FOLDER_VARIABLE = "GPUKERN_RUN_FOLDER"
+"""Environment variable by which workers and their child sessions know the next folder."""
+RUN_FOLDER: pytest.StashKey[Path] = pytest.StashKey()
+"""Temporary folder of a run whose workers have a GPU each."""
+RECORDED_ON = "recorded-on.json"
+"""File in it: test → UUIDs of the GPUs that it was recorded on."""
+GPU_OF_A_WORKER = "env:CUDA_VISIBLE_DEVICES"
+"""Key of xdist's specification of a worker for the UUID of its GPU."""
 FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 """Our fixtures: a test that asks for one may use the GPU."""
 KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
@@ -105,6 +117,12 @@ def isolates(config: pytest.Config) -> bool:
 def distributes(config: pytest.Config) -> bool:
     """Returns whether this process has workers of xdist run the tests."""
     return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
+
+
+def gpus_of_workers(config: pytest.Config) -> list[str]:
+    """Returns the UUIDs of the GPUs that the workers of a run were given."""
+    parts = (part for spec in config.getoption("tx", None) or () for part in spec.split("//"))
+    return [part.partition("=")[2] for part in parts if part.startswith(f"{GPU_OF_A_WORKER}=")]
 
 
 def bounds_workers(config: pytest.Config) -> bool:

@@ -1,8 +1,9 @@
-"""Replaces workers of xdist that cannot measure any more, without blaming another test.
+"""Gives each worker of xdist a GPU of its own, and replaces those that cannot measure any more.
 
-A worker measures its own tests. If it has lost its CUDA context, it ends before its next test. xdist takes
-that for a crash in that test, so the controller has another worker run it. A worker whose test takes too long
-is ended, with that test.
+A worker measures its own tests. Its CUDA_VISIBLE_DEVICES is set before it imports pytest, and a worker that
+replaces it gets the same GPU. If a worker has lost its CUDA context, it ends before its next test. xdist
+takes that for a crash in that test, so the controller has another worker run it. A worker whose test takes
+too long is ended, with that test.
 """
 
 from __future__ import annotations
@@ -11,17 +12,118 @@ import contextlib
 import faulthandler
 import os
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.run.stash import LOST, WAITS, may_use_gpu, timeout_of
+from pytest_gpukern.gpu.model import short_uuid
+from pytest_gpukern.run.stash import (
+    GPU_OF_A_WORKER,
+    LOST,
+    RESCHEDULED,
+    RUN_FOLDER,
+    RUN_FOLDER_VARIABLE,
+    WAITS,
+    environment_of,
+    gpus_of_workers,
+    may_use_gpu,
+    settings_of,
+    timeout_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-_RESCHEDULED = "rescheduled"
+
+def give_each_worker_a_gpu(config: pytest.Config) -> None:
+    """Adds a GPU to the specification of each worker that xdist will start here, if the run measures on GPUs.
+
+    execnet sets these variables before the worker imports anything of pytest.
+
+    Raises:
+        pytest.UsageError: there are more workers than GPUs, or each GPU is to be recorded.
+    """
+    from xdist.workermanage import parse_tx_spec_config
+
+    cards = environment_of(config).gpu.cards
+    specs = parse_tx_spec_config(config)
+    local = [
+        index for index, spec in enumerate(specs) if spec.startswith("popen") and GPU_OF_A_WORKER not in spec
+    ]
+    if not cards or not local:
+        return
+    if len(local) > len(cards):
+        raise pytest.UsageError(_too_many(config, len(local), len(cards)))
+    if _measures_on_each(config) and settings_of(config).baseline not in ("compare", "off"):
+        raise pytest.UsageError(
+            f"--dist=each with --gpukern-baseline={settings_of(config).baseline}: a record holds each case once, "
+            "but every GPU measures it here. Drop --dist=each to record"
+        )
+    folder = tempfile.TemporaryDirectory(prefix="gpukern-run-", ignore_cleanup_errors=True)
+    config.add_cleanup(folder.cleanup)
+    config.stash[RUN_FOLDER] = Path(folder.name)
+    for index, card in zip(local, cards, strict=False):
+        specs[index] += f"//{GPU_OF_A_WORKER}={card.uuid}//env:CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        specs[index] += f"//env:{RUN_FOLDER_VARIABLE}={folder.name}"
+    config.option.tx = specs
+
+
+def name_on_gpu(config: pytest.Config, node: Any, nodeid: str) -> str:
+    """Returns a test's name with its GPU, as in `test_it.py::test_work@GPU-8d1f0a2c`, if each GPU runs it."""
+    uuid = gpu_of(node)
+    if uuid is None or not _measures_on_each(config):
+        return nodeid
+    return f"{nodeid}@{short_uuid(uuid, gpus_of_workers(config))}"
+
+
+def _measures_on_each(config: pytest.Config) -> bool:
+    return bool(config.getoption("dist") == "each")
+
+
+class OnEachGpu:
+    """Tells the reports of one test from several GPUs apart; a plugin of the controller of `--dist=each`.
+
+    Args:
+        config: of the controller.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        """Adds the GPU to the test's name before anybody else sees the report."""
+        node = getattr(report, "node", None)
+        if node is not None:
+            report.nodeid = name_on_gpu(self._config, node, report.nodeid)
+        return (yield)
+
+
+def _too_many(config: pytest.Config, workers: int, cards: int) -> str:
+    """Says that there are more workers than GPUs, and what to do."""
+    gpu, named = environment_of(config).gpu, settings_of(config).device
+    model = gpu.device.name if gpu.device is not None else ""
+    there = f"{cards} visible {'GPU' if cards == 1 else 'GPUs'} of the model {model}"
+    if named is not None:
+        there = f"the one GPU that --gpukern-device={named} names"
+    return (
+        f"-n {workers}: {workers} workers cannot measure on {there}. Workers that share a GPU take turns, "
+        f"and are slower than one. Use -n auto, which starts one worker for each GPU, or -n {cards}"
+    )
+
+
+def on_gpu(uuid: str | None) -> dict[str, str]:
+    """Returns the environment variables of a child session on another GPU than the controller's."""
+    return {} if uuid is None else {"CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def gpu_of(node: Any) -> str | None:
+    """Returns the UUID of the GPU that a worker was given, or None."""
+    given: str | None = node.gateway.spec.env.get("CUDA_VISIBLE_DEVICES")
+    return given
 
 
 class Worker:
@@ -97,12 +199,12 @@ class Replacing:
         self._retiring.discard(_worker(report))
         with contextlib.suppress(NotImplementedError):  # where whole files are scheduled, it is still pending
             sched.mark_test_pending(crashitem)
-        report.outcome = _RESCHEDULED  # type: ignore[assignment]
+        report.outcome = RESCHEDULED  # type: ignore[assignment]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """Shows nothing for a test that is yet to run."""
-        return ("", "", "") if str(report.outcome) == _RESCHEDULED else None
+        return ("", "", "") if str(report.outcome) == RESCHEDULED else None
 
 
 def _worker(report: pytest.TestReport) -> str:

@@ -176,13 +176,17 @@ def install(monkeypatch, *, cupti=False, board=None):
             if not cupti:
                 raise TimerUnavailable(NO_CUPTI)
 
-    fake = Device(
-        index=0,
-        name=NAME,
-        uuid="GPU-fa4e",
-        compute_capability=(9, 0),
-        memory_total_bytes=2**34,
-        values=FixedValues(memory_free_bytes=2**33, multiprocessor_count=4, l2_bytes=2**20),
+    values = FixedValues(memory_free_bytes=2**33, multiprocessor_count=4, l2_bytes=2**20)
+    cards = tuple(
+        Device(
+            index=index,
+            name=NAME,
+            uuid=uuid,
+            compute_capability=(9, 0),
+            memory_total_bytes=2**34,
+            values=values,
+        )
+        for index, uuid in enumerate(visible())
     )
     runtime = SimpleNamespace(
         synchronize=lambda: None,
@@ -193,7 +197,8 @@ def install(monkeypatch, *, cupti=False, board=None):
     importlib.import_module("pytest_gpukern.backends.skcuda")  # as the plugin does, with the real runtime
     for user in ("gpu.selection", "run.device_session"):
         monkeypatch.setattr(f"pytest_gpukern.{user}.missing_gpu_reason", lambda environ: None)
-    monkeypatch.setattr(DeviceSession, "device", fake)
+    monkeypatch.setattr(DeviceSession, "device", cards[0])
+    monkeypatch.setattr(DeviceSession, "_visible", cards, raising=False)
     monkeypatch.setattr(DeviceSession, "missing_gpu", None)
     monkeypatch.setattr(DeviceSession, "_lock", None)
     if board is not None:
@@ -273,6 +278,13 @@ def no_trace(scope, iteration, stream, *, cold):
     from pytest_gpukern.timers.timer import TimerUnavailable
 
     raise TimerUnavailable(NO_CUPTI)
+
+
+def visible():
+    """UUIDs of what CUDA_VISIBLE_DEVICES leaves of the machine's GPUs: `FAKE_GPUS=GPU-a,GPU-b`, else one."""
+    there = os.environ.get("FAKE_GPUS", "GPU-fa4e").split(",")
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")  # empty in all these tests
+    return [uuid for uuid in chosen.split(",") if uuid in there] if chosen else there
 
 
 def canaries():

@@ -74,6 +74,7 @@ def suite(pytester, monkeypatch):
         fast = () if "no:benchmark" in options else FAST
         options = ("-p", "no:cacheprovider", "-W", "default", *fast, *measuring, *options)
         if "-n2" in options:
+            monkeypatch.setenv("FAKE_GPUS", "GPU-A,GPU-B")
             return pytester.runpytest_subprocess("-p", "fake_gpu", *options)
         return pytester.runpytest_inprocess(*options)
 

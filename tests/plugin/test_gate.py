@@ -296,6 +296,7 @@ def test_an_expected_failure_covers_a_regression(recorded, slower, pytester):
 
 
 def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test(pytester, monkeypatch):
+    monkeypatch.setenv("FAKE_GPUS", "GPU-A,GPU-B")
     pytester.makepyfile(test_doubling=GPU_PROBLEM)
     options = ("-p", "fake_gpu", "--gpu-benchmark", "-n2")
     create = ("--gpukern-baseline=create", "--gpukern-sessions=1")

@@ -289,6 +289,16 @@ def test_a_worker_without_a_context_is_replaced_and_the_next_test_not_blamed(pro
     assert len(results_in(pytester.path / "run.json")) == 5
 
 
+@pytest.mark.parametrize("how", ["load", "worksteal", "loadfile"])
+def test_a_run_whose_worker_may_not_be_replaced_fails_and_names_what_did_not_run(project, how):
+    tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed")
+    options = ("-n1", f"--dist={how}", "--max-worker-restart=0", "-k", "rejected or work")
+    result = project("", *options, tests=tests)
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*1 of 2 selected tests did not run: test_it.py::test_work; *"])
+
+
 def test_a_worker_in_which_a_test_takes_too_long_ends_with_it_and_the_others_go_on(project, pytester):
     result = project("time.sleep(600)", "-n1", "--gpukern-timeout=3")
     result.assert_outcomes(passed=6, failed=1)

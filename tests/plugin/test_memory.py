@@ -135,7 +135,8 @@ def test_next(gpu_benchmark):
     assert not any(result["findings"] for result in found.values())
 
 
-def test_workers_of_xdist_tell_the_controller(pytester):
+def test_workers_of_xdist_tell_the_controller(pytester, monkeypatch):
+    monkeypatch.setenv("FAKE_GPUS", "GPU-A,GPU-B")
     pytester.makepyfile(test_doubling=KERNELS)
     options = ("-p", "fake_gpu", "--gpu-benchmark", "-n2", "--dist=loadfile", "--gpukern-output=run.json")
     pytester.runpytest_subprocess(*options).assert_outcomes(passed=5)

@@ -95,7 +95,7 @@ def recorded_sessions(pytester, case_id):
 
 
 def test_a_record_is_measured_by_five_processes_one_after_the_other(project, pytester):
-    result = project("-n2", "--gpukern-baseline=create")
+    result = project("-n1", "--gpukern-baseline=create")
     result.assert_outcomes(passed=2)
     assert recorded_sessions(pytester, FIRST) == recorded_sessions(pytester, SECOND) == 5
     added = [line.split() for line in (pytester.path / "added.log").read_text().splitlines()]

@@ -1,0 +1,86 @@
+"""Hands a case to a worker of xdist on a GPU that it was recorded on, if that GPU is here.
+
+Loads xdist, so only a run that distributes loads this module.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from xdist.scheduler import LoadScheduling
+
+from pytest_gpukern.run.stash import RECORDED_ON, RUN_FOLDER, gpus_of_workers
+from pytest_gpukern.run.xdist_workers import gpu_of
+from pytest_gpukern.values.untrusted_json import own_json
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    import pytest
+
+_AHEAD = 2
+"""Tests that a worker has: xdist's workers begin one when they know the next."""
+
+
+def scheduler(config: pytest.Config, log: Any) -> CardScheduling | None:
+    """Returns the scheduler of a run on several GPUs; None if xdist's own will do, or was asked for."""
+    if config.getoption("dist") != "load" or len(gpus_of_workers(config)) < 2:
+        return None
+    return CardScheduling(config, log, config.stash[RUN_FOLDER] / RECORDED_ON)
+
+
+class CardScheduling(LoadScheduling):  # type: ignore[misc]
+    """Schedules as xdist's `load` does, two tests a worker at a time.
+
+    A worker first takes cases that were recorded on its GPU, then tests without a recorded GPU here. If it
+    may take no more, it ends; a worker that replaces another on the same GPU takes what that one left.
+
+    Args:
+        config: of the controller.
+        log: xdist's.
+        recorded: the file that a worker writes: test → UUIDs of the GPUs that it was recorded on.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any, recorded: Path) -> None:
+        super().__init__(config, log)
+        self.maxschedchunk = 1
+        self._file = recorded
+        self._here: dict[str, list[str]] = {}
+
+    def schedule(self) -> None:
+        """Gives each worker its first tests; called again for a worker that replaces another."""
+        if self.collection is None and self._file.exists():
+            given = set(gpus_of_workers(self.config))
+            recorded = own_json.loads(self._file.read_text(encoding="utf-8"))
+            self._here = {
+                nodeid: [uuid for uuid in uuids if uuid in given] for nodeid, uuids in recorded.items()
+            }
+        super().schedule()
+        for node in self.nodes if self.collection else ():
+            self.check_schedule(node)
+
+    def check_schedule(self, node: Any, duration: float = 0) -> None:
+        """Gives a worker its next tests, or lets it end if there are none for it."""
+        if node.shutting_down:
+            return
+        self._send_tests(node, _AHEAD - len(self.node2pending[node]))
+        if len(self.node2pending[node]) < _AHEAD:
+            node.shutdown()
+
+    def _send_tests(self, node: Any, num: int) -> None:
+        """Sends a worker up to `num` of the tests that it may take."""
+        uuid = gpu_of(node)
+        own = (index for index in self.pending if uuid in self._recorded_on(index))
+        free = (index for index in self.pending if not self._recorded_on(index))
+        chosen = list(itertools.islice(itertools.chain(own, free), max(0, num)))
+        if chosen:
+            for index in chosen:
+                self.pending.remove(index)
+            self.node2pending[node].extend(chosen)
+            node.send_runtest_some(chosen)
+
+    def _recorded_on(self, index: int) -> Collection[str]:
+        """Returns the GPUs of this run that a test was recorded on."""
+        return self._here.get(self.collection[index], ())

@@ -1,0 +1,115 @@
+"""Tests runs whose workers each have a GPU of their own. Only the GPUs are fake."""
+
+import pytest
+
+from pytest_gpukern.report.run_file import read_run
+
+from .conftest import refused
+
+NOTED = """
+import os
+
+SEEN_AT_IMPORT = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" and "PYTEST_XDIST_WORKER" in os.environ:
+        with open("ran.log", "a") as log:
+            print(os.environ["PYTEST_XDIST_WORKER"], SEEN_AT_IMPORT, report.nodeid, file=log)
+"""
+
+
+@pytest.fixture
+def several(pytester, monkeypatch):
+    """Runs a project where three GPUs are visible, A, B and C, or those that `there` names."""
+    monkeypatch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
+    pytester.makeconftest(NOTED)
+    pytester.makeini("[pytest]\naddopts = -p fake_gpu\ngpukern_output = run.json")
+    pytester.makepyfile(test_it=MANY)
+
+    def run(*options, there="GPU-A,GPU-B,GPU-C"):
+        monkeypatch.setenv("FAKE_GPUS", there)
+        (pytester.path / "ran.log").unlink(missing_ok=True)
+        return pytester.runpytest_subprocess("--gpu-benchmark", *options)
+
+    return run
+
+
+def ran(pytester):
+    """Returns of each test that ran its worker, the GPU that was visible to the conftest, and its name."""
+    return [line.split(" ", 2) for line in (pytester.path / "ran.log").read_text().splitlines()]
+
+
+def gpus(pytester):
+    """Returns test → UUID of the GPU in its result."""
+    run = read_run(pytester.path / "run.json")
+    return {result.nodeid.partition("::")[2]: result.fingerprint["device_uuid"] for result in run.results}
+
+
+def test_auto_starts_a_worker_for_each_gpu_which_sees_no_other_from_its_first_import(several, pytester):
+    result = several("-n", "auto")
+    result.assert_outcomes(passed=12)
+    result.stdout.fnmatch_lines(["gpukern workers: one on each of GPU-A, GPU-B, GPU-C"])
+    assert {(worker, gpu) for worker, gpu, _ in ran(pytester)} == {
+        *(("gw0", "GPU-A"), ("gw1", "GPU-B"), ("gw2", "GPU-C"))
+    }
+    assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B", "GPU-C"}
+
+
+def test_workers_stay_within_the_visible_gpus(several, pytester, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-C,GPU-A")
+    several("-n", "auto").assert_outcomes(passed=12)
+    assert set(gpus(pytester).values()) == {"GPU-C", "GPU-A"}
+
+
+def test_fewer_workers_than_gpus_take_the_first_ones(several, pytester):
+    several("-n2").assert_outcomes(passed=12)
+    assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B"}
+    several("--tx=2*popen", "--dist=worksteal").assert_outcomes(passed=12)
+    assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B"}
+
+
+def test_more_workers_than_gpus_are_refused_with_the_number_that_is_possible(several):
+    refused(
+        several("-n4"),
+        "-n 4: 4 workers cannot measure on 3 visible GPUs of the model Fake GPU. Workers that share a GPU "
+        "take turns, and are slower than one. Use -n auto, which starts one worker for each GPU, or -n 3",
+    )
+
+
+def test_a_run_that_does_not_measure_may_have_any_number_of_workers(several, pytester):
+    result = pytester.runpytest_subprocess("-n4")
+    result.assert_outcomes(passed=12)
+    assert {gpu for _, gpu, _ in ran(pytester)} == {""}
+
+
+def test_a_case_is_measured_on_the_gpu_that_it_was_recorded_on_and_others_where_there_is_time(
+    several, pytester
+):
+    create = ("--gpukern-baseline=create", "--gpukern-sessions=1", "-k", "not 11")
+    several(*create, there="GPU-B").assert_outcomes(passed=11, deselected=1)
+    several("-n", "auto", there="GPU-A,GPU-B").assert_outcomes(passed=12)
+    found = gpus(pytester)
+    assert [found.pop(test) for test in ("test_work[11]",)] == ["GPU-A"]
+    assert set(found.values()) == {"GPU-B"}
+    several("-n", "auto", there="GPU-A,GPU-C").assert_outcomes(passed=12)
+    assert set(gpus(pytester).values()) == {"GPU-A", "GPU-C"}
+
+
+def test_the_sessions_of_a_record_are_measured_on_the_gpu_of_the_first(several, pytester):
+    several("-n", "auto", "--gpukern-baseline=create", "--gpukern-sessions=3").assert_outcomes(passed=12)
+    run = read_run(pytester.path / "run.json")
+    of_a_test = {
+        nodeid: [session.fingerprint["device_uuid"] for session in sessions]
+        for nodeid, sessions in run.sessions.items()
+    }
+    assert {len(uuids) for uuids in of_a_test.values()} == {2}
+    assert all(set(of_a_test[result.nodeid]) == {result.fingerprint["device_uuid"]} for result in run.results)
+
+
+MANY = """
+import pytest
+
+@pytest.mark.parametrize("number", range(12))
+def test_work(gpu_benchmark, number):
+    gpu_benchmark(lambda: None)
+"""
