@@ -11,6 +11,8 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +28,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping
+    from collections.abc import Callable, Iterator, Mapping, MutableMapping
+    from contextlib import AbstractContextManager
 
 DIRECTORY_VARIABLE = "GPUKERN_LOCK_DIR"
 _COMMAND_LENGTH = 80
@@ -48,6 +51,7 @@ class _Held:
 # Held locks by path: two DeviceLock objects of one process and device are one lock.
 _held: dict[Path, _Held] = {}
 _guard = threading.RLock()
+_turns: weakref.WeakSet[HostTurns] = weakref.WeakSet()
 
 
 class DeviceLock:
@@ -185,6 +189,84 @@ class DeviceLock:
         return None
 
 
+class HostTurns:
+    """Lets one process of a run time something on the host while no other of them works there.
+
+    A process is `busy` while it compiles or checks; any number may be. One that times on the host is
+    `alone`. It waits until nobody is busy, and nobody begins meanwhile, so its wait ends. Contexts of one
+    process may be nested: `alone` counts before `resting`, and that before `busy`.
+
+    Args:
+        folder: of the run, where two lock files lie; None if the run has one process, and nothing is locked.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder if fcntl is not None else None
+        self._depth = {"alone": 0, "resting": 0, "busy": 0}
+        self._is = "resting"
+        self._fd: int | None = None
+        _turns.add(self)
+
+    def forget(self) -> None:
+        """Closes the file of a forked child, which would keep the lock when its parent dies."""
+        if self._fd is not None:
+            os.close(self._fd)
+        self._folder, self._fd, self._is = None, None, "resting"
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Returns the context in which this process times something on the host."""
+        return self._being("alone")
+
+    def resting(self) -> AbstractContextManager[None]:
+        """Returns the context in which this process waits, or times what the host does not disturb."""
+        return self._being("resting")
+
+    def busy(self) -> AbstractContextManager[None]:
+        """Returns the context in which this process works on the host."""
+        return self._being("busy")
+
+    @contextmanager
+    def _being(self, state: str) -> Iterator[None]:
+        self._depth[state] += 1
+        try:
+            self._become()
+            yield
+        finally:
+            self._depth[state] -= 1
+            self._become()
+
+    def _become(self) -> None:
+        """Takes the lock of the state that this process is in now, and gives back that of the last."""
+        state = next((name for name, depth in self._depth.items() if depth), "resting")
+        if self._folder is None or state == self._is:
+            return
+        if self._fd is not None:
+            _unlock(self._fd)
+        self._fd, self._is = None, "resting"
+        if state != "resting":
+            gate = _locked(self._folder / "host-gate", alone=True)
+            try:
+                self._fd = _locked(self._folder / "host", alone=state == "alone")
+            finally:
+                _unlock(gate)
+            self._is = state
+
+
+def _locked(path: Path, *, alone: bool) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    except BaseException:  # Ctrl-C
+        os.close(fd)
+        raise
+    return fd
+
+
+def _unlock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_UN)  # a forked child may have the file open too
+    os.close(fd)
+
+
 def _let_go_in_forked_child() -> None:
     """Closes a forked child's copies of the lock files; they would keep the lock when the parent dies."""
     global _guard
@@ -192,6 +274,8 @@ def _let_go_in_forked_child() -> None:
     for held in _held.values():
         os.close(held.fd)
     _held.clear()
+    for turns in _turns:
+        turns.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -131,7 +131,7 @@ def _to_keep(report: RunReport, config: pytest.Config) -> list[str]:
 def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
     """Returns the command that opens a new epoch for the tests of these results."""
     root, here = config.rootpath, config.invocation_params.dir
-    few = [os.path.relpath(root / result.nodeid, here) for result in results[: _SHOWN + 1]]
+    few = [os.path.relpath(root / result.test, here) for result in results[: _SHOWN + 1]]
     tests = ["TEST…"] if len(few) > _SHOWN else few
     update = ["--gpukern-baseline=update", "--gpukern-reason=TEXT"]
     return ["pytest", *tests, "--gpu-benchmark", *update, *_options(config)]
@@ -142,7 +142,7 @@ def repeat(result: Result) -> str:
     measured = ["--gpu-benchmark"] if result.measurements and not result.simulated else []
     simulated = ["--gpukern-simulator=always"] if result.simulated else []
     seed = [f"--gpukern-seed={result.seed}"] if result.seed is not None else []
-    return shlex.join(["pytest", result.nodeid, *measured, *simulated, *seed])
+    return shlex.join(["pytest", result.test, *measured, *simulated, *seed])
 
 
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:

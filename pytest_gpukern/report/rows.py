@@ -180,7 +180,8 @@ def without_a_time(result: Result, failure: str | None) -> tuple[str, str]:
 def variant_label(result: Result) -> str:
     """Returns `backend.variant`, or the name of a plain test."""
     case = result.case
-    return f"{case.backend}.{case.variant}" if case.backend else case.variant
+    label = f"{case.backend}.{case.variant}" if case.backend else case.variant
+    return label + result.gpu_in_name
 
 
 def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
@@ -427,6 +428,7 @@ def _compares(peer: Result, result: Result) -> bool:
         and case.problem == result.case.problem
         and case.point == result.case.point
         and case.measured_point == result.case.measured_point
+        and peer.gpu_in_name == result.gpu_in_name
         and peer.valid
     )
 

@@ -61,7 +61,7 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
         for node in self.nodes if self.collection else ():
             self.check_schedule(node)
 
-    def check_schedule(self, node: Any, duration: float = 0) -> None:
+    def check_schedule(self, node: Any, duration: float = 0) -> None:  # noqa: ARG002 - xdist's
         """Gives a worker its next tests, or lets it end if there are none for it."""
         if node.shutting_down:
             return

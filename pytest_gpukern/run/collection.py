@@ -13,7 +13,6 @@ from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
     RECORDED_ON,
-    RUN_FOLDER_VARIABLE,
     USAGE_ERROR,
     case_of,
     environment_of,
@@ -22,7 +21,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
     simulator_of,
 )
-from pytest_gpukern.values.options import asked, try_the_simulator
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE, asked, try_the_simulator
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:

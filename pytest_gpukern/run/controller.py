@@ -105,7 +105,8 @@ class Controller:
     @property
     def results(self) -> list[Result]:
         """Returns what the tests found, in order; of a test that was run again, the last attempt."""
-        return list(self._results.values())
+        order = {nodeid: number for number, nodeid in enumerate(self._selected)}  # workers end in any order
+        return sorted(self._results.values(), key=lambda result: order.get(result.nodeid, 0))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes how many tests there are, and how long each took when it was recorded.
@@ -311,10 +312,8 @@ class Controller:
         if not missing:
             return []
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        return [
-            f"{len(missing)} of {len(self._selected)} selected tests did not run: {missing[0]}{more}; a worker "
-            "ended and none replaced it (--max-worker-restart says how many may be)"
-        ]
+        told = f"{len(missing)} of {len(self._selected)} selected tests did not run: {missing[0]}{more}"
+        return [f"{told}; a worker ended and none replaced it (--max-worker-restart says how many may be)"]
 
     def pytest_terminal_summary(self) -> None:
         """Tables, skips, what was written, and the last line."""

@@ -6,11 +6,12 @@ import functools
 import os
 import sys
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.fingerprint import take_fingerprint
-from pytest_gpukern.gpu.lock import DeviceLock
+from pytest_gpukern.gpu.lock import DeviceLock, HostTurns
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import GpuProcess, Nvml, open_nvml
 from pytest_gpukern.gpu.processes import (
@@ -27,6 +28,7 @@ from pytest_gpukern.gpu.theory import peaks_of
 from pytest_gpukern.measure.canaries import measure_canaries
 from pytest_gpukern.measure.ceilings import load_or_measure
 from pytest_gpukern.measure.observers import Instruments, Observers
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import ACCOUNT, phase
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class DeviceSession:
 
     Attributes:
         warnings: warnings for the header.
+        host: takes turns on the host with the other workers of this run, if each has a GPU.
         elsewhere: why nothing that needs a CUDA context may run in this process, in words, or None.
     """
 
@@ -73,6 +76,8 @@ class DeviceSession:
         self.simulated = simulated
         self.warnings: list[str] = []
         self.elsewhere: str | None = None
+        folder = os.environ.get(RUN_FOLDER_VARIABLE)
+        self.host = HostTurns(Path(folder) if folder is not None else None)
         self._late_warnings: list[str] = []
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
@@ -298,9 +303,37 @@ class DeviceSession:
     def timing(self, *, on_gpu: bool) -> Iterator[None]:
         """Holds the host while something is timed on it; `exclusive` holds the GPU for what runs there.
 
-        A host that cannot be locked is a warning.
+        What is timed on the GPU leaves the host to other workers (but see `timing_by_host`). A host that
+        cannot be locked is a warning.
         """
-        lock = None if on_gpu and self.has_gpu else self._host_lock
+        if on_gpu and self.has_gpu:
+            with self._in_turn(self.host.resting()):
+                yield
+            return
+        with self.timing_by_host(), self._host_held():
+            yield
+
+    @contextmanager
+    def timing_by_host(self) -> Iterator[None]:
+        """Keeps the other workers of this run from working while the host times something."""
+        with self._in_turn(self.host.alone()):
+            yield
+
+    @contextmanager
+    def _in_turn(self, turn: AbstractContextManager[None]) -> Iterator[None]:
+        """Holds a turn on the host; the test's clock stands still while it waits for it, and for the next."""
+        with phase("waiting"), self._waiting():
+            turn.__enter__()
+        try:
+            yield
+        finally:
+            with phase("waiting"), self._waiting():
+                turn.__exit__(None, None, None)
+
+    @contextmanager
+    def _host_held(self) -> Iterator[None]:
+        """Holds the host against other runs."""
+        lock = self._host_lock
         try:
             if lock is not None:
                 with phase("waiting"), self._waiting():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -168,8 +169,16 @@ class Timed:
             return [self.environment.gpu.observers.measured(self.call, found[0]), *found[1:]]
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:
-        """Measures it by one timer, alone or beside the main one."""
+        """Measures it by one timer, alone or beside the main one.
+
+        Only a kernel that the device times is measured while other workers work on the host.
+        """
         by_host = not timer_row(timer.name).device_timed
+        gpu = self.environment.gpu
+        with nullcontext() if self.call.scope == "kernel" and not by_host else gpu.timing_by_host():
+            return self._by(timer, beside=beside, by_host=by_host)
+
+    def _by(self, timer: Timer, *, beside: bool, by_host: bool) -> Measurement:
         rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
         return measure(
             self.executions,

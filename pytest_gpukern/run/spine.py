@@ -93,17 +93,18 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
         NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
     """
     __tracebackhide__ = True
-    with environment.gpu.exclusive(), found.noting_what_is_wrong(), subject.prepare():
+    gpu = environment.gpu
+    with gpu.exclusive(), gpu.host.busy(), found.noting_what_is_wrong(), subject.prepare():
         with phase("checking"):
             subject.check(found)
         if subject.is_timed:
-            with environment.gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
+            with gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
                 subject.measure(found)
             with phase("checking"):
                 subject.recheck(found)
             with phase("observing"):
                 found.result = with_facts(found.result, environment)
-            found.add_note(*environment.gpu.take_late_warnings())  # if nothing ran on a GPU
+            found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
 
 
 class NotRunError(Exception):

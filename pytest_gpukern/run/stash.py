@@ -61,8 +61,6 @@ WAITS = pytest.StashKey[Any]()
 """The plugin that ends a process if a test takes too long; its `waiting()` stops the clock."""
 RESCHEDULED = "rescheduled"
 """Outcome of a report of a test that a worker of xdist did not begin."""
-RUN_FOLDER_VARIABLE = "GPUKERN_RUN_FOLDER"
-"""Environment variable by which workers and their child sessions know the next folder."""
 RUN_FOLDER: pytest.StashKey[Path] = pytest.StashKey()
 """Temporary folder of a run whose workers have a GPU each."""
 RECORDED_ON = "recorded-on.json"

@@ -25,7 +25,6 @@ from pytest_gpukern.run.stash import (
     LOST,
     RESCHEDULED,
     RUN_FOLDER,
-    RUN_FOLDER_VARIABLE,
     WAITS,
     environment_of,
     gpus_of_workers,
@@ -33,6 +32,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
     timeout_of,
 )
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -57,10 +57,11 @@ def give_each_worker_a_gpu(config: pytest.Config) -> None:
         return
     if len(local) > len(cards):
         raise pytest.UsageError(_too_many(config, len(local), len(cards)))
-    if _measures_on_each(config) and settings_of(config).baseline not in ("compare", "off"):
+    baseline = settings_of(config).baseline
+    if _measures_on_each(config) and baseline not in ("compare", "off"):
         raise pytest.UsageError(
-            f"--dist=each with --gpukern-baseline={settings_of(config).baseline}: a record holds each case once, "
-            "but every GPU measures it here. Drop --dist=each to record"
+            f"--dist=each with --gpukern-baseline={baseline}: each GPU measures every case, "
+            "but a run records a case once. Drop --dist=each to record"
         )
     folder = tempfile.TemporaryDirectory(prefix="gpukern-run-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
@@ -144,12 +145,13 @@ class Worker:
         """Ends a worker that has no context; what was reported so far has been sent."""
         if LOST in self._config.stash:
             os._exit(0)
-        self._left_s = timeout_of(item) if may_use_gpu(item) else None
-        self._arm()
-        try:
-            return (yield)
-        finally:
-            self._disarm()
+        with environment_of(self._config).gpu.host.busy():
+            self._left_s = timeout_of(item) if may_use_gpu(item) else None
+            self._arm()
+            try:
+                return (yield)
+            finally:
+                self._disarm()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self) -> None:
@@ -159,10 +161,11 @@ class Worker:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Stops the test's clock while the test waits for something else."""
+        """Stops the test's clock while the test waits for something else, and leaves the host to others."""
         self._disarm()
         try:
-            yield
+            with environment_of(self._config).gpu.host.resting():
+                yield
         finally:
             self._arm()
 
@@ -197,8 +200,12 @@ class Replacing:
         if _worker(report) not in self._retiring:
             return
         self._retiring.discard(_worker(report))
-        with contextlib.suppress(NotImplementedError):  # where whole files are scheduled, it is still pending
+        try:
             sched.mark_test_pending(crashitem)
+        except NotImplementedError:  # where whole files are scheduled, it is still pending
+            if hasattr(sched, "_removed2pending"):  # with --dist=each it is not
+                left = sched._removed2pending.setdefault(report.node, [])
+                left.insert(0, sched.node2collection[report.node].index(crashitem))
         report.outcome = RESCHEDULED  # type: ignore[assignment]
 
     @pytest.hookimpl(tryfirst=True)

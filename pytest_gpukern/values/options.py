@@ -21,6 +21,8 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 UNDER_SANITIZER = "GPUKERN_UNDER_SANITIZER"
 """Environment variable of a process that runs under one of these tools: the tool and the process that wants
 to know, as in `memcheck:12345`."""
+RUN_FOLDER_VARIABLE = "GPUKERN_RUN_FOLDER"
+"""Environment variable by which a run's workers and their child sessions know its temporary folder."""
 GATES = ("time", "tail", "resources", "accuracy", "memory", "host")
 DEFAULT_THRESHOLD = 0.02
 DEFAULT_TIMEOUT_S = 60.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -368,6 +369,9 @@ class DeviceMemory:
     kept_bytes: int = 0
 
 
+_GPU_IN_NAME = re.compile(r"@(GPU|MIG)-[0-9A-Za-z/-]+$")
+
+
 @dataclass(frozen=True)
 class CaseInfo:
     """Says which case a result belongs to, without the code behind it.
@@ -473,6 +477,17 @@ class Result:
     duration_s: float | None = None
     trace: Trace | None = None
     spent_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def gpu_in_name(self) -> str:
+        """Returns what a run on each GPU adds to a test's name, as in `@GPU-8d1f0a2c`; else empty."""
+        found = _GPU_IN_NAME.search(self.nodeid)
+        return found[0] if found else ""
+
+    @property
+    def test(self) -> str:
+        """Returns pytest's name of the test, without such an addition."""
+        return self.nodeid.removesuffix(self.gpu_in_name)
 
     @property
     def valid(self) -> bool:

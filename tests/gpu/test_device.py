@@ -60,7 +60,7 @@ def test_a_value_that_hides_every_device_is_an_error_that_lists_them(pytester, g
     assert gpu_device.uuid in found.stderr
 
 
-def test_two_workers_measure_one_after_the_other_on_one_device(pytester, plugin_option):
+def test_each_worker_measures_on_a_gpu_of_its_own(pytester, plugin_option):
     pytester.makepyfile(
         """
 import numpy as np
@@ -82,9 +82,10 @@ def test_double(gpu_benchmark, n):
 """
     )
     result = pytester.runpytest_subprocess(
-        "--gpu-benchmark", "-n2", "--gpukern-baseline=create", "--gpukern-output=run.json", *plugin_option
+        "--gpu-benchmark", "-nauto", "--gpukern-baseline=create", "--gpukern-output=run.json", *plugin_option
     )
     result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["gpukern workers: one on each of *"])
     from pytest_gpukern.report.run_file import read_run
 
     found = read_run(pytester.path / "run.json").results

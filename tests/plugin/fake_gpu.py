@@ -287,6 +287,19 @@ def visible():
     return [uuid for uuid in chosen.split(",") if uuid in there] if chosen else there
 
 
+def lock_state(path):
+    """Whether processes hold a lock file together (`busy`), one does (`alone`), or none (`free`)."""
+    import fcntl
+
+    with path.open("a") as file:
+        for how, otherwise in ((fcntl.LOCK_SH, "alone"), (fcntl.LOCK_EX, "busy")):
+            try:
+                fcntl.flock(file, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return otherwise
+    return "free"
+
+
 def canaries():
     """What the environment says that they take: `CANARIES='{"copy": 1000}'`."""
     return json.loads(os.environ.get("CANARIES", "{}"))

@@ -279,11 +279,12 @@ def test_in_this_process_tests_after_a_lost_context_say_which_test_lost_it(proje
     assert len(set(pids(pytester).values())) == 1
 
 
-@pytest.mark.parametrize("how", ["load", "worksteal", "loadfile"])
+@pytest.mark.parametrize("how", ["load", "worksteal", "loadfile", "each"])
 def test_a_worker_without_a_context_is_replaced_and_the_next_test_not_blamed(project, pytester, how):
     result = project("lose_context()", "-n1", f"--dist={how}")
     result.assert_outcomes(passed=6, failed=1)
-    assert "test_broken - Failed: INCORRECT: launch failed" in failure(result)
+    name = "test_broken@GPU-fa4e" if how == "each" else "test_broken"
+    assert f"{name} - Failed: INCORRECT: launch failed" in failure(result)
     ran = pids(pytester)
     assert ran["test_broken"] != ran["test_second"]
     assert len(results_in(pytester.path / "run.json")) == 5

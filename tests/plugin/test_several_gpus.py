@@ -4,7 +4,7 @@ import pytest
 
 from pytest_gpukern.report.run_file import read_run
 
-from .conftest import refused
+from .conftest import GPU_PROBLEM, properties_in, refused
 
 NOTED = """
 import os
@@ -53,6 +53,7 @@ def test_auto_starts_a_worker_for_each_gpu_which_sees_no_other_from_its_first_im
         *(("gw0", "GPU-A"), ("gw1", "GPU-B"), ("gw2", "GPU-C"))
     }
     assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B", "GPU-C"}
+    assert list(gpus(pytester)) == [f"test_work[{number}]" for number in range(12)]
 
 
 def test_workers_stay_within_the_visible_gpus(several, pytester, monkeypatch):
@@ -106,6 +107,63 @@ def test_the_sessions_of_a_record_are_measured_on_the_gpu_of_the_first(several, 
     assert all(set(of_a_test[result.nodeid]) == {result.fingerprint["device_uuid"]} for result in run.results)
 
 
+def test_each_gpu_measures_every_test_and_names_tell_them_apart(several, pytester):
+    result = several(
+        "-n", "auto", "--dist=each", "-k", "work and not 1", "-v", "--junitxml=junit.xml", there=TWO
+    )
+    result.assert_outcomes(passed=18)
+    found = gpus(pytester)
+    assert len(found) == 18
+    assert all(test.endswith(f"@{uuid}") for test, uuid in found.items())
+    assert len(properties_in(pytester.path / "junit.xml")) == 18
+    result.stdout.fnmatch_lines(["  test_work[[]0[]]@GPU-A *", "gpukern: 0 passed, 18 unchecked *"])
+
+
+def test_a_run_on_each_gpu_records_nothing(several):
+    refused(
+        several("-n", "auto", "--dist=each", "--gpukern-baseline=create", there=TWO),
+        "--dist=each with --gpukern-baseline=create: each GPU measures every case, but a run records "
+        "a case once. Drop --dist=each to record",
+    )
+
+
+def test_a_worker_that_dies_is_replaced_on_its_gpu(several, pytester):
+    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", ENDS, 1))
+    result = several("-n", "auto", there=TWO)
+    result.assert_outcomes(passed=11, failed=1)
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_work[[]3[]]*"])
+    workers = {(worker, gpu) for worker, gpu, _ in ran(pytester)}
+    assert {gpu for worker, gpu in workers if worker in ("gw0", "gw1")} == {"GPU-A", "GPU-B"}
+    (died,) = [line.split() for line in (pytester.path / "died.log").read_text().splitlines()]
+    assert [gpu for worker, gpu in workers if worker == "gw2"] in ([], [died[1]])
+
+
+@pytest.mark.parametrize(
+    ("scopes", "seen"), [("kernel", {"busy", "free"}), ("kernel,launch", {"busy", "free", "alone"})]
+)
+def test_checks_and_times_of_the_host_take_turns_and_kernels_do_not(several, pytester, scopes, seen):
+    pytester.makepyfile(test_it=GPU_PROBLEM.replace("    def launch():\n", STATE, 1))
+    several("-n1", f"--gpukern-scope={scopes}", "--gpukern-timer=event").assert_outcomes(passed=2)
+    assert set((pytester.path / "states.log").read_text().split()) == seen
+
+
+TWO = "GPU-A,GPU-B"
+ENDS = """import os
+
+def ends(number):
+    if number == 3:
+        with open("died.log", "a") as log:
+            print(os.environ["PYTEST_XDIST_WORKER"], os.environ["CUDA_VISIBLE_DEVICES"], file=log)
+        os._exit(3)
+    return lambda: None
+
+@pytest"""
+STATE = """    def launch():
+        from pathlib import Path
+        from fake_gpu import lock_state
+        with open("states.log", "a") as log:
+            print(lock_state(Path(os.environ["GPUKERN_RUN_FOLDER"]) / "host"), file=log)
+"""
 MANY = """
 import pytest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +12,7 @@ import numpy as np
 from pytest_gpukern import Axis, Case, Output, Problem, Tolerance
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.backends.host import HostBackend
+from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.dataset import Datasets, HostResults
@@ -246,6 +247,7 @@ class FakeEnvironment:
         self.canaries = {}
         self.past = lambda case, key=None: None
         self.late = []
+        self.host, self.timing_by_host = HostTurns(None), nullcontext
         self._backends = {backend.name: backend for backend in backends}
         self._backends.setdefault("host", HostBackend())
         self._missing = missing or {}

@@ -17,7 +17,7 @@ import pytest
 from pytest_gpukern import gpu as device_package
 from pytest_gpukern.gpu import lock as lock_module
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
-from pytest_gpukern.gpu.lock import DeviceLock
+from pytest_gpukern.gpu.lock import DeviceLock, HostTurns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -327,3 +327,89 @@ for _ in range(3):
     for process in processes:
         process.communicate()
     assert log.read_text().split() == ["in", "out"] * 12
+
+
+def state_of(path):
+    """Whether processes hold a lock file together (`busy`), one does (`alone`), or none (`free`)."""
+    import fcntl
+
+    with path.open("a") as file:
+        for how, otherwise in ((fcntl.LOCK_SH, "alone"), (fcntl.LOCK_EX, "busy")):
+            try:
+                fcntl.flock(file, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return otherwise
+    return "free"
+
+
+def test_who_times_on_the_host_waits_for_those_who_work_and_nobody_begins_meanwhile(tmp_path):
+    first, second, third = (HostTurns(tmp_path) for _ in range(3))
+    log = []
+
+    def time_something():
+        with second.alone():
+            log.append("times")
+            log.append(state_of(tmp_path / "host"))
+
+    def work():
+        with third.busy():
+            log.append("works")
+
+    with first.busy():
+        with second.busy():
+            pass  # any number may work
+        timing = threading.Thread(target=time_something)
+        timing.start()
+        while not (tmp_path / "host-gate").exists() or state_of(tmp_path / "host-gate") == "free":
+            time.sleep(0.001)
+        working = threading.Thread(target=work)
+        working.start()
+        assert log == []
+    timing.join()
+    working.join()
+    assert log == ["times", "alone", "works"]
+    assert state_of(tmp_path / "host") == "free"
+
+
+def test_a_process_on_the_host_is_in_one_state_at_a_time(tmp_path):
+    turns, seen = HostTurns(tmp_path), []
+
+    def look():
+        seen.append(state_of(tmp_path / "host"))
+
+    with turns.busy():
+        look()
+        with turns.resting():
+            look()
+            with turns.busy():
+                look()
+            with turns.alone():
+                look()
+                with turns.resting(), turns.alone():
+                    look()
+        look()
+    look()
+    assert seen == ["busy", "free", "free", "alone", "alone", "busy", "free"]
+
+
+def test_a_process_that_dies_at_work_leaves_the_host_to_others_though_its_forked_child_lives(tmp_path):
+    script = """
+import os, sys, time; from pathlib import Path; from pytest_gpukern.gpu.lock import HostTurns
+turns = HostTurns(Path(sys.argv[2]))
+with turns.busy():
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+    print(child, flush=True)
+    sys.stdin.read()
+    os._exit(1)
+"""
+    parent = start(script, tmp_path)
+    child = int(parent.stdout.readline())
+    try:
+        assert state_of(tmp_path / "host") == "busy"
+        parent.stdin.close()
+        parent.wait()
+        assert state_of(tmp_path / "host") == "free"
+    finally:
+        os.kill(child, signal.SIGKILL)
