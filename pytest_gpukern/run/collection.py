@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
     simulator_of,
 )
-from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE, asked, try_the_simulator
+from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
@@ -225,7 +224,8 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
 
 def tell_recorded_gpus(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Has the run's first worker write for the scheduler which GPUs each test's newest record is of."""
-    folder, worker = os.environ.get(RUN_FOLDER_VARIABLE), getattr(config, "workerinput", {}).get("workerid")
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    folder = environment_of(config).gpu.run_folder
     if folder is None or worker != "gw0" or settings_of(config).baseline == "off":
         return
     environment, found = environment_of(config), {}
@@ -235,7 +235,7 @@ def tell_recorded_gpus(config: pytest.Config, items: Sequence[pytest.Item]) -> N
         if past is not None:
             uuids = {session.fingerprint.get("device_uuid") for session in past.sessions}
             found[item.nodeid] = sorted(uuid for uuid in uuids if isinstance(uuid, str))
-    (Path(folder) / RECORDED_ON).write_text(own_json.dumps(found), encoding="utf-8")
+    (folder / RECORDED_ON).write_text(own_json.dumps(found), encoding="utf-8")
 
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:

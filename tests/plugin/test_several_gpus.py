@@ -141,7 +141,10 @@ def test_a_worker_that_dies_is_replaced_on_its_gpu(several, pytester):
 @pytest.mark.parametrize(
     ("scopes", "seen"), [("kernel", {"busy", "free"}), ("kernel,launch", {"busy", "free", "alone"})]
 )
-def test_checks_and_times_of_the_host_take_turns_and_kernels_do_not(several, pytester, scopes, seen):
+def test_checks_and_times_of_the_host_take_turns_and_kernels_do_not(
+    several, pytester, monkeypatch, scopes, seen
+):
+    monkeypatch.setenv("TMPDIR", str(pytester.path))
     pytester.makepyfile(test_it=GPU_PROBLEM.replace("    def launch():\n", STATE, 1))
     several("-n1", f"--gpukern-scope={scopes}", "--gpukern-timer=event").assert_outcomes(passed=2)
     assert set((pytester.path / "states.log").read_text().split()) == seen
@@ -162,7 +165,7 @@ STATE = """    def launch():
         from pathlib import Path
         from fake_gpu import lock_state
         with open("states.log", "a") as log:
-            print(lock_state(Path(os.environ["GPUKERN_RUN_FOLDER"]) / "host"), file=log)
+            print(lock_state(next(Path(os.environ["TMPDIR"]).glob("gpukern-run-*/host"))), file=log)
 """
 MANY = """
 import pytest

@@ -409,6 +409,7 @@ with turns.busy():
     try:
         assert state_of(tmp_path / "host") == "busy"
         parent.stdin.close()
+        parent.stdout.close()
         parent.wait()
         assert state_of(tmp_path / "host") == "free"
     finally:
