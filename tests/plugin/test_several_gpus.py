@@ -107,6 +107,22 @@ def test_the_sessions_of_a_record_are_measured_on_the_gpu_of_the_first(several, 
     assert all(set(of_a_test[result.nodeid]) == {result.fingerprint["device_uuid"]} for result in run.results)
 
 
+def test_a_slowdown_is_confirmed_on_the_gpu_that_found_it(several, pytester, monkeypatch):
+    pytester.makepyfile(test_it=GPU_PROBLEM)
+    several("-n", "auto", "--gpukern-baseline=create", "--gpukern-sessions=3", there=TWO)
+    for name in ("FIRST", "SECOND"):
+        monkeypatch.setenv(f"{name}_TAKES_NS", "1100")
+    several("-n", "auto", there=TWO).assert_outcomes(failed=2)
+    run = read_run(pytester.path / "run.json")
+    found = {
+        result.fingerprint["device_uuid"]: {
+            each.fingerprint["device_uuid"] for each in run.sessions[result.nodeid]
+        }
+        for result in run.results
+    }
+    assert found == {"GPU-A": {"GPU-A"}, "GPU-B": {"GPU-B"}}
+
+
 def test_each_gpu_measures_every_test_and_names_tell_them_apart(several, pytester):
     result = several(
         "-n", "auto", "--dist=each", "-k", "work and not 1", "-v", "--junitxml=junit.xml", there=TWO
