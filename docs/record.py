@@ -1,14 +1,18 @@
-"""Records what the examples print into the pages that show it: `python docs/record.py [--gpu] [NAME…]`.
+"""Records what the examples print into the pages that show it, and draws the pictures of reports.
+
+`python docs/record.py [--gpu | --pictures] [NAME…]`
 
 A page holds `<!-- recorded: NAME -->` and behind it a fenced block, whose text this script replaces. With
 `--gpu` it records what needs a GPU, and nothing else, and writes card, driver, date and commit below each.
-`tests/plugin/test_docs.py` runs the others again.
+`tests/plugin/test_docs.py` runs the others again. `--pictures` draws the recorded run of `tests/data` with
+Debian's Chromium, which `make browser` installs.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import os
 import re
 import shlex
@@ -143,14 +147,51 @@ def head() -> str:
     return subprocess.run(asked, text=True, capture_output=True, check=False).stdout.strip()
 
 
+RUN = ROOT / "tests" / "data" / "run-h200.json.gz"
+SLOWER = "vector_exp/numba.grid_stride/n=10000000,block=128,most_blocks=1056"
+
+
+def draw_pictures(folder: Path) -> list[Path]:
+    """Draws the HTML report of the recorded run: how all times changed, and the case that became slower."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
+        stored, page_file = Path(made) / "run.json", Path(made) / "report.html"
+        stored.write_bytes(gzip.decompress(RUN.read_bytes()))
+        done = run(f"gpukern report {stored} -o {page_file}", Path(made), gpu=False)
+        if done.returncode:
+            raise RuntimeError(done.stdout)
+        chromium = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1300, "height": 1150}, reduced_motion="reduce")
+        pictures = [folder / "report-changes.png", folder / "report-case.png"]
+        folder.mkdir(exist_ok=True)
+        page.goto(page_file.as_uri())
+        page.locator("summary", has_text="Changes in order").evaluate("each => each.scrollIntoView()")
+        page.wait_for_timeout(1000)
+        page.screenshot(path=pictures[0])
+        page.get_by_role("link", name=SLOWER).first.click()
+        page.wait_for_timeout(1000)
+        page.set_viewport_size({"width": 1300, "height": 1750})
+        page.wait_for_timeout(500)
+        page.screenshot(path=pictures[1])
+        browser.close()
+    return pictures
+
+
 def main() -> None:
     """Records what was asked for into all pages."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--gpu", nargs="?", const="HEAD", metavar="COMMIT", help="record what needs a GPU, as of this commit"
     )
+    parser.add_argument("--pictures", action="store_true", help="draw the pictures instead")
     parser.add_argument("names", nargs="*", help="of recordings; all by default")
     known = parser.parse_args()
+    if known.pictures:
+        for path in draw_pictures(DOCS / "pictures"):
+            print(f"drew {path.relative_to(ROOT)}", flush=True)
+        return
     commit = head() if known.gpu == "HEAD" else known.gpu
     if known.gpu and not commit:
         parser.error("git does not tell the commit; name it: --gpu=COMMIT")
