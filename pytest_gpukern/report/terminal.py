@@ -46,8 +46,8 @@ _SHORT_S = 20.0
 _MOST_TOLD = 5
 """Verdicts, findings or notes of a kind that are told without `-v`."""
 
-_CLAUSES = 3
-"""Clauses of a doubt that are told without `-v`: the change, what would be caught, what would settle it."""
+_CLAUSES = slice(0, 3, 2)
+"""Clauses of a doubt that are told without `-v`: the change and what would settle it, not what is caught."""
 _INDENT = "  "
 _BOLD = {"bold": True}
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -163,7 +163,7 @@ def _told_shortly(footnote: Footnote, labels: Sequence[str], width: int) -> list
         line = f"{shorten(f'{kind} {who}', width - len(change) - 2)}: {change}"
         return [Line(line, footnote.markup)]
     if kind == "UNDECIDED":
-        text = "; ".join(text.split("; ")[:_CLAUSES])
+        text = "; ".join(text.split("; ")[_CLAUSES])
     return wrapped(f"{kind} {who}: {text}", width, markup=footnote.markup)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import signal
 import threading
@@ -516,14 +517,16 @@ class Controller:
         )
 
     def _new_progress(self) -> Progress:
-        from pytest_gpukern.report.progress import Progress
+        from pytest_gpukern.report.progress import EVERY_S, Progress
 
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         option = self._config.option
         # What tests or a debugger write past pytest would end up in the line.
         undisturbed = option.capture != "no" and not (option.usepdb or option.trace)
         smart = os.environ.get("TERM", "dumb") != "dumb"
-        return Progress(reporter, in_place=getattr(reporter, "isatty", False) and undisturbed and smart)
+        in_place = getattr(reporter, "isatty", False) and undisturbed and smart
+        every_s = math.inf if self._config.get_verbosity() < 0 else EVERY_S  # its dots show life
+        return Progress(reporter, in_place=in_place, every_s=every_s)
 
     def _show_progress(self, what: str) -> None:
         assert self._progress is not None

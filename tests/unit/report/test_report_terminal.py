@@ -329,7 +329,7 @@ def test_what_became_faster_takes_a_line_and_many_take_two():
 def test_a_doubt_is_told_up_to_what_would_settle_it():
     reason = "suspected +9.0 %, not confirmed; slowdowns from +9 % are caught; 3 sessions may settle it; moon"
     doubt = result("numba.one", measured(), verdicts=[verdict("UNDECIDED", 1.08, reason)])
-    assert "3 sessions may settle it\n" in text_of(doubt, verbose=False)
+    assert "suspected +9.0 %, not confirmed; 3 sessions may settle it\n" in text_of(doubt, verbose=False)
     assert "settle it; moon" in text_of(doubt)
 
 
