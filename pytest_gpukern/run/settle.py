@@ -241,11 +241,15 @@ def _fresh(
 ) -> tuple[list[Result], str | None]:
     """Runs so many fresh sessions of the test; returns their results, and why some failed, or None.
 
-    Messages number them after those that came `before`.
+    Messages number them after those that came `before`. Variants of other backends are not imported: on an
+    H200's host that took most of a session's ten seconds.
     """
+    children, backend = environment.children, result.case.backend
+    if backend is not None:
+        children = dataclasses.replace(children, options=(*children.options, f"--gpukern-backend={backend}"))
     with phase("confirming sessions"), environment.waiting():
         extra = measure_extra_sessions(
-            environment.children,
+            children,
             [result.nodeid],
             first=before + 1,
             last=before + count,

@@ -116,6 +116,12 @@ class Board:
         return DeviceState(at_ns=round(1e9 * self.now), energy_mj=energy_mj)
 
 
+def _not_selected(libraries, name):
+    """Says that every backend works here, of those that the run selects."""
+    chosen = libraries._settings.backends
+    return f"not selected: --gpukern-backend={','.join(chosen)}" if chosen and name not in chosen else None
+
+
 def install(monkeypatch, *, cupti=False, board=None):
     """Makes this process believe in one GPU, whose backends compute with NumPy; with or without CUPTI.
 
@@ -210,7 +216,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     monkeypatch.setattr(DeviceSession, "ceilings", None)
     monkeypatch.setattr(DeviceSession, "launching_threads", lambda self: LAUNCHING[0] if LAUNCHING else "")
     monkeypatch.setattr(DeviceSession, "canaries", property(lambda self: canaries()))
-    monkeypatch.setattr("pytest_gpukern.run.environment.Libraries.unusable", lambda self, name: None)
+    monkeypatch.setattr("pytest_gpukern.run.environment.Libraries.unusable", _not_selected)
     monkeypatch.setattr(
         backends,
         "open_backend",

@@ -135,6 +135,40 @@ def test_a_suspicion_fails_where_fresh_sessions_confirm_it_and_passes_where_they
     assert results_in(pytester.path / "run.json")[SECOND]["measurements"][0]["summary"]["median_ns"] > 1090
 
 
+def test_sessions_that_confirm_import_variants_of_their_backend_only(project, pytester, monkeypatch):
+    problem, _, rest = GPU_PROBLEM.partition("@doubling.variant")
+    variants, _, test = rest.partition("@doubling.cases")
+    noted = """
+import os
+from .problem import doubling, launch_of
+
+with open(os.environ["IMPORTED"], "a") as file:
+    print(os.getpid(), __name__, file=file)
+
+@doubling.variant"""
+    folder = pytester.mkpydir("doubled")
+    (folder / "problem.py").write_text(problem.replace("version=1,", "version=1, package=__package__,"))
+    (folder / "on_numba.py").write_text(noted + variants)
+    (folder / "on_host.py").write_text(f'{noted}("host")\ndef third(x, y):\n    return launch_of("", x, y)\n')
+    (folder / "test_doubled.py").write_text(f"from .problem import doubling\n\n@doubling.cases{test}")
+    imported = pytester.path / "imported"
+    monkeypatch.setenv("IMPORTED", str(imported))
+    chosen = ("doubled", f"--deselect=doubled/test_doubled.py::test_doubling[{SECOND}]")
+    project(*chosen, "--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(
+        passed=2, deselected=1
+    )
+    repeat_sessions(folder, 3)
+    imported.unlink()
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    project(*chosen).assert_outcomes(passed=1, failed=1, deselected=1)
+    processes = {}
+    for line in imported.read_text().splitlines():
+        pid, name = line.split()
+        processes.setdefault(pid, set()).add(name)
+    # Two that confirm, and one more of what was confirmed.
+    assert sum(names == {"doubled.on_numba"} for names in processes.values()) == 3
+
+
 def test_sessions_that_confirm_do_not_count_against_the_time_that_a_test_may_take(
     project, pytester, monkeypatch
 ):
