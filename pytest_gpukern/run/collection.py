@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import CaseInfo
 
 
+_QUIET_CLEANUP = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""For cases that lose the CUDA context on purpose: libraries cannot give back then what they held in it."""
+
+
 def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) -> None:
     """Makes one item per case of `problem`, at the sizes that this run asks for.
 
@@ -57,8 +61,11 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
     axes = {} if wrong else {name: values for name, values in settings.axes.items() if name in problem.axes}
     from pytest_gpukern.problems.cases import cases_of
 
-    cases = list(cases_of(problem, size, axes, wrong=wrong))
-    metafunc.parametrize("case", cases, ids=[case.id for case in cases])
+    cases = [
+        pytest.param(case, id=case.id, marks=_QUIET_CLEANUP if case.variant.loses_context else ())
+        for case in cases_of(problem, size, axes, wrong=wrong)
+    ]
+    metafunc.parametrize("case", cases)
 
 
 def _refuse_unknown_names(problem: Problem, wrong: bool) -> None:
@@ -211,11 +218,18 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
 
 
 def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, float]:
-    """Returns how many seconds each test took when it was last recorded, of those whose record says so."""
+    """Returns how many seconds each test took when it was last recorded, of those whose record says so.
+
+    A file that cannot be read is refused elsewhere.
+    """
+    from pytest_gpukern.values.untrusted_json import FileError
+
     environment, found = environment_of(config), {}
     for item in items:
         info = measured_case(config, item)
-        if info is not None and (environment.gpu.has_gpu or not info.on_gpu):
+        if info is None or (info.on_gpu and not environment.gpu.has_gpu):
+            continue
+        with suppress(FileError):
             duration_s = environment.records.duration_s(info)
             if duration_s is not None:
                 found[item.nodeid] = duration_s

@@ -41,7 +41,8 @@ def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(
     (path,) = (pytester.path / "baselines").iterdir()
     path.write_text(damage(path.read_text()))
     before = path.read_bytes()
-    refused(recorded(f"--gpukern-baseline={mode}"), f"{path}: {problem}")
+    reason = ["--gpukern-reason=x"] if mode == "update" else []
+    refused(recorded(f"--gpukern-baseline={mode}", *reason), f"{path}: {problem}")
     assert path.read_bytes() == before
 
 

@@ -35,7 +35,7 @@ def test_a_failure_is_told_at_its_variant_and_in_the_summary(recorded, step, mon
 
 def test_a_worker_of_xdist_knows_the_place_too(pytester, step, monkeypatch):
     pytester.makepyfile(test_doubling=GPU_PROBLEM)
-    options = ("-p", "fake_gpu", "--gpu-benchmark", "-n2")
+    options = ("-p", "fake_gpu", "--gpu-benchmark", "-n1")
     create = ("--gpukern-baseline=create", "--gpukern-sessions=1")
     pytester.runpytest_subprocess(*options, *create).assert_outcomes(passed=2)
     repeat_sessions(pytester.path, 3)

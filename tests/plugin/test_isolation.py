@@ -234,9 +234,14 @@ def test_a_test_that_raises_after_it_has_lost_the_context_keeps_its_own_error(pr
 LOST_ON_PURPOSE = """
 import fake_gpu
 
+class Module:
+    def __del__(self):
+        if fake_gpu.FAULTS:
+            raise RuntimeError("cuModuleUnload: CUDA_ERROR_MISALIGNED_ADDRESS")
+
 @doubling.wrong("host", expected_fault="REASON", loses_context=True)
 def misaligned_address(x, y):
-    def launch():
+    def launch(module=Module()):
         fake_gpu.FAULTS.append("CUDA_ERROR_MISALIGNED_ADDRESS")
         raise RuntimeError("CUDA_ERROR_MISALIGNED_ADDRESS")
     return launch
@@ -255,7 +260,7 @@ def test_a_launch_that_fails_as_declared_may_lose_the_context_and_the_next_test_
     project, pytester, reason
 ):
     tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", reason)
-    result = project("", "-k", "rejected or work", tests=tests)
+    result = project("", "-k", "rejected or work", "-Werror", tests=tests)
     wrong = {} if reason == "launch failed" else {"failed": 1}
     result.assert_outcomes(passed=2 - wrong.get("failed", 0), deselected=2, **wrong)
     ran = pids(pytester)
