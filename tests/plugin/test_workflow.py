@@ -220,7 +220,7 @@ def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(
     options = "-p fake_gpu --gpukern-sessions=2"
     runner = Runner(tmp_path, origin, "pull_request", merge, options, labels)
     assert runner.run(JOBS["gpu"]) == status, runner.output
-    assert runner.uploaded == ["run.json", "junit.xml", "comment.md"]
+    assert runner.uploaded == ["report.html", "run.json", "junit.xml", "comment.md"]
     assert "against" in runner.output
     comment = (runner.workspace / "comment.md").read_text(encoding="utf-8")
     assert comment.startswith("<!-- gpukern -->\n")
@@ -246,7 +246,7 @@ def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path
     runner = Runner(tmp_path / "slower", origin, "push", slower, "-p fake_gpu")
     assert runner.run(JOBS["gpu"]) == 1, runner.output
     assert "SLOWER (kernel/event/cold): +10.0 %" in runner.output
-    assert runner.uploaded == ["run.json", "junit.xml"]
+    assert runner.uploaded == ["report.html", "run.json", "junit.xml"]
 
 
 def test_a_runner_that_lost_its_driver_does_not_go_green(tmp_path, origin):
