@@ -159,6 +159,12 @@ class Worker:
         self._disarm()
         self._arm()
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """Ends a worker without a context before libraries complain of all that they cannot give back."""
+        if LOST in self._config.stash:
+            os._exit(0)
+
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Stops the test's clock while the test waits for something else, and leaves the host to others."""

@@ -295,6 +295,15 @@ def test_a_worker_without_a_context_is_replaced_and_the_next_test_not_blamed(pro
     assert len(results_in(pytester.path / "run.json")) == 5
 
 
+def test_libraries_do_not_complain_at_the_end_of_a_worker_without_a_context(project):
+    complaint = "import atexit, os\natexit.register(lambda: os.write(2, b'dead context'))\n"
+    tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed") + complaint
+    result = project("", "-n1", "-k", "rejected", tests=tests)
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.OK
+    assert "dead context" not in result.stdout.str() + result.stderr.str()
+
+
 @pytest.mark.parametrize("how", ["load", "worksteal", "loadfile"])
 def test_a_run_whose_worker_may_not_be_replaced_fails_and_names_what_did_not_run(project, how):
     tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed")
