@@ -1,0 +1,102 @@
+"""Makes every form of the report from the recorded run of an H200; three cases have planted mistakes."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern.cli import main as cli
+from pytest_gpukern.report.run_file import read_run, write_run_file
+from pytest_gpukern.report.terminal import whole
+
+RECORDED = Path(__file__).parents[2] / "data" / "run-h200.json.gz"
+SLOWER = "vector_exp/numba.grid_stride/n=10000000,block=128,most_blocks=1056"
+INCORRECT = "add_constant/cupy.elementwise_kernel/z=1024,y=1024,x=37,fill=random"
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recorded") / "run.json"
+    path.write_bytes(gzip.decompress(RECORDED.read_bytes()))
+    return path
+
+
+def made(stored, tmp_path, name, *command):
+    """What a command writes from the run."""
+    assert cli.main([*command[:1], str(stored), *command[1:], "-o", str(tmp_path / name)]) == 0
+    return (tmp_path / name).read_text(encoding="utf-8")
+
+
+def test_the_file_that_a_run_is_written_to_again_is_the_same(stored, tmp_path):
+    run = read_run(stored)
+    write_run_file(tmp_path / "again.json", run)
+    assert read_run(tmp_path / "again.json") == run
+    assert len(run.results) == 249
+    assert sum(result.trace is not None for result in run.results) == 33
+
+
+def test_a_run_of_the_suites_takes_a_screen_without_v(stored):
+    lines = [line.text for line in whole(read_run(stored), width=80)]
+    assert len(lines) <= 60
+    assert sum(INCORRECT in line for line in lines) == 1
+    text = " ".join(" ".join(lines).split())
+    assert f"SLOWER {SLOWER} (kernel/cupti/cold): +25.4 %" in text
+    assert "because: new machine code: registers 30 → 53" in text
+    assert "gpukern: 246 passed, 2 incorrect, 1 failed by the gate, 59 skipped · baseline: 95 same" in text
+
+
+def test_the_page_is_small_and_holds_each_case(stored, tmp_path):
+    page = made(stored, tmp_path, "report.html", "report")
+    assert len(page.encode()) < 1_500_000
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    (shown,) = json.loads(text[1])["runs"]
+    ids = [result.case.id for result in read_run(stored).results]
+    assert sorted(shown["cases"]["columns"]["id"]["values"]) == sorted(ids)
+    assert "246 passed, 2 incorrect, 1 failed by the gate" in shown["verdict"]
+
+
+def test_the_comment_names_what_failed_first(stored, tmp_path):
+    comment = made(stored, tmp_path, "comment.md", "report")
+    failed, changed = comment.split("**Changed**")
+    assert failed.startswith("<!-- gpukern -->\n### gpukern: 3 tests failed")
+    assert re.search(r"numba\.grid&#95;stride.* 37\.4 µs \| 46\.8 µs \| \+25\.4 %", failed)
+    assert failed.count("INCORRECT") == 2
+    assert changed.count("FASTER") == 11
+
+
+def test_the_table_has_a_row_for_each_measurement(stored, tmp_path):
+    rows = list(csv.DictReader(made(stored, tmp_path, "run.csv", "export").splitlines()))
+    run = read_run(stored)
+    sessions = [*run.results, *(each for found in run.sessions.values() for each in found)]
+    assert len(rows) == sum(len(each.measurements) for each in sessions)
+    (slower,) = [row for row in rows if row["verdict"] == "SLOWER"]
+    assert (slower["case"], slower["registers"]) == (SLOWER, "53")
+    assert float(slower["ratio"]) == pytest.approx(1.2537, abs=1e-4)
+
+
+def test_a_trace_has_copies_around_the_kernel_in_both_forms(stored, tmp_path, capsys):
+    one = "vector_exp/numba.one_element/n=10000000,block=256"
+    assert cli.main(["show", "--trace", str(stored), one]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "NVIDIA H200 (0)" in line]
+    assert [row.rpartition("  ")[2].strip() for row in rows] == [
+        "[CUDA memcpy HtoD]",
+        "exp_one_element(Array<float, 1, C>, Array<float, 1, C>)",
+        "[CUDA memcpy DtoH]",
+    ]
+    events = json.loads(made(stored, tmp_path, "trace.json", "trace", one))["traceEvents"]
+    kernels = [event for event in events if event["ph"] == "X" and event["name"].startswith("exp_one")]
+    assert [event["dur"] for event in kernels] == [pytest.approx(32.192)]
+
+
+def test_a_run_without_traces_says_how_to_get_them(stored, tmp_path, capsys):
+    run = read_run(stored)
+    without = [dataclasses.replace(result, trace=None) for result in run.results[:3]]
+    write_run_file(tmp_path / "run.json", dataclasses.replace(run, results=without))
+    cli.main(["show", "--trace", str(tmp_path / "run.json")])
+    assert "--gpukern-trace" in "".join(capsys.readouterr())
