@@ -73,6 +73,7 @@ class Progress:
     Args:
         reporter: pytest's terminal reporter; None shows nothing.
         in_place: whether it writes to a terminal that understands escape sequences.
+        quiet: whether a log gets no lines: pytest's dots show that the run goes on.
         every_s: seconds between two lines of a log.
         clock: returns seconds.
     """
@@ -82,12 +83,13 @@ class Progress:
         reporter: Any,
         *,
         in_place: bool,
+        quiet: bool = False,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.in_place = in_place and reporter is not None
         self._reporter = reporter
-        self._every_s = every_s
+        self._every_s = math.inf if quiet else every_s
         self._clock = clock
         self._started_s = self._last_s = clock()
         self._text = ""

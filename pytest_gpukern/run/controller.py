@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import math
 import os
 import signal
 import threading
@@ -517,7 +516,7 @@ class Controller:
         )
 
     def _new_progress(self) -> Progress:
-        from pytest_gpukern.report.progress import EVERY_S, Progress
+        from pytest_gpukern.report.progress import Progress
 
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         option = self._config.option
@@ -525,8 +524,7 @@ class Controller:
         undisturbed = option.capture != "no" and not (option.usepdb or option.trace)
         smart = os.environ.get("TERM", "dumb") != "dumb"
         in_place = getattr(reporter, "isatty", False) and undisturbed and smart
-        every_s = math.inf if self._config.get_verbosity() < 0 else EVERY_S  # its dots show life
-        return Progress(reporter, in_place=in_place, every_s=every_s)
+        return Progress(reporter, in_place=in_place, quiet=self._config.get_verbosity() < 0)
 
     def _show_progress(self, what: str) -> None:
         assert self._progress is not None

@@ -64,6 +64,7 @@ def test_a_long_run_shows_how_far_it_is(host, monkeypatch, workers):
     monkeypatch.setitem(Progress.__init__.__kwdefaults__, "every_s", 0.0)  # a line is due at once
     lines = host("--gpu-benchmark", workers).stdout
     lines.fnmatch_lines([f"gpukern: {number} of 4 · doubling/host.* · *" for number in (1, 2, 3, 4)])
+    host("--gpu-benchmark", "-q", workers).stdout.no_fnmatch_line("gpukern: ? of 4 *")
 
 
 def test_the_time_left_is_by_the_recorded_durations(host, pytester, monkeypatch):

@@ -166,7 +166,7 @@ def commands_on(path):
     )
 
 
-CHUNK = 1000
+CHUNK = 500
 
 
 @pytest.mark.parametrize("chunk", range(10 * TIMES))
