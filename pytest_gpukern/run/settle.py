@@ -242,10 +242,11 @@ def _fresh(
     """Runs so many fresh sessions of the test; returns their results, and why some failed, or None.
 
     Messages number them after those that came `before`. Variants of other backends are not imported: on an
-    H200's host that took most of a session's ten seconds.
+    H200's host that took most of a session's ten seconds. Sessions of host variants import all, as those on
+    record did; options about GPUs, such as `--gpukern-timer=event`, contradict `--gpukern-backend=host`.
     """
     children, backend = environment.children, result.case.backend
-    if backend is not None:
+    if backend is not None and result.case.on_gpu:
         children = dataclasses.replace(children, options=(*children.options, f"--gpukern-backend={backend}"))
     with phase("confirming sessions"), environment.waiting():
         extra = measure_extra_sessions(
