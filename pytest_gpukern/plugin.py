@@ -135,10 +135,10 @@ def pytest_collection_modifyitems(
             yield
         refuse_bad_items(config, items)
         if measures(config):
-            from pytest_gpukern.run.collection import note_known_cases, tell_recorded_gpus
+            from pytest_gpukern.run.collection import note_known_cases, tell_what_is_recorded
 
             note_known_cases(session, items, deselected=collected - len(items))
-            tell_recorded_gpus(config, items)
+            tell_what_is_recorded(config, items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -45,7 +45,9 @@ class TimeLeft:
             self._measured_spent_s += spent_s
             self._measured_said_s += said_s
 
-    def left_s(self, elapsed_s: float, finished: int, total: int, sessions: int = 1) -> float | None:
+    def left_s(
+        self, elapsed_s: float, finished: int, total: int, sessions: int = 1, *, workers: int = 1
+    ) -> float | None:
         """Returns the seconds until all tests have ended in all sessions; None before the first has ended.
 
         Args:
@@ -53,15 +55,17 @@ class TimeLeft:
             finished: number of tests that have ended.
             total: number of all tests.
             sessions: how often all of them run.
+            workers: how many processes share them.
         """
         if not finished:
             return None
+        elapsed_s *= workers
         ratio = self._measured_spent_s / self._measured_said_s if self._measured_said_s else 1.0
         others, others_finished = total - self._known, finished - (self._known - len(self._to_come_s))
         others_spent_s = elapsed_s - self._known_spent_s
         mean_s = others_spent_s / others_finished if others_finished else elapsed_s / finished
         in_this_s = ratio * sum(self._to_come_s.values()) + mean_s * (others - others_finished)
-        return in_this_s + (sessions - 1) * (ratio * self._all_s + mean_s * others)
+        return (in_this_s + (sessions - 1) * (ratio * self._all_s + mean_s * others)) / workers
 
 
 class Progress:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdist.scheduler import LoadScheduling
 
-from pytest_gpukern.run.stash import RECORDED_ON, RUN_FOLDER, gpus_of_workers
+from pytest_gpukern.run.stash import FAILED_GPUS, RECORDED, RUN_FOLDER, gpus_of_workers
 from pytest_gpukern.run.xdist_workers import gpu_of
 from pytest_gpukern.values.untrusted_json import own_json
 
@@ -28,7 +28,7 @@ def scheduler(config: pytest.Config, log: Any) -> CardScheduling | None:
     """Returns the scheduler of a run on several GPUs; None if xdist's own will do, or was asked for."""
     if config.getoption("dist") != "load" or len(gpus_of_workers(config)) < 2:
         return None
-    return CardScheduling(config, log, config.stash[RUN_FOLDER] / RECORDED_ON)
+    return CardScheduling(config, log, config.stash[RUN_FOLDER] / RECORDED)
 
 
 class CardScheduling(LoadScheduling):  # type: ignore[misc]
@@ -40,7 +40,7 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
     Args:
         config: of the controller.
         log: xdist's.
-        recorded: the file that a worker writes: test → UUIDs of the GPUs that it was recorded on.
+        recorded: the file `stash.RECORDED` that a worker writes.
     """
 
     def __init__(self, config: pytest.Config, log: Any, recorded: Path) -> None:
@@ -53,7 +53,7 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
         """Gives each worker its first tests; called again for a worker that replaces another."""
         if self.collection is None and self._file.exists():
             given = set(gpus_of_workers(self.config))
-            recorded = own_json.loads(self._file.read_text(encoding="utf-8"))
+            recorded = own_json.loads(self._file.read_text(encoding="utf-8"))["gpus"]
             self._here = {
                 nodeid: [uuid for uuid in uuids if uuid in given] for nodeid, uuids in recorded.items()
             }
@@ -82,5 +82,6 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
             node.send_runtest_some(chosen)
 
     def _recorded_on(self, index: int) -> Collection[str]:
-        """Returns the GPUs of this run that a test was recorded on."""
-        return self._here.get(self.collection[index], ())
+        """Returns the GPUs of this run that a test was recorded on, and that still work."""
+        failed = self.config.stash.get(FAILED_GPUS, ())
+        return [uuid for uuid in self._here.get(self.collection[index], ()) if uuid not in failed]

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
-    RECORDED_ON,
+    RECORDED,
     USAGE_ERROR,
     case_of,
     environment_of,
@@ -236,8 +236,8 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
     return found
 
 
-def tell_recorded_gpus(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Has the run's first worker write for the scheduler which GPUs each test's newest record is of."""
+def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Has the run's first worker write which GPUs each test's newest record is of, and how long it took."""
     worker = getattr(config, "workerinput", {}).get("workerid")
     folder = environment_of(config).gpu.run_folder
     if folder is None or worker != "gw0" or settings_of(config).baseline == "off":
@@ -249,7 +249,8 @@ def tell_recorded_gpus(config: pytest.Config, items: Sequence[pytest.Item]) -> N
         if past is not None:
             uuids = {session.fingerprint.get("device_uuid") for session in past.sessions}
             found[item.nodeid] = sorted(uuid for uuid in uuids if isinstance(uuid, str))
-    (folder / RECORDED_ON).write_text(own_json.dumps(found), encoding="utf-8")
+    told = {"gpus": found, "durations_s": recorded_durations(config, items)}
+    (folder / RECORDED).write_text(own_json.dumps(told), encoding="utf-8")
 
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
@@ -280,9 +281,10 @@ def header(config: pytest.Config) -> list[str]:
     lines = header_lines(gpu.device, gpu.fingerprint, reason)
     given = gpus_of_workers(config)
     if given:
-        lines.append(
-            f"gpukern workers: one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
-        )
+        told = f"one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
+        others = [f"{each.name}, {short_uuid(each.uuid, [each.uuid])}" for each in gpu.of_other_models]
+        told += f"; not used, being of another model: {'; '.join(others)}" if others else ""
+        lines.append(f"gpukern workers: {told}")
     seed = environment.settings.seed
     if seed is not None:
         lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")

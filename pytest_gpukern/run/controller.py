@@ -16,7 +16,9 @@ import pytest
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
+    RECORDED,
     RESCHEDULED,
+    RUN_FOLDER,
     USAGE_ERROR,
     environment_of,
     gpus_of_workers,
@@ -24,6 +26,7 @@ from pytest_gpukern.run.stash import (
 )
 from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
+from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -109,10 +112,7 @@ class Controller:
         return sorted(self._results.values(), key=lambda result: order.get(result.nodeid, 0))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Notes how many tests there are, and how long each took when it was recorded.
-
-        xdist's workers collect, not the controller, so there the time left is by the pace.
-        """
+        """Notes how many tests there are, and how long each took when it was recorded."""
         self._total = len(session.items)
         if measures(self._config):
             from pytest_gpukern.run.collection import recorded_durations
@@ -121,9 +121,16 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
-        """Notes which tests there are where workers collect them."""
+        """Notes which tests there are where workers collect them, and how long those on GPUs took.
+
+        With --dist=each, a test has other names than its record, so the time left is by the pace.
+        """
         from pytest_gpukern.run.xdist_workers import name_on_gpu
 
+        folder = self._config.stash.get(RUN_FOLDER, None)
+        if folder is not None and self._config.getoption("dist") != "each" and (folder / RECORDED).exists():
+            told = own_json.loads((folder / RECORDED).read_text(encoding="utf-8"))
+            self._recorded_s = told["durations_s"]
         self._selected |= dict.fromkeys(name_on_gpu(self._config, node, nodeid) for nodeid in ids)
         self._total = len(self._selected)
 
@@ -131,7 +138,8 @@ class Controller:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Ends the run with the usage error that a worker found, before xdist shows it as a crash.
 
-        Workers collect, so one of them also says which cases there are.
+        Once tests run, only a worker that replaces another can find one, such as that its GPU is gone. Then
+        the run goes on with the other GPUs. Workers collect, so one of them also says which cases there are.
 
         Raises:
             pytest.UsageError: a worker reported an error while it collected (see
@@ -140,7 +148,13 @@ class Controller:
         message = getattr(node, "workeroutput", {}).get(USAGE_ERROR)
         _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback
         if message is not None or died_of_one:
-            raise pytest.UsageError(message or text.strip())
+            from pytest_gpukern.run.xdist_workers import move_to_another_gpu
+
+            message = message or text.strip()
+            moved = move_to_another_gpu(self._config, node) if self._time_left is not None else None
+            if moved is None:
+                raise pytest.UsageError(message)
+            self.problems.append(f"{moved}: {message.partition(chr(10))[0]}")
         known = getattr(node, "workeroutput", {}).get(KNOWN_CASES_OF_A_WORKER)
         if known is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
@@ -530,7 +544,10 @@ class Controller:
         assert self._progress is not None
         assert self._time_left is not None
         sessions = settings_of(self._config).sessions if self._writes_baselines else 1
-        left_s = self._time_left.left_s(self._progress.elapsed_s, self._finished, self._total, sessions)
+        workers = max(1, len(gpus_of_workers(self._config)))
+        left_s = self._time_left.left_s(
+            self._progress.elapsed_s, self._finished, self._total, sessions, workers=workers
+        )
         self._progress.show(what, self._finished, self._total, left_s=left_s)
 
 

@@ -130,6 +130,13 @@ class DeviceSession:
             return (device,)
         return tuple(each for each in self._visible if each.model_key == device.model_key)
 
+    @property
+    def of_other_models(self) -> tuple[Device, ...]:
+        """Returns the visible GPUs that workers leave unused for their model; none if the user named one."""
+        cards = self.cards
+        left = cards and self._device_spec is None
+        return tuple(each for each in self._visible if each not in cards) if left else ()
+
     @functools.cached_property
     def missing_gpu(self) -> str | None:
         """Says why there is no GPU; returns None if there is one."""

@@ -63,8 +63,10 @@ RESCHEDULED = "rescheduled"
 """Outcome of a report of a test that a worker of xdist did not begin."""
 RUN_FOLDER: pytest.StashKey[Path] = pytest.StashKey()
 """Temporary folder of a run whose workers have a GPU each."""
-RECORDED_ON = "recorded-on.json"
-"""File in it: test → UUIDs of the GPUs that it was recorded on."""
+RECORDED = "recorded.json"
+"""File in it: `gpus`, test → UUIDs of the GPUs that it was recorded on, and `durations_s`, test → seconds."""
+FAILED_GPUS = pytest.StashKey[set[str]]()
+"""UUIDs of the GPUs of workers that can no longer be used."""
 GPU_OF_A_WORKER = "env:CUDA_VISIBLE_DEVICES"
 """Key of xdist's specification of a worker for the UUID of its GPU."""
 FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))

@@ -1,9 +1,9 @@
 """Gives each worker of xdist a GPU of its own, and replaces those that cannot measure any more.
 
 A worker measures its own tests. Its CUDA_VISIBLE_DEVICES is set before it imports pytest, and a worker that
-replaces it gets the same GPU. If a worker has lost its CUDA context, it ends before its next test. xdist
-takes that for a crash in that test, so the controller has another worker run it. A worker whose test takes
-too long is ended, with that test.
+replaces it gets the same GPU, or another one if it cannot start there. If a worker has lost its CUDA context,
+it ends before its next test. xdist takes that for a crash in that test, so the controller has another worker
+run it. A worker whose test takes too long is ended, with that test.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pytest
 
 from pytest_gpukern.gpu.model import short_uuid
 from pytest_gpukern.run.stash import (
+    FAILED_GPUS,
     GPU_OF_A_WORKER,
     LOST,
     RESCHEDULED,
@@ -125,6 +126,23 @@ def gpu_of(node: Any) -> str | None:
     """Returns the UUID of the GPU that a worker was given, or None."""
     given: str | None = node.gateway.spec.env.get("CUDA_VISIBLE_DEVICES")
     return given
+
+
+def move_to_another_gpu(config: pytest.Config, node: Any) -> str | None:
+    """Has xdist start the replacement of a worker on another GPU of the run.
+
+    Returns both UUIDs in words; None if no other GPU is left, or if each is to run every test.
+    """
+    uuid, given = gpu_of(node), gpus_of_workers(config)
+    if uuid is None or _measures_on_each(config):
+        return None
+    failed = config.stash.setdefault(FAILED_GPUS, set())
+    failed.add(uuid)
+    left = [other for other in given if other not in failed]
+    if not left:
+        return None
+    node.gateway.spec.env["CUDA_VISIBLE_DEVICES"] = left[0]
+    return f"{short_uuid(uuid, given)} failed, and its worker went on with {short_uuid(left[0], given)}"
 
 
 class Worker:

@@ -15,6 +15,7 @@ import json
 import os
 import weakref
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -186,7 +187,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     cards = tuple(
         Device(
             index=index,
-            name=NAME,
+            name="Old GPU" if uuid.startswith("GPU-old") else NAME,
             uuid=uuid,
             compute_capability=(9, 0),
             memory_total_bytes=2**34,
@@ -203,7 +204,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     importlib.import_module("pytest_gpukern.backends.skcuda")  # as the plugin does, with the real runtime
     for user in ("gpu.selection", "run.device_session"):
         monkeypatch.setattr(f"pytest_gpukern.{user}.missing_gpu_reason", lambda environ: None)
-    monkeypatch.setattr(DeviceSession, "device", cards[0])
+    monkeypatch.setattr(DeviceSession, "device", cards[0] if cards else property(gone))
     monkeypatch.setattr(DeviceSession, "_visible", cards, raising=False)
     monkeypatch.setattr(DeviceSession, "missing_gpu", None)
     monkeypatch.setattr(DeviceSession, "_lock", None)
@@ -287,10 +288,21 @@ def no_trace(scope, iteration, stream, *, cold):
 
 
 def visible():
-    """UUIDs of what CUDA_VISIBLE_DEVICES leaves of the machine's GPUs: `FAKE_GPUS=GPU-a,GPU-b`, else one."""
+    """UUIDs of what CUDA_VISIBLE_DEVICES leaves of the machine's GPUs: `FAKE_GPUS=GPU-a,GPU-b`, else one.
+
+    A GPU is gone once there is a file of its name in the working folder.
+    """
     there = os.environ.get("FAKE_GPUS", "GPU-fa4e").split(",")
+    there = [uuid for uuid in there if not Path(uuid).exists()]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")  # empty in all these tests
     return [uuid for uuid in chosen.split(",") if uuid in there] if chosen else there
+
+
+def gone(session):
+    """Fails as the real device does if CUDA_VISIBLE_DEVICES names a GPU that NVML no longer lists."""
+    from pytest_gpukern.gpu.errors import DeviceError
+
+    raise DeviceError(f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']!r} starts no GPU's UUID.")
 
 
 def lock_state(path):

@@ -1,5 +1,7 @@
 """Tests runs whose workers each have a GPU of their own. Only the GPUs are fake."""
 
+import json
+
 import pytest
 
 from pytest_gpukern.report.run_file import read_run
@@ -67,6 +69,26 @@ def test_fewer_workers_than_gpus_take_the_first_ones(several, pytester):
     assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B"}
     several("--tx=2*popen", "--dist=worksteal").assert_outcomes(passed=12)
     assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B"}
+
+
+@pytest.mark.parametrize(("options", "count"), [("-n logical", 3), ("-n auto --maxprocesses=2", 2)])
+def test_the_number_of_gpus_is_that_of_workers_whatever_xdist_would_take(
+    several, pytester, monkeypatch, options, count
+):
+    monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "7")
+    several(*options.split()).assert_outcomes(passed=12)
+    assert len(set(gpus(pytester).values())) == count
+
+
+def test_the_header_names_gpus_of_another_model_which_no_worker_uses(several, pytester):
+    result = several("-n", "auto", there="GPU-A,GPU-old,GPU-B")
+    result.assert_outcomes(passed=12)
+    result.stdout.fnmatch_lines(
+        ["gpukern workers: one on each of GPU-A, GPU-B; not used, being of another model: Old GPU, GPU-old"]
+    )
+    several("-n", "auto", "--gpukern-device=GPU-A", there="GPU-A,GPU-old").stdout.no_fnmatch_line(
+        "*not used*"
+    )
 
 
 def test_more_workers_than_gpus_are_refused_with_the_number_that_is_possible(several):
@@ -152,6 +174,42 @@ def test_a_worker_that_dies_is_replaced_on_its_gpu(several, pytester):
     assert {gpu for worker, gpu in workers if worker in ("gw0", "gw1")} == {"GPU-A", "GPU-B"}
     (died,) = [line.split() for line in (pytester.path / "died.log").read_text().splitlines()]
     assert [gpu for worker, gpu in workers if worker == "gw2"] in ([], [died[1]])
+
+
+def test_a_worker_whose_gpu_is_gone_goes_on_with_another_which_takes_its_cases(several, pytester):
+    create = ("--gpukern-baseline=create", "--gpukern-sessions=1")
+    several(*create, there="GPU-B").assert_outcomes(passed=12)
+    gone = ENDS.replace("os._exit(3)", 'open("GPU-B", "w").close()\n        os._exit(3)')
+    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", gone, 1))
+    result = several("-n", "auto", "--gpukern-output=run.json", there=TWO)
+    result.assert_outcomes(passed=11, failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*GPU-B failed, and its worker went on with GPU-A: CUDA_VISIBLE_DEVICES=*"])
+    found = gpus(pytester)
+    assert len(found) == 11
+    assert {found[f"test_work[{number}]"] for number in range(5, 12)} == {"GPU-A"}
+
+
+def test_a_run_ends_where_no_other_gpu_is_left_for_a_worker(several, pytester):
+    gone = ENDS.replace("os._exit(3)", 'open("GPU-A", "w").close()\n        os._exit(3)')
+    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", gone, 1))
+    refused(several("-n1", there="GPU-A"), "CUDA_VISIBLE_DEVICES='GPU-A' starts no GPU's UUID.")
+
+
+def test_the_time_left_is_by_the_recorded_durations_of_what_workers_share(several, pytester):
+    pytester.makeconftest(
+        "from pytest_gpukern.report.progress import Progress\n\n"
+        "Progress.__init__.__kwdefaults__['every_s'] = 0.0\n"
+    )
+    several("-n", "auto", "--gpukern-baseline=create", "--gpukern-sessions=1", there=TWO)
+    (path,) = (pytester.path / "baselines").iterdir()
+    content = json.loads(path.read_text())
+    for case_id, record in content["records"].items():
+        long = case_id.endswith(("[10]", "[11]"))
+        record["epochs"][0]["sessions"][0]["duration_s"] = 72000 if long else 0.001
+    path.write_text(json.dumps(content))
+    result = several("-n", "auto", "-v", there=TWO)
+    result.stdout.fnmatch_lines(["gpukern: 1 of 12 · * h * left"])
 
 
 @pytest.mark.parametrize(

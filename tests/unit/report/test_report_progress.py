@@ -110,6 +110,14 @@ def test_without_recorded_durations_the_time_left_is_by_the_pace():
     assert left.left_s(5.0, 1, 10, sessions=3) == pytest.approx(45.0 + 2 * 50.0)
 
 
+def test_workers_share_what_is_left():
+    left = TimeLeft({f"test_{number}": 10.0 for number in range(4)})
+    for number in range(2):
+        left.end(f"test_{number}", 20.0, measured=True)
+    assert left.left_s(20.0, 2, 4, workers=2) == 20.0
+    assert TimeLeft({}).left_s(20.0, 2, 4, workers=2) == 20.0
+
+
 def test_with_recorded_durations_the_time_left_is_theirs_at_the_speed_of_this_machine():
     left = TimeLeft({"short": 1.0, "skipped": 50.0, "long": 100.0})
     left.end("skipped", 0.0, measured=False)
