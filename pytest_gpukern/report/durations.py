@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.run import Run
 
 _LEAST_SHARE = 0.01
-_REST = "pytest and the tests' own code"
+REST = "pytest and the tests' own code"
+"""What is in no phase; the controller of workers adds it, for it knows how many there were."""
 
 
 def time_spent(run: Run) -> str | None:
@@ -29,7 +30,7 @@ def time_spent(run: Run) -> str | None:
     if together_s > whole_s:
         told += f", of all processes side by side {_seconds(together_s)}"
     else:
-        spent_s[_REST] = whole_s - together_s
+        spent_s[REST] = whole_s - together_s
     return f"{told}: {_phases(spent_s)}"
 
 

@@ -20,6 +20,7 @@ from pytest_gpukern.run.stash import (
     RESCHEDULED,
     RUN_FOLDER,
     USAGE_ERROR,
+    distributes,
     environment_of,
     gpus_of_workers,
     settings_of,
@@ -347,6 +348,7 @@ class Controller:
         from pytest_gpukern.report.forms import RunReport
 
         add_to(self._spent_s, ACCOUNT.lap())
+        duration_s = time.monotonic() - self._begun_s
         return RunReport(
             results=self.results,
             settings=settings_of(self._config),
@@ -368,9 +370,22 @@ class Controller:
             stale=self._stale,
             files=self._files,
             problems=tuple(self.problems),
-            duration_s=time.monotonic() - self._begun_s,
-            spent_s=dict(self._spent_s),
+            duration_s=duration_s,
+            spent_s=self._with_rest_of_workers(duration_s),
         )
+
+    def _with_rest_of_workers(self, duration_s: float) -> dict[str, float]:
+        """Returns the seconds of each phase; of several workers also those outside of all, idle ones too."""
+        found = dict(self._spent_s)
+        if distributes(self._config):
+            from xdist.workermanage import parse_tx_spec_config
+
+            from pytest_gpukern.report.durations import REST
+
+            workers = len(parse_tx_spec_config(self._config))
+            if workers > 1:
+                found[REST] = max(0.0, workers * duration_s - sum(found.values()))
+        return found
 
     def _compare_all(self) -> None:
         """Looks up what is recorded, and for a shift common to all results, before anything is written."""

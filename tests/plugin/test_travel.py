@@ -77,8 +77,11 @@ def test_where_the_time_went_travels_too(run, pytester, workers):
         of_tests = sum(result["spent_s"].get(phase, 0) for result in results.values())
         assert stored["spent_s"][phase] == pytest.approx(of_tests)
     assert {"starting", "reports"} <= stored["spent_s"].keys()
-    if not workers:
-        assert sum(stored["spent_s"].values()) <= stored["duration_s"]
+    together_s = sum(stored["spent_s"].values())
+    if workers:
+        assert together_s == pytest.approx(workers * stored["duration_s"])
+    else:
+        assert together_s <= stored["duration_s"]
 
 
 def test_a_baseline_is_written_once_by_the_controller_whatever_the_workers_measured(run, pytester):
