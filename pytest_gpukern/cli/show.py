@@ -64,7 +64,12 @@ def _run(known: argparse.Namespace) -> int:
         return exits.FINE
     if known.text:
         failures = {each.nodeid: run.failures[each.nodeid] for each in results if each.nodeid in run.failures}
-        run = Run(results, failures=failures, compared_with=run.compared_with)
+        run = Run(
+            results,
+            failures=failures,
+            compared_with=run.compared_with,
+            failures_known=run.failures_known,
+        )
     if known.durations:
         lines = durations(run, width=exits.width())
         if not lines:

@@ -277,7 +277,7 @@ def rate_of(dtype: Any) -> str | None:
 def _share(amount: float | None, ns: float, per_second: float | None) -> float | None:
     if not amount or not per_second or not _is_positive(ns):
         return None
-    return amount / (ns * 1e-9) / per_second
+    return amount / per_second / ns * 1e9
 
 
 def _is_positive(value: object) -> bool:

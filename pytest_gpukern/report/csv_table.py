@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Cell = str | float | int | None
 
 # Spreadsheets take the wide signs of East Asian keyboards too.
-_FORMULA = re.compile(r"(^|;)(\s*[=+\-@＝＋－＠])")
+_FORMULA = re.compile(r"(^|;)([\s\"]*[=+\-@＝＋－＠])")
 
 
 def csv_text(rows: Iterable[Mapping[str, Cell]]) -> str:

@@ -24,7 +24,7 @@ def time_spent(run: Run) -> str | None:
     """
     if run.duration_s is None:
         return None
-    spent_s, whole_s = dict(run.spent_s), run.duration_s
+    spent_s, whole_s = _known(run.spent_s), run.duration_s
     told = f"time: {_seconds(whole_s)}"
     together_s = sum(spent_s.values())
     if together_s > whole_s:
@@ -36,13 +36,17 @@ def time_spent(run: Run) -> str | None:
 
 def durations(run: Run, *, width: int) -> list[Line]:
     """Returns where the time of the run went, and that of each case, the slowest first."""
-    total_s = {result.nodeid: sum(result.spent_s.values()) for result in run.results}
+    total_s = {result.nodeid: sum(_known(result.spent_s).values()) for result in run.results}
     lines = wrapped(time_spent(run) or "", width)
     for result in sorted(run.results, key=lambda each: -total_s[each.nodeid]):
         if result.spent_s:
-            told = f"{_seconds(total_s[result.nodeid])}  {result.case.id}: {_phases(result.spent_s)}"
+            told = f"{_seconds(total_s[result.nodeid])}  {result.case.id}: {_phases(_known(result.spent_s))}"
             lines += wrapped(told, width)
     return lines
+
+
+def _known(spent_s: Mapping[str, float]) -> dict[str, float]:
+    return {name: each_s for name, each_s in spent_s.items() if units.is_number(each_s)}
 
 
 def _phases(spent_s: Mapping[str, float]) -> str:

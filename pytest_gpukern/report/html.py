@@ -20,7 +20,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from importlib import resources
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
@@ -48,7 +48,7 @@ from pytest_gpukern.report.summary import (
     totals,
 )
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.result import sizes_text
+from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.untrusted_json import FileError, printable_lines
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ _MOST_POINTS, _FEWEST_POINTS = 200, 40
 _POINTS = 150_000
 """Points of all plots of samples together, so that the page stays small."""
 _MOST_BINS, _FEWEST_BINS = 40, 8
+_LARGEST = 1e30
+"""Numbers from here on, which only a damaged file has, are left out: the axes of a plot would have no end."""
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
@@ -158,7 +160,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return printable_lines(value)
     if isinstance(value, float):
-        return _rounded(value) if math.isfinite(value) else None
+        return _rounded(value) if _drawable(value) else None
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     if isinstance(value, dict):
@@ -166,8 +168,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _drawable(value: float | None) -> TypeGuard[float]:
+    return value is not None and abs(value) < _LARGEST
+
+
+def _above_zero(value: float | None) -> bool:
+    return _drawable(value) and value * _LARGEST > 1
+
+
 def _rounded(value: float) -> float | int:
-    rounded = float(f"{value:.5g}")
+    rounded = float(f"{value:.5g}") if abs(value) * _LARGEST > 1 else 0.0
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
@@ -212,6 +222,7 @@ class _RunData:
         self.rows = [row for problem in problems for row in problem.rows]
         self.results = [result for problem in problems for result in problem.results]
         self.shared = {problem.name: shared_sizes(problem.results) for problem in problems}
+        self.named = Counter(result.case.id for result in self.results)
         self.places = {id(result): place for place, result in enumerate(self.results)}
         self.points, self.moments, self.cards = _Numbers(), _Numbers(), _Numbers()
         plots = sum(len(scope_times(result)) for result in self.results)
@@ -231,7 +242,7 @@ class _RunData:
         }
         others = {
             "name": f"{_moment(run.created)}, {_device(run)}",
-            "failed": bool(run.failures or run.problems),
+            "failed": bool(run.failures or run.problems) or (False if run.failures_known else None),
             "verdict": totals(run).removeprefix("gpukern: "),
             "facts": _facts(run),
             "problems": run.problems,
@@ -278,6 +289,8 @@ class _RunData:
         time = next((each for each in scope_times(result) if _timing(each.shown) == row.timing), None)
         measurement = time.shown if time and not result.simulated else None
         verdict = result.verdicts.get(measurement.key) if measurement else None
+        if time and verdict and verdict.kind.value != verdict_of(result, time)[0]:
+            verdict = None  # by another timer it is INVALID
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
         shares = ceiling_shares(result, time) if time else {}
@@ -296,7 +309,7 @@ class _RunData:
             "rank": STATES.index(state) if state in STATES else len(STATES),
             "ns": ns,
             "half": half_width(measurement) if measurement else None,
-            "per_s": _per_s(flops or traffic, ns) if row.rate else None,
+            "per_s": _per_s(flops if row.rate.endswith("FLOP/s") else traffic, ns) if row.rate else None,
             "share": max(shares.values(), default=None),
             "factor": row.factor,
             "error_n": max((each.max_rel or 0.0 for each in result.errors.values()), default=None),
@@ -309,7 +322,7 @@ class _RunData:
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
             "group": self.points.of((result.case.problem, repr(result.case.measured_point))),
-            "pairs": verdict.pairs if verdict else (),
+            "pairs": [pair for pair in verdict.pairs if all(map(_above_zero, pair))] if verdict else [],
         }
 
     def _case(self, result: Result, rows: Sequence[Row]) -> JsonDict:
@@ -317,7 +330,8 @@ class _RunData:
         footnotes = dict.fromkeys((each.kind, each.text, each.key) for row in rows for each in row.footnotes)
         recorded = self.run.history.get(case.id)
         return {
-            "id": case.id,
+            # A test that each GPU measures has one id, and links need one for each.
+            "id": case.id if self.named[case.id] == 1 else result.nodeid,
             "nodeid": result.nodeid,
             "problem": case.problem,
             "backend": case.backend or "",
@@ -337,7 +351,7 @@ class _RunData:
 
     def _scopes(self, result: Result) -> list[JsonDict]:
         """Returns each measurement; the one that is shown of a scope with its samples and sessions."""
-        if result.simulated:
+        if result.simulated or result.correctness is Correctness.INCORRECT:
             return []
         return [
             self._scope(result, time, each, shown=each is time.shown)
@@ -348,7 +362,7 @@ class _RunData:
     def _scope(self, result: Result, time: ScopeTime, measurement: Measurement, *, shown: bool) -> JsonDict:
         summary, half = measurement.summary, half_width(measurement)
         verdict = result.verdicts.get(measurement.key)
-        samples = [ns for ns in measurement.samples_ns if units.is_number(ns)] if shown else []
+        samples = [ns for ns in measurement.samples_ns if _drawable(ns)] if shown else []
         return {
             "case": self.places[id(result)],
             "timing": _timing(measurement),
@@ -386,10 +400,12 @@ class _RunData:
                 each.high_ns,
             )
             for each in (recorded.times.get(measurement.key, ()) if recorded else ())
+            if _drawable(each.median_ns)
         ]
         for session in (result, *self.run.sessions.get(result.nodeid, ())):
             for each in session.measurements:
-                if each.key == measurement.key and each.invalid is None:
+                known = _drawable(each.summary.median_ns)
+                if each.key == measurement.key and each.invalid is None and known:
                     card = self._card(session.fingerprint.get("device_uuid") if result.case.on_gpu else None)
                     summary = each.summary
                     found.append(
@@ -415,7 +431,7 @@ class _RunData:
         found: dict[tuple[str, str, str], list[Row]] = {}
         for row in self.rows:
             against = row.result.speedup_against
-            if row.factor is not None and row.timing and against and variant_label(row.result) != against:
+            if _drawable(row.factor) and row.timing and against and variant_label(row.result) != against:
                 found.setdefault((row.result.case.problem, row.timing[0], against), []).append(row)
         plots = []
         for (problem, scope, against), rows in found.items():
@@ -455,8 +471,9 @@ def _without(sizes: Mapping[str, str], names: Collection[str]) -> dict[str, str]
 def _size(result: Result, axis: str) -> float | None:
     """Returns the size along an axis as run, if that is a number above zero."""
     size = result.case.measured_point.get(axis)
-    number = isinstance(size, (int, float)) and not isinstance(size, bool)
-    return size if number and units.is_number(size) and size > 0 else None
+    if not isinstance(size, (int, float)) or isinstance(size, bool):
+        return None
+    return size if 0 < size < _LARGEST else None
 
 
 # --- samples --------------------------------------------------------------------------------------
@@ -538,9 +555,9 @@ def _moment(moment: datetime | str) -> str:
     """Returns a moment, or the ISO 8601 time of a record, in UTC to the minute; other text as it is."""
     try:
         moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    except ValueError:
+        return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError):  # there is no year 0 and no year 10000
         return str(moment)
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _sampling(measurement: Measurement) -> str:

@@ -29,7 +29,9 @@ def _values(result: Result, failure: str | None) -> Iterator[tuple[str, str]]:
     kind, reason = without_a_time(result, failure)
     time = None if kind == "INCORRECT" else next(iter(scope_times(result)), None)
     if time is not None:
-        kind, ratio, reason = verdict_of(result, time)
+        judged, ratio, told = verdict_of(result, time)
+        if not kind:  # a test that failed after it was timed failed
+            kind, reason = judged, told
         median_ns = time.shown.summary.median_ns
         yield "time_ns", "" if result.simulated else _number(median_ns, 3)
         verdict = result.verdicts.get(time.shown.key)

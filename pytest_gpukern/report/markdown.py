@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import statistics
@@ -63,8 +64,10 @@ def summary(run: Run, *, most: int) -> str:
     failed, changed = list(_failed(run)), sorted(_changed(run), key=_by_size)
     count = len(run.failures)
     title = f"### gpukern: {count or 'no'} test{'s' * (count != 1)} failed"
+    if not run.failures_known:
+        title = f"### gpukern: {count} incorrect, other failures are not stored"
     counts = [totals(run), _devices(run), *run.since_record, *run.problems]
-    end = "\n\n".join(_text(bounded(text, _LONGEST_TEXT)) for text in counts[:20] if text)
+    end = "\n\n".join(_fitting([_text(text) for text in counts if text], most // 4))
     room = most - len(f"{title}\n\n{end}\n".encode())
     parts = [title]
     for name, rows in (("Failed", failed), ("Changed", changed)):
@@ -80,6 +83,12 @@ def summary(run: Run, *, most: int) -> str:
         if rows:
             parts.append("\n".join(lines) + (f"\n\n{left} more: `gpukern show` tells each" if left else ""))
     return "\n\n".join([*parts, end]) + "\n"
+
+
+def _fitting(texts: Sequence[str], most: int) -> list[str]:
+    """Returns the first texts, as many as have at most so many bytes; of escaped characters each has many."""
+    sizes = itertools.accumulate(len(text.encode()) + 2 for text in texts)
+    return [text for text, size in zip(texts, sizes, strict=True) if size <= most]
 
 
 def _failed(run: Run) -> Iterator[_Row]:
@@ -118,7 +127,8 @@ def _changed(run: Run) -> Iterator[_Row]:
 def _of_verdict(run: Run, result: Result, key: str, kind: str, reason: str) -> _Row:
     verdict = result.verdicts.get(key)
     label = f"{result.case.id} {key.partition('/')[0]}"
-    if verdict is None or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
+    told = verdict is not None and verdict.kind.value == kind
+    if verdict is None or not told or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
         return _Row(label, kind, reason)
     base_ns, head_ns = _sides(run, result, key, verdict.ratio, verdict.pairs)
     interval = units.change_range(verdict.ratio_low, verdict.ratio_high)
@@ -137,8 +147,9 @@ def _sides(
     run: Run, result: Result, key: str, ratio: float, pairs: Sequence[tuple[float, float]]
 ) -> tuple[float | None, float | None]:
     """Returns the times that a ratio is of: of the pairs, else of the record and the deciding sessions."""
-    if pairs:
-        base, head = (statistics.geometric_mean(side) for side in zip(*pairs, strict=True))
+    both = [pair for pair in pairs if all(units.is_number(ns) and ns > 0 for ns in pair)]
+    if both:
+        base, head = (statistics.geometric_mean(side) for side in zip(*both, strict=True))
         return base, head
     others = run.sessions_of(result)
     confirming = [each for each in others if each.role is SessionRole.CONFIRMING]

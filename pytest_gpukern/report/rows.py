@@ -389,7 +389,7 @@ def _host_copies(ceilings: Ceilings, time: ScopeTime) -> float | None:
     for entry in time.seen.work if time.seen else ():
         direction, _, memory = entry.name.removeprefix("memcpy ").partition(", ")
         if direction in ("HtoD", "DtoH"):
-            (bytes_in if direction == "HtoD" else bytes_out)[memory] += int(entry.size_bytes)
+            (bytes_in if direction == "HtoD" else bytes_out)[memory] += int(entry.size_bytes or 0.0)
     kinds = bytes_in | bytes_out
     if not kinds or not set(kinds) <= set(_HOST_MEMORY):
         return None

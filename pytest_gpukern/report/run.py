@@ -55,6 +55,7 @@ class Run:
             side spend more than the run takes.
         created: when the run ended.
         version: release of pytest-gpukern that made it.
+        failures_known: whether `failures` has every test that failed; older releases wrote none.
     """
 
     results: Sequence[Result] = ()
@@ -73,6 +74,7 @@ class Run:
     spent_s: Mapping[str, float] = field(default_factory=dict)
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     version: str = __version__
+    failures_known: bool = True
 
     def sessions_of(self, result: Result) -> Sequence[Result]:
         """Returns the sessions of one test besides the one that is reported."""

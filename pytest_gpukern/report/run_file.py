@@ -17,7 +17,7 @@ from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.report.records import record_lines
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.values.atomic_file import replace
-from pytest_gpukern.values.result import JsonDict, Result, plain
+from pytest_gpukern.values.result import Correctness, JsonDict, Result, plain
 from pytest_gpukern.values.untrusted_json import (
     FileError,
     JsonError,
@@ -142,6 +142,7 @@ class _Stored:
     skips: tuple[tuple[str, str], ...] = ()
     rejected: tuple[str, ...] = ()
     failures: dict[str, Failure] = field(default_factory=dict)
+    failures_known: bool = True
     history: dict[str, RecordedCase] = field(default_factory=dict)
     shift: Shift | None = None
     since_record: tuple[str, ...] = ()
@@ -155,7 +156,7 @@ class _Stored:
 
 
 _AS_THEY_ARE = (
-    *("skips", "rejected", "failures", "history", "shift", "since_record", "compared_with"),
+    *("skips", "rejected", "failures", "failures_known", "history", "shift", "since_record", "compared_with"),
     *("heading", "closing", "problems", "duration_s", "spent_s"),
 )
 """Fields of `Run` that a file has in their own form."""
@@ -180,6 +181,13 @@ def _run(data: Any, path: Path) -> Run:
     for each in found["sessions"]:
         sessions[each.nodeid] = (*sessions.get(each.nodeid, ()), each)
     as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
+    if version.schema < 5:
+        as_they_are["failures_known"] = False
+        as_they_are["failures"] = {
+            each.nodeid: Failure((each.diagnosis or "").strip().partition("\n")[0])
+            for each in found["results"]
+            if each.correctness is Correctness.INCORRECT
+        }
     created = _created(stored.created)
     return Run(found["results"], sessions, **as_they_are, created=created, version=version.gpukern)
 

@@ -24,6 +24,7 @@ _FEW_REASONS = 3
 _ORDER = ("SAME", "FASTER", "SLOWER", "UNDECIDED", "UNCOMPARABLE", "INVALID", "NEW")
 STATES = ("INCORRECT", "FAILED", "INVALID", "SLOWER", "FASTER", "UNCOMPARABLE", "UNDECIDED", "NEW", "SAME")
 """Verdicts and what stands in their place, the worst first."""
+_FAILED = ("incorrect", "failed by the gate", "failed otherwise")
 _FIRST, _LAST = STATES[:4], ("FASTER", "UNCOMPARABLE", "")
 """Kinds that are told first and last; findings stand between them, and notes have none."""
 
@@ -109,7 +110,9 @@ def _rank(kind: str) -> tuple[int, str]:
 
 
 def state_of(row: Row) -> str:
-    """Returns a row's verdict; where it has none, what became of it."""
+    """Returns FAILED for a test that failed by itself, else a row's verdict or what became of it."""
+    if any(footnote.kind == "FAILED" for footnote in row.footnotes):
+        return "FAILED"
     if row.verdict:
         return row.verdict.partition(" ")[0]
     if row.time == units.NOTHING:
@@ -124,14 +127,18 @@ def totals(run: Run) -> str:
     gate, unchecked, simulated, passed. Rejected cases have none. Verdicts are counted by scope.
     """
     counts = Counter(_standing(result, run) for result in run.results)
-    otherwise = len(run.failures) - counts["incorrect"] - counts["failed by the gate"]
-    counts["failed otherwise"] = max(0, otherwise)
+    told = {result.nodeid for result in run.results if _standing(result, run) in _FAILED[:2]}
+    counts["failed otherwise"] = len(run.failures.keys() - told)
     rejected = f"broken case{'s' * (len(run.rejected) != 1)} rejected"
     counts[rejected] = len(run.rejected)
-    failed = ("incorrect", "failed by the gate", "failed otherwise")
-    order = ("passed", rejected, *failed, "simulated", "unchecked")
+    order = ("passed", rejected, *_FAILED, "simulated", "unchecked")
     right = counts["simulated"] or run.rejected
-    parts = [f"{counts[name]} {name}" for name in order if counts[name] or (name == "passed" and not right)]
+    names = {} if run.failures_known else {"passed": "correct, which tests failed is not stored"}
+    parts = [
+        f"{counts[name]} {names.get(name, name)}"
+        for name in order
+        if counts[name] or (name == "passed" and not right)
+    ]
     if run.skips:
         parts.append(_skipped(run.skips))
     line = f"gpukern: {', '.join(parts)}"
@@ -163,7 +170,8 @@ def skip_reasons(skips: Sequence[Skip]) -> dict[str, list[str]]:
 
 def false_alarms(results: Sequence[Result]) -> list[str]:
     """Says how many verdicts could fail a test, and how often they would do so for nothing."""
-    gated = [verdict for result in results for verdict in result.verdicts.values() if verdict.false_alarm > 0]
+    verdicts = [verdict for result in results for verdict in result.verdicts.values()]
+    gated = [verdict for verdict in verdicts if (verdict.false_alarm or 0.0) > 0]
     if not gated:
         return []
     times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"

@@ -24,8 +24,12 @@ from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.processes.child_sessions import ChildRun, Heard
+from pytest_gpukern.report.csv_table import csv_text, rows_of_run
+from pytest_gpukern.report.durations import durations
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.html import page
+from pytest_gpukern.report.junit import properties
+from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.progress import Progress, TimeLeft
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run, write_run_file
@@ -227,6 +231,7 @@ RESULTS = [
         notes=("a note",),
         session="s1",
         duration_s=2.5,
+        spent_s={"checking": 2.0},
         canaries={"copy/cupti": 1e5},
         speedup_against="host.numpy",
     ),
@@ -259,6 +264,8 @@ RUN = Run(
     heading=["gpukern: above"],
     closing=["gpukern: below"],
     problems=["a problem"],
+    duration_s=30.0,
+    spent_s={"checking": 20.0},
     created=CREATED,
 )
 
@@ -287,6 +294,11 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             assert read_run(again) == run
             whole(run, width=40, failures_shown=True)
             page([run])
+            comment(run)
+            durations(run, width=40)
+            csv_text(rows_of_run(run, "run.json"))
+            for each in run.results:
+                properties(each)
             if not run.results:
                 continue
             form = ["--json"] if number % 2 else []

@@ -278,7 +278,7 @@
     ctx.clip();
     if (spec.paint) spec.paint(pen);
     for (const mark of spec.marks) {
-      if (known(mark.low)) pen.line([[mark.x, mark.low], [mark.x, mark.high]], mark.colour, { width: 1.5 });
+      if (known(mark.low) && known(mark.high)) pen.line([[mark.x, mark.low], [mark.x, mark.high]], mark.colour, { width: 1.5 });
     }
     if (spec.dots !== 0) {
       for (const mark of spec.marks) {
@@ -412,7 +412,7 @@
       ...(each.epoch === null ? { colour: "ink" } : {}),
       text:
         `${each.epoch === null ? "this run" : `epoch ${each.epoch + 1}`}, ${run.moments[each.moment]}: ` +
-        `${asTime(each.ns)}, ${asTime(each.low)} … ${asTime(each.high)}, ${named(each.card)}`,
+        `${asTime(each.ns)}, ${known(each.low) && known(each.high) ? `${asTime(each.low)} … ${asTime(each.high)}, ` : ""}${named(each.card)}`,
     }));
     const begins = found.flatMap((each, i) => (!i || each.epoch !== found[i - 1].epoch ? [i] : []));
     const dated = (x) => {
@@ -805,7 +805,7 @@
     );
     const compared = run.rows.some((row) => known(row.ratio));
     main.replaceChildren(
-      el("h1", {}, badge(run.failed ? "FAILED" : "PASSED"), " ", run.verdict),
+      el("h1", {}, badge(outcome(run)), " ", run.verdict),
       facts(run.facts),
       ...(run.problems.length ? [section("Went wrong", listOf(run.problems))] : []),
       ...(run.since.length || run.canaries.length ? [section("The run as a whole", listOf(run.since), canaries(run))] : []),
@@ -822,8 +822,11 @@
     );
     const showRows = caseTable(run, cases, heading);
     showRows();
-    document.title = `${run.failed ? "FAILED" : "PASSED"}: ${run.verdict}`;
+    document.title = [outcome(run), run.verdict].filter(Boolean).join(": ");
   }
+
+  // An older release did not write which tests failed.
+  const outcome = ({ failed }) => (failed ? "FAILED" : failed === null ? "" : "PASSED");
 
   function facts(pairs) {
     return el("dl", {}, ...pairs.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));

@@ -107,6 +107,7 @@ def test_an_error_without_a_value_is_empty():
         ("\t=1", "\\u0009=1"),
         ("\n=1", "\\u000a=1"),
         ("a;=1", "a;'=1"),
+        ('a;"=1', "a;'\"=1"),
         ("＝1", "'＝1"),
         ("a=b-c", "a=b-c"),
         ('say "a,b"', 'say "a,b"'),

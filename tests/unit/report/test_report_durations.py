@@ -28,6 +28,14 @@ def test_processes_side_by_side_leave_no_rest_that_could_be_told():
     )
 
 
+def test_a_phase_without_a_time_is_left_out():
+    unknown = {"sampling": None, "checking": 3.0}
+    told = "checking 3.00 s"
+    assert time_spent(Run(duration_s=3.0, spent_s=unknown)).endswith(told)
+    (_, line) = durations(Run([spent("cupy.exp", **unknown)], duration_s=3.0), width=100)
+    assert line.text.endswith(told)
+
+
 def test_a_file_of_an_older_release_says_nothing():
     assert time_spent(Run()) is None
     assert durations(Run([result("cupy.exp", measured())]), width=100) == []

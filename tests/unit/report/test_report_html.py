@@ -14,11 +14,12 @@ import made_up_results as made_up
 import made_up_runs
 import pytest
 
+from pytest_gpukern.baseline.history import RecordedCase, RecordedMedian
 from pytest_gpukern.report import html
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run, write_run_file
 from pytest_gpukern.report.summary import totals
-from pytest_gpukern.values.result import VerdictKind
+from pytest_gpukern.values.result import Correctness, Summary, VerdictKind
 from pytest_gpukern.values.untrusted_json import FileError
 
 
@@ -87,6 +88,8 @@ def test_it_says_what_the_terminal_says():
         ({}, False),
         ({"failures": {"test_it.py::test_it": Failure("SLOWER", by_the_gate=True)}}, True),
         ({"problems": ("the run measured nothing on a GPU",)}, True),
+        ({"failures_known": False}, None),
+        ({"failures_known": False, "problems": ("the run measured nothing on a GPU",)}, True),
     ],
 )
 def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, failed):
@@ -252,3 +255,59 @@ def report_to(path):
 
 def test_verdicts_of_all_kinds_have_a_rank():
     assert {str(kind) for kind in VerdictKind} <= set(data_of(made_up_runs.gpu_run(6))["verdicts"])
+
+
+def test_a_test_that_each_gpu_measures_has_a_link_for_each():
+    made = [made_up.result(nodeid=f"test_it.py::test_it@GPU-{number}") for number in range(2)]
+    (run,) = data_of(Run(made))["runs"]
+    assert [case["id"] for case in run["cases"]] == [each.nodeid for each in made]
+
+
+def test_a_time_that_is_invalid_by_another_timer_has_no_change():
+    shown = made_up.measured(timer="cupti")
+    beside = made_up.measured(beside=True, invalid="clocks fell")
+    made = made_up.result("cupy.exp", shown, beside, verdicts=[made_up.verdict("SAME", 1.01)])
+    (row,) = data_of(Run([made]))["runs"][0]["rows"]
+    assert (row["state"], row["ratio"], row["change"]) == ("INVALID", None, "")
+
+
+def test_rates_are_sorted_by_what_they_say():
+    made = made_up.result("cupy.exp", made_up.measured(1000.0, traffic_bytes=12e3, flops=2e3))
+    (row,) = data_of(Run([made]))["runs"][0]["rows"]
+    assert (row["rate"], row["per_s"]) == ("12.0 GB/s", 12e9)
+
+
+def test_times_of_an_incorrect_case_are_not_shown():
+    made = made_up.result("cupy.exp", made_up.measured(), correctness=Correctness.INCORRECT)
+    (run,) = data_of(Run([made]))["runs"]
+    assert (run["scopes"], [row["state"] for row in run["rows"]]) == ([], ["INCORRECT"])
+
+
+@pytest.mark.parametrize("ns", [None, 0.0, -1.0, 5e-324, 1e300, 1.7976931348623157e308])
+def test_no_number_that_a_plot_cannot_draw_crosses(ns):
+    summary = Summary(ns, ns, ns, 10)
+    pairs = ((ns, 5.0), (5.0, ns), (5.0, 6.0), (1e30, 5.0))
+    verdict = dataclasses.replace(made_up.verdict("SLOWER", 1.1), pairs=pairs, false_alarm=ns)
+    samples = (ns, 5.0, -1.7976931348623157e308, 6.0)
+    shown = made_up.measured(samples_ns=samples, summary=summary, traffic_bytes=1e9, flops=1e9)
+    made = made_up.result(
+        "cupy.exp",
+        shown,
+        verdicts=[verdict],
+        ceilings=made_up.CEILINGS,
+        point={"n": 10**300},
+        speedup_against="cupy.base",
+    )
+    base = made_up.result("cupy.base", made_up.measured(1e300), point={"n": 10**300})
+    when = ("0001-01-01T00:00:00+14:00", 0, "s", "GPU-1", ns, ns, None)
+    history = {made.case.id: RecordedCase((), {shown.key: (RecordedMedian(*when),)})}
+    (run,) = data_of(Run([made, base], history=history))["runs"]
+    assert run["rows"][0]["pairs"] == [[5, 6]]
+    numbers = re.findall(r"(?<=[:,\[])-?[0-9.]+(?:e[+-]?[0-9]+)?(?=[,}\]])", json.dumps(run).replace(" ", ""))
+    assert max(abs(float(each)) for each in numbers) < 1e30
+
+
+def test_a_test_that_failed_after_it_was_timed_is_no_pass_in_the_table():
+    made = made_up.result("cupy.exp", made_up.measured(), verdicts=[made_up.verdict("SAME", 1.01)])
+    (row,) = data_of(Run([made], failures={made.nodeid: Failure("KeyError: 'n'")}))["runs"][0]["rows"]
+    assert (row["state"], row["change"]) == ("FAILED", "+1.0 %")

@@ -67,3 +67,9 @@ def test_a_wrong_output_counts_before_any_time_and_says_its_first_line(times):
 def test_a_test_that_failed_by_itself_before_it_was_timed_says_why():
     assert of("cupy.exp", failure="KeyError: 'n'")["gpukern.verdict"] == "FAILED"
     assert of("cupy.exp", failure="KeyError: 'n'")["gpukern.reason"] == "KeyError: 'n'"
+
+
+def test_a_test_that_failed_after_it_was_timed_failed():
+    found = of("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)], failure="KeyError: 'n'")
+    assert (found["gpukern.verdict"], found["gpukern.reason"]) == ("FAILED", "KeyError: 'n'")
+    assert found["gpukern.time_ns"] == "48600.0"

@@ -120,3 +120,29 @@ def test_with_5000_failures_a_comment_and_a_summary_keep_their_limits(slower, en
     assert "more: `gpukern show` tells each" in text
     assert "2500 tests failed" in text
     assert "2500 failed by the gate" in text, "counts are never cut"
+
+
+def test_texts_that_are_long_once_escaped_keep_the_limit(slower):
+    run = Run([slower], problems=["@" * 500] * 20, failures={slower.nodeid: failed("SLOWER: it grew")})
+    assert len(comment(run)) <= LONGEST_COMMENT
+    assert "it grew" in comment(run)
+
+
+@pytest.mark.parametrize("bad", [None, 0.0, -1.0])
+def test_a_pair_without_a_time_is_left_out(slower, bad):
+    pairs = ((1000.0, 1200.0), (bad, 5.0))
+    verdicts = {"kernel/event/cold": dataclasses.replace(SLOWER, pairs=pairs)}
+    (row,) = rows(comment(Run([dataclasses.replace(slower, verdicts=verdicts)])))
+    assert "| 1.00 µs | 1.20 µs |" in row
+
+
+def test_a_test_that_is_invalid_tells_no_change_of_another_timer():
+    made = result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.01)])
+    run = Run([made], failures={made.nodeid: failed("INVALID (kernel/event/cold): clocks fell")})
+    (row,) = rows(comment(run))
+    assert row.endswith("|  |  |  | INVALID | clocks fell |")
+
+
+def test_a_failure_is_counted_beside_an_incorrect_output_that_was_expected():
+    made = result("cupy.exp", correctness=Correctness.INCORRECT, diagnosis="wrong")
+    assert "1 incorrect, 1 failed otherwise" in comment(Run([made], failures={"test_x": Failure("Error")}))

@@ -13,8 +13,10 @@ from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, Recorde
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gpu.fingerprint import Fingerprint
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
+from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run, write_run_file
+from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import KernelFacts, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -119,7 +121,18 @@ def test_a_file_of_schema_4_says_nothing_of_what_failed_and_was_skipped(tmp_path
             del data[name]
 
     found = read_run(edited(tmp_path / "run.json", older))
-    assert found == Run(found.results, created=CREATED, version="0.1.0")
+    assert found == Run(found.results, created=CREATED, version="0.1.0", failures_known=False)
+    assert totals(found).startswith("gpukern: 1 correct, which tests failed is not stored")
+
+
+def test_an_incorrect_result_of_schema_4_is_a_failure(tmp_path):
+    def older(data):
+        data["schema"] = 4
+        data["results"][0] |= {"correctness": "INCORRECT", "diagnosis": "3 elements are wrong\nat 7"}
+
+    found = read_run(edited(tmp_path / "run.json", older))
+    assert list(found.failures.values()) == [Failure("3 elements are wrong")]
+    assert "### gpukern: 1 incorrect, other failures are not stored" in comment(found)
 
 
 def test_a_file_of_schema_2_has_no_other_sessions(tmp_path):
