@@ -80,7 +80,8 @@ def test_the_table_has_a_row_for_each_measurement(stored, tmp_path):
     assert float(slower["ratio"]) == pytest.approx(1.2537, abs=1e-4)
 
 
-def test_a_trace_has_copies_around_the_kernel_in_both_forms(stored, tmp_path, capsys):
+def test_a_trace_has_copies_around_the_kernel_in_both_forms(stored, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")  # workers of pytest-xdist have the controller's width
     one = "vector_exp/numba.one_element/n=10000000,block=256"
     assert cli.main(["show", "--trace", str(stored), one]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "NVIDIA H200 (0)" in line]
