@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import JsonDict, Measurement
 
 OURS = "gpukern"
-"""Under which name ours goes where there is more than ours."""
+"""The key of our part in dicts that others write to as well."""
 
 
 def session_of(config: pytest.Config) -> Any:
@@ -28,7 +28,7 @@ def session_of(config: pytest.Config) -> Any:
 
 
 def switched_off(config: pytest.Config) -> bool:
-    """Says whether the user disabled pytest-benchmark; that it disables itself under xdist does not count."""
+    """Says whether the user disabled pytest-benchmark; under xdist it disables itself."""
     disabled = config.getoption("benchmark_disable", default=False)
     return bool(disabled) and not config.getoption("benchmark_enable", default=False)
 
@@ -39,7 +39,7 @@ def counted_as_benchmarks(
 ) -> Iterator[None]:
     """Makes `--benchmark-only` and `--benchmark-skip` treat tests that use `fixture` as benchmarks.
 
-    To be held round pytest-benchmark's `pytest_collection_modifyitems`, so in a wrapper marked `tryfirst`.
+    Use it around pytest-benchmark's `pytest_collection_modifyitems`, so in a wrapper marked `tryfirst`.
     """
     flags = ("benchmark_only", "benchmark_skip")
     if not any(config.getoption(flag, default=False) for flag in flags):

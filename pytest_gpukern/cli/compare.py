@@ -63,7 +63,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=_parsed_by(lambda text, label: parse_names(text, label, _GATES), "--gate-on"),
         default=("time",),
         metavar="{time,host}",
-        help="what fails, comma-separated: times on a GPU (time, the default) and of host variants (host)",
+        help="which times can fail, comma-separated: a GPU's (time, the default), a host variant's (host)",
     )
     exits.add_json(parser)
     parser.set_defaults(run=_run)
@@ -196,7 +196,7 @@ def _add_session(side: Side, result: Result) -> None:
 
 
 def _finite(measurement: Measurement) -> Measurement:
-    """Returns a measurement that can be computed with; a run file has None for what was not finite."""
+    """Returns a measurement to compute with, marked invalid where the file has no finite number."""
     summary = measurement.summary
     numbers = (summary.median_ns, summary.low_ns, summary.high_ns, measurement.jitter_ns)
     if all(number is not None and math.isfinite(number) for number in numbers):
@@ -205,7 +205,7 @@ def _finite(measurement: Measurement) -> Measurement:
             and summary.median_ns > 0 <= measurement.jitter_ns
         ):
             return measurement
-        why = "an interval without its median, or a time below 0"
+        why = "an interval that does not hold its median, or a time below 0"
     else:
         why = "a time that is not finite"
     return dataclasses.replace(
@@ -372,7 +372,7 @@ def _judged(fresh: Sequence[Timed], basis: Basis) -> Verdict:
 
 
 def _differences(a: Side, b: Side) -> list[str]:
-    """Says what sessions of B have that none of A had, of device, host and libraries."""
+    """Says in which device, host and libraries sessions of B differ from all of A."""
     found = [
         text
         for now in b.fingerprints

@@ -46,7 +46,7 @@ DISTRIBUTIONS = (
     "pynvml",
     "threadpoolctl",
 )
-"""Distributions whose versions matter here, by the names that package indexes know them under."""
+"""Distributions whose versions doctor tells, by their names in package indexes."""
 
 _PROBE_TIMEOUT_S = 180.0
 
@@ -68,7 +68,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """Holds an installation, as far as it can be asked without changing anything.
+    """Holds what an installation tells without being changed.
 
     Attributes:
         no_gpu: why no kernel can run on a GPU here, in words, or None.
@@ -148,7 +148,7 @@ def examine(
 def _sanitizer(
     environ: Mapping[str, str], probe: Callable[[str], str | None] | None
 ) -> tuple[str | None, str | None]:
-    """Returns the version of compute-sanitizer, and why it cannot be used: it is shown a fault to find."""
+    """Returns compute-sanitizer's version, and why it cannot be used, or None; we give it a fault to find."""
     try:
         program = find_tool(environ)
     except ToolMissingError as error:
@@ -178,7 +178,7 @@ def _gpus(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
 
 
 def _lock_problem(uuid: str) -> str | None:
-    """Says why a GPU cannot be locked, or returns None, also where somebody holds it for long."""
+    """Says why a GPU cannot be locked; returns None if it can, or if somebody holds it."""
     lock = DeviceLock(uuid)
     if lock.unavailable_reason is not None:
         return lock.unavailable_reason

@@ -98,7 +98,7 @@ def test_show_tells_sessions_spread_epochs_reasons_and_the_way_from_the_first(
     assert status == 0
     pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
         [
-            "case * measured * sessions * median * between them * epochs * since the first",
+            "case * measured * sessions * median * spread * epochs * since the first",
             f"{FIRST} * {KEY} * 2 * 1.11 µs * 0.7 % * 2 * +10.5 %",
             "",
             FIRST,
