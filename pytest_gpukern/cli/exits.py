@@ -10,9 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report.layout import IN_ASCII
-from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.settings import in_ci
-from pytest_gpukern.values.untrusted_json import FileError, printable
+from pytest_gpukern.values.untrusted_json import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -93,19 +92,6 @@ def chosen(command: str, path: Path, results: Sequence[Result], text: str) -> li
         others = f"no case with {text!r} in its id; it has {len(results)} others: gpukern show lists them"
         complain(command, f"{path} holds {others if results else 'no results'}")
     return found
-
-
-def write_file(path: Path, text: str) -> None:
-    """Writes the file that a command was asked for, whole or not at all.
-
-    Raises:
-        FileError: it cannot be written; an old file is as it was.
-    """
-    try:
-        replace(path, text.encode(errors="backslashreplace"))  # names may hold halves of surrogate pairs
-    except FileError as error:
-        remedy = "Check permissions and free space, or name another file with -o"
-        raise FileError(path, error.problem, remedy) from error
 
 
 def show(lines: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.cli import exits
 from pytest_gpukern.report.csv_table import csv_text, rows_of_run
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _run(known: argparse.Namespace) -> int:
             named = ", ".join(map(str, known.files))
             exits.complain("export", f"no measurement in {named}: run pytest with --gpu-benchmark")
             return exits.BAD
-        exits.write_file(known.output, csv_text(rows))
+        write_named(known.output, csv_text(rows), "-o", makes_folders=False)
     except FileError as error:
         exits.complain("export", error)
         return exits.UNREADABLE

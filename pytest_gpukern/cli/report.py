@@ -9,6 +9,7 @@ from pytest_gpukern.cli import exits
 from pytest_gpukern.report.html import page
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _run(known: argparse.Namespace) -> int:
     try:
         runs = [read_run(path) for path in known.files]
         text = OF_RUNS[suffix](runs) if suffix in OF_RUNS else OF_A_RUN[suffix](runs[0])
-        exits.write_file(known.output, text)
+        write_named(known.output, text, "-o", makes_folders=False)
     except FileError as error:
         exits.complain("report", error)
         return exits.UNREADABLE

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.cli import exits
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.trace import UNTRACED, chrome_trace
+from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _run(known: argparse.Namespace) -> int:
             return exits.BAD
         # Perfetto shows escapes, such as that of µ, as they are written.
         text = json.dumps(chrome_trace(results), ensure_ascii=False, allow_nan=False)
-        exits.write_file(known.output, text)
+        write_named(known.output, text, "-o", makes_folders=False)
     except FileError as error:
         exits.complain("trace", error)
         return exits.UNREADABLE

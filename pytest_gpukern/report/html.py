@@ -10,7 +10,6 @@ makes text nodes of it, and the page's Content-Security-Policy lets only our two
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -27,7 +26,7 @@ from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import LAUNCH_TITLES, WORK_TITLES, breakdown, launch_cells, memory_text
 from pytest_gpukern.report.durations import time_spent
-from pytest_gpukern.report.records import record_lines, repeat
+from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import (
     COPY,
     FMA,
@@ -47,9 +46,9 @@ from pytest_gpukern.report.summary import (
     state_of,
     totals,
 )
-from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.result import Correctness, sizes_text
-from pytest_gpukern.values.untrusted_json import FileError, printable_lines
+from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -76,10 +75,8 @@ _LARGEST = 1e30
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
-_UNWRITABLE = "Check permissions and free space, or choose another file with --gpukern-html"
 
-
-def write(report: RunReport, config: pytest.Config) -> Path | None:
+def write(report: RunReport, config: pytest.Config) -> Path | None:  # noqa: ARG001 - a form takes both
     """Writes the page of a run where `--gpukern-html` names a file; folders that are missing are made.
 
     Raises:
@@ -88,14 +85,7 @@ def write(report: RunReport, config: pytest.Config) -> Path | None:
     path = report.settings.html
     if path is None:
         return None
-    text = page([dataclasses.replace(report, closing=(*report.closing, *record_lines(report, config)))])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, text.encode())
-    except FileError as error:
-        raise FileError(path, error.problem, _UNWRITABLE) from error
-    except OSError as error:
-        raise FileError(path, f"cannot be written: {error.strerror or error}", _UNWRITABLE) from error
+    write_named(path, page([report]), "--gpukern-html")
     return path
 
 

@@ -29,14 +29,17 @@ _SHOWN = 3
 _MOST_ACCEPTED = 10
 
 
-def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
-    """Says what was written, how to record and accept, what was not recorded and why, and what is stale."""
+def record_lines(report: RunReport, config: pytest.Config, *, stored: bool) -> list[str]:
+    """Says what was written, how to record and accept, what was not recorded and why, and what is stale.
+
+    `stored` says whether there is a file of the run.
+    """
     settings, results = report.settings, report.results
     lines: list[str] = []
     if settings.benchmark and settings.baseline == "compare":
         found = [*_no_folder(report, config), *_to_create(config, results)]
         lines += ["; ".join(found)] if found else []
-        lines += _to_accept(report, config)
+        lines += _to_accept(report, config, stored=stored)
         lines += _to_keep(report, config)
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
@@ -91,7 +94,7 @@ def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
     return [f"{count}; to record: {shlex.join(command)}"]
 
 
-def _to_accept(report: RunReport, config: pytest.Config) -> list[str]:
+def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> list[str]:
     """Returns the command that accepts what became slower, from the run file if there is one, or nothing."""
     with_hosts = "host" in report.settings.gate_on
     slower = [
@@ -101,7 +104,7 @@ def _to_accept(report: RunReport, config: pytest.Config) -> list[str]:
         return []
     root, here = config.rootpath, config.invocation_params.dir
     many, settings = len(slower) > _SHOWN, report.settings
-    if settings.output is not None and settings.output in report.files:
+    if stored and settings.output is not None:
         cases = ["CASE…"] if many else [result.case.id for result in slower]
         folder = settings.baseline_dir
         into = ["--into", os.path.relpath(folder, root)] if folder is not None else []

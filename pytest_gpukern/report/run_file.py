@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -14,9 +13,8 @@ from msgspec import Meta
 from pytest_gpukern.baseline.history import RecordedCase  # noqa: TC001 - read by annotation
 from pytest_gpukern.findings.common_shift import Shift  # noqa: TC001
 from pytest_gpukern.gpu.kernel_facts import readable
-from pytest_gpukern.report.records import record_lines
 from pytest_gpukern.report.run import Failure, Run
-from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.result import Correctness, JsonDict, Result, plain
 from pytest_gpukern.values.untrusted_json import (
     FileError,
@@ -46,16 +44,13 @@ reader of 4 would take a test that failed for one that passed.
 """
 
 _DAMAGED = "Write the run again with --gpukern-output, or read it with the release that wrote it"
-_UNWRITABLE = "Check permissions and free space, or choose another file with --gpukern-output"
 
 
-def write(report: RunReport, config: pytest.Config) -> Path | None:
+def write(report: RunReport, config: pytest.Config) -> Path | None:  # noqa: ARG001 - a form takes both
     """Writes the file of a run where `--gpukern-output` names one."""
     path = report.settings.output
     if path is not None:
-        report = dataclasses.replace(report, files=(*report.files, path))
-        closing = (*report.closing, *record_lines(report, config))
-        write_run_file(path, dataclasses.replace(report, closing=closing))
+        write_run_file(path, report)
     return path
 
 
@@ -77,14 +72,7 @@ def write_run_file(path: Path, run: Run) -> None:
         "sessions": [_entry(each, fingerprints) for found in run.sessions.values() for each in found],
     }
     content = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Names that are no UTF-8 hold halves of surrogate pairs, which JSON escapes.
-        replace(path, content.encode(errors="backslashreplace"))
-    except FileError as error:
-        raise FileError(path, error.problem, _UNWRITABLE) from error
-    except OSError as error:
-        raise FileError(path, f"cannot be written: {error.strerror or error}", _UNWRITABLE) from error
+    write_named(path, content, "--gpukern-output")
 
 
 def _entry(result: Result, fingerprints: dict[str, JsonDict]) -> JsonDict:

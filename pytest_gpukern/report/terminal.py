@@ -10,7 +10,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_memory, device_work
 from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
-from pytest_gpukern.report.records import record_lines, some_of
+from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import MARKUP, shared_sizes
 from pytest_gpukern.report.summary import (
     STATES,
@@ -57,7 +57,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
     """Writes what a run found, what was written, and the commands that record and accept."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     wrote = [f"gpukern: wrote {path}" for path in report.files]
-    report = dataclasses.replace(report, closing=(*report.closing, *wrote, *record_lines(report, config)))
+    report = dataclasses.replace(report, closing=(*wrote, *report.closing))
     lines = whole(
         report,
         width=reporter._tw.fullwidth,

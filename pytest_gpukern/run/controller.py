@@ -341,17 +341,19 @@ class Controller:
         from pytest_gpukern.report.forms import write_forms
 
         with phase("reports"):
-            report = write_forms(self._report(), self._config, in_summary=in_summary)
+            report = write_forms(self._report(in_summary=in_summary), self._config, in_summary=in_summary)
         self._files, self.problems = report.files, list(report.problems)
 
-    def _report(self) -> RunReport:
+    def _report(self, *, in_summary: bool) -> RunReport:
         from pytest_gpukern.report.forms import RunReport
+        from pytest_gpukern.report.records import record_lines
 
         add_to(self._spent_s, ACCOUNT.lap())
         duration_s = time.monotonic() - self._begun_s
-        return RunReport(
+        settings = settings_of(self._config)
+        report = RunReport(
             results=self.results,
-            settings=settings_of(self._config),
+            settings=settings,
             sessions={nodeid: self._sessions[nodeid] for nodeid in self._results},
             skips=self.skips,
             rejected=tuple(self._rejected.values()),
@@ -364,7 +366,6 @@ class Controller:
             listed=self.listed,
             compared_with=self.compared_with,
             heading=self.heading,
-            closing=self.closing,
             baselines=self._baselines,
             shortened=self._short,
             stale=self._stale,
@@ -373,6 +374,10 @@ class Controller:
             duration_s=duration_s,
             spent_s=self._with_rest_of_workers(duration_s),
         )
+        # The file of the run is written first, and holds the lines that name it.
+        stored = settings.output is not None and (not in_summary or settings.output in self._files)
+        lines = record_lines(report, self._config, stored=stored)
+        return dataclasses.replace(report, closing=(*self.closing, *lines))
 
     def _with_rest_of_workers(self, duration_s: float) -> dict[str, float]:
         """Returns the seconds of each phase; of several workers also those outside of all, idle ones too."""

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pytest_gpukern.selftest.gate_kernels import PLANTED_SHARES, GateCase, gate_cases
-from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.untrusted_json import FileError, JsonError, ShapeError, built, decoded
 
 if TYPE_CHECKING:
@@ -360,12 +360,9 @@ def write_session(path: Path, session: Session) -> None:
 
 def _write(path: Path, content: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, f"{content}\n".encode(errors="backslashreplace"))  # as JSON escapes a lone surrogate
-    except (FileError, OSError) as error:
-        remedy = "Check permissions and free space, or choose another file with --output"
-        unmade = f"cannot be written: {getattr(error, 'strerror', None) or error}"
-        raise RecordingError(path, getattr(error, "problem", unmade), remedy) from error
+        write_named(path, f"{content}\n", "--output")
+    except FileError as error:
+        raise RecordingError(path, error.problem, error.remedy) from error
 
 
 def _sparse(value: Any) -> Any:

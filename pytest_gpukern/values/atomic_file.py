@@ -101,6 +101,24 @@ def replace(path: Path, content: bytes) -> None:
     _sync_folder(target.parent)
 
 
+def write_named(path: Path, text: str, option: str, *, makes_folders: bool = True) -> None:
+    """Writes a file that an option names, whole or not at all.
+
+    Names in the text may hold halves of surrogate pairs, which are escaped as JSON does it.
+
+    Raises:
+        FileError: the file or a missing folder cannot be made; an old file is as it was.
+    """
+    try:
+        if makes_folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, text.encode(errors="backslashreplace"))
+    except (FileError, OSError) as error:
+        unmade = f"cannot be written: {getattr(error, 'strerror', None) or error}"
+        remedy = f"Check permissions and free space, or name another file with {option}"
+        raise FileError(path, getattr(error, "problem", unmade), remedy) from error
+
+
 def remove(path: Path) -> None:
     """Removes a file; raises FileError if it cannot."""
     try:

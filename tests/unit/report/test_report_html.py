@@ -231,15 +231,13 @@ def test_of_many_samples_no_outlier_is_lost():
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_the_page_is_written_where_the_option_says_and_folders_are_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(html, "record_lines", lambda report, config: ["gpukern: to record: pytest"])
+def test_the_page_is_written_where_the_option_says_and_folders_are_made(tmp_path):
     path = tmp_path / "deep" / "report.html"
     assert html.write(report_to(path), None) == path
     assert '"closing":["to record: pytest"]' in path.read_text(encoding="utf-8")
 
 
-def test_a_page_that_cannot_be_written_is_an_error_with_the_option(tmp_path, monkeypatch):
-    monkeypatch.setattr(html, "record_lines", lambda report, config: [])
+def test_a_page_that_cannot_be_written_is_an_error_with_the_option(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="--gpukern-html"):
         html.write(report_to(tmp_path / "file" / "report.html"), None)
@@ -250,7 +248,8 @@ def report_to(path):
     class Report(Run):
         settings: object = None
 
-    return Report((made_up.result("cupy.exp"),), settings=SimpleNamespace(html=path))
+    lines = ["gpukern: to record: pytest"]
+    return Report((made_up.result("cupy.exp"),), closing=lines, settings=SimpleNamespace(html=path))
 
 
 def test_verdicts_of_all_kinds_have_a_rank():

@@ -141,7 +141,7 @@ def test_what_is_no_json_object_is_refused(tmp_path, content, problem):
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_a_remedy(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RecordingError, match="choose another file with --output"):
+    with pytest.raises(RecordingError, match="name another file with --output"):
         written(tmp_path / "file" / "run.json")
 
 
