@@ -48,10 +48,11 @@ def _run(known: argparse.Namespace) -> int:
     except FileError as error:
         exits.complain("show", error)
         return exits.UNREADABLE
-    has_only_counts = not (run.results or known.text) and bool(run.skips or run.rejected)
-    results = [] if has_only_counts else exits.chosen("show", known.file, run.results, known.text)
-    if not (results or has_only_counts):
-        return exits.BAD
+    results = run.results
+    if known.text or not (run.ran or run.skips or run.problems):
+        results = exits.chosen("show", known.file, run.results, known.text)
+        if not results:
+            return exits.BAD
     if known.json:
         exits.show_json([_without_samples(result) for result in results])
         return exits.FINE

@@ -50,12 +50,17 @@ def rows_of_run(run: Run, name: str) -> Iterator[dict[str, Cell]]:
     """
     for reported in run.results:
         for result in (reported, *run.sessions_of(reported)):
+            failure = run.own_failure(reported) if result is reported else None
             for measurement in result.measurements:
-                yield {"run": name, "created": run.created.isoformat(), **_row(result, measurement)}
+                row = _row(result, measurement, failure)
+                yield {"run": name, "created": run.created.isoformat(), **row}
 
 
-def _row(result: Result, measurement: Measurement) -> dict[str, Cell]:
-    """Returns the cells of a measurement. Times are never the simulator's."""
+def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
+    """Returns the cells of a measurement. Times are never the simulator's.
+
+    `failure` is why the test failed by itself, or None.
+    """
     case, summary, fingerprint = result.case, measurement.summary, result.fingerprint
     timed = not result.simulated
     return {
@@ -91,7 +96,7 @@ def _row(result: Result, measurement: Measurement) -> dict[str, Cell]:
         "memory_mhz": _number(measurement.state.get("memory_mhz")),
         **_kernel(result, measurement),
         **_errors(result),
-        **_verdict(result, measurement),
+        **_verdict(result, measurement, failure),
     }
 
 
@@ -123,15 +128,15 @@ def _errors(result: Result) -> dict[str, Cell]:
     return found
 
 
-def _verdict(result: Result, measurement: Measurement) -> dict[str, Cell]:
+def _verdict(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
     """Returns what the measurement came to; a wrong output or an INVALID time has no ratio."""
-    kind, reason = without_a_time(result, None)
-    verdict = result.verdicts.get(measurement.key)
+    kind, reason = without_a_time(result, failure)
+    counts = kind != "INCORRECT" and measurement.invalid is None
+    judged = result.verdicts.get(measurement.key) if counts else None
     if not kind and measurement.invalid is not None:
         kind, reason = VerdictKind.INVALID.value, measurement.invalid
-    elif not kind and verdict is not None:
-        kind, reason = verdict.kind.value, verdict.explained
-    judged = verdict if verdict is not None and kind == verdict.kind.value else None
+    elif not kind and judged is not None:
+        kind, reason = judged.kind.value, judged.explained
     return {
         "verdict": kind or None,
         "ratio": judged.ratio if judged else None,

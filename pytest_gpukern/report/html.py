@@ -41,6 +41,7 @@ from pytest_gpukern.report.summary import (
     STATES,
     false_alarms,
     needs_a_reader,
+    other_failures,
     problems_of,
     skip_texts,
     state_of,
@@ -51,7 +52,7 @@ from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     import pytest
@@ -224,7 +225,7 @@ class _RunData:
         by_result: dict[int, list[Row]] = {}
         for row in self.rows:
             by_result.setdefault(id(row.result), []).append(row)
-        failures = list(self._other_failures(by_result))
+        told = needs_a_reader(self.rows, other_failures(run, self.rows))
         tables = {
             "cases": _table([self._case(result, by_result[id(result)]) for result in self.results]),
             "scopes": _table([scope for result in self.results for scope in self._scopes(result)]),
@@ -232,16 +233,15 @@ class _RunData:
         }
         others = {
             "name": f"{_moment(run.created)}, {_device(run)}",
-            "failed": bool(run.failures or run.problems) or (False if run.failures_known else None),
+            "outcome": _outcome(run),
             "verdict": totals(run).removeprefix("gpukern: "),
             "facts": _facts(run),
             "problems": run.problems,
             "since": [*run.since_record, *false_alarms(run.results), *filter(None, [time_spent(run)])],
             "canaries": _canaries(run),
-            "told": failures
-            + [
-                (kind or "note", each.footnote.text, [*zip(self._places_of(each), each.labels, strict=True)])
-                for kind, found in needs_a_reader(self.rows).items()
+            "told": [
+                (kind or "note", each.footnote.text, self._who(each))
+                for kind, found in told.items()
                 for each in found
             ],
             "closing": [text.removeprefix("gpukern: ") for text in run.closing],
@@ -256,22 +256,10 @@ class _RunData:
         }
         return {**_plain(others), **tables}
 
-    def _other_failures(self, by_result: Mapping[int, Sequence[Row]]) -> Iterator[tuple[Any, ...]]:
-        """Yields failures that no row tells: of tests without a result, and what only a strict gate fails."""
-        results = {result.nodeid: result for result in self.results}
-        for nodeid, failure in self.run.failures.items():
-            result = results.get(nodeid)
-            if result is None:
-                yield ("FAILED", failure.text, [(None, nodeid)])
-                continue
-            footnotes = [each for row in by_result[id(result)] for each in row.footnotes if not each.quiet]
-            told = [printable_lines(each.text) for each in footnotes]
-            lines = [line for line in failure.text.split("\n") if not any(text in line for text in told)]
-            if failure.by_the_gate and lines:
-                yield ("FAILED", "\n".join(lines), [(self.places[id(result)], result.case.id)])
-
-    def _places_of(self, told: Told) -> list[int]:
-        return [self.places[id(row.result)] for row in told.rows]
+    def _who(self, told: Told) -> list[tuple[int | None, str]]:
+        """Returns the place of each case, None where it has no result, and its label."""
+        places = [None if result is None else self.places[id(result)] for result in told.results]
+        return [*zip(places, told.labels, strict=True)]
 
     def _row(self, row: Row) -> JsonDict:
         """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
@@ -556,6 +544,15 @@ def _sampling(measurement: Measurement) -> str:
     stopped = f"; stopped: {measurement.stopped}" if measurement.stopped else ""
     contains = f"{measurement.measures}; " if measurement.measures else ""
     return f"{contains}{measurement.summary.n} samples{calls}{stopped}"
+
+
+def _outcome(run: Run) -> str:
+    """Says in a word how a run ended; nothing where it is not known, since an older release wrote it."""
+    if run.failures or run.problems:
+        return "FAILED"
+    if not run.ran:
+        return "NOTHING RAN"
+    return "PASSED" if run.failures_known else ""
 
 
 def _device(run: Run) -> str:

@@ -76,6 +76,16 @@ class Run:
     version: str = __version__
     failures_known: bool = True
 
+    @property
+    def ran(self) -> bool:
+        """Whether any test came to an end: one that passed, failed or rejected a broken case."""
+        return bool(self.results or self.rejected or self.failures)
+
+    def own_failure(self, result: Result) -> str | None:
+        """Returns why a test failed by itself, not by the gate, or None."""
+        failure = self.failures.get(result.nodeid)
+        return None if failure is None or failure.by_the_gate else failure.text
+
     def sessions_of(self, result: Result) -> Sequence[Result]:
         """Returns the sessions of one test besides the one that is reported."""
         return self.sessions.get(result.nodeid, ())

@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.gate.judge import expected_false_alarms
 from pytest_gpukern.report import units
 from pytest_gpukern.report.records import some_of
-from pytest_gpukern.report.rows import rows_of, scope_times, shared_sizes, variant_label, verdict_of
+from pytest_gpukern.report.rows import (
+    Footnote,
+    rows_of,
+    scope_times,
+    shared_sizes,
+    variant_label,
+    verdict_of,
+)
 from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpukern.report.rows import Footnote, Row
+    from pytest_gpukern.report.rows import Row
     from pytest_gpukern.report.run import Run, Skip
     from pytest_gpukern.values.result import Result
 
@@ -40,16 +48,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Told:
-    """Holds a verdict, finding or note, and the rows that have it."""
+    """Holds a verdict, finding, note or failure, and who has it.
+
+    Attributes:
+        footnote: what there is to say.
+        results: those that have it; None for a test without a result.
+        labels: the same as ids, each with the measurement that a verdict is about.
+    """
 
     footnote: Footnote
-    rows: tuple[Row, ...]
-
-    @property
-    def labels(self) -> list[str]:
-        """The cases, each with the measurement that a verdict is about."""
-        key = f" ({self.footnote.key})" if self.footnote.key else ""
-        return [row.result.case.id + key for row in self.rows]
+    results: tuple[Result | None, ...]
+    labels: tuple[str, ...]
 
 
 def problems_of(run: Run) -> list[Problem]:
@@ -66,35 +75,51 @@ def problems_of(run: Run) -> list[Problem]:
         rows = [
             row
             for result in ordered
-            for row in rows_of(result, peers[_point(result)], shared, failure=_own_failure(result, run))
+            for row in rows_of(result, peers[_point(result)], shared, failure=run.own_failure(result))
         ]
         problems.append(Problem(name, ordered, rows))
     return problems
 
 
-def _own_failure(result: Result, run: Run) -> str | None:
-    """Returns why a test failed that not the gate failed, or None."""
-    failure = run.failures.get(result.nodeid)
-    return None if failure is None or failure.by_the_gate else failure.text
-
-
-def needs_a_reader(rows: Iterable[Row]) -> dict[str, list[Told]]:
+def needs_a_reader(rows: Iterable[Row], failures: Sequence[Told] = ()) -> dict[str, list[Told]]:
     """Returns kind → the verdicts, findings and notes that need a reader, each once, large changes first.
 
-    What somebody must act on comes first, and what is merely good to know last.
+    What somebody must act on comes first, and what is merely good to know last. `failures` are told, too.
     """
     having: dict[tuple[str, str], tuple[Footnote, list[Row]]] = {}
     for row in rows:
         for footnote in dict.fromkeys(row.footnotes):
             if not footnote.quiet:
                 having.setdefault((footnote.kind, footnote.text), (footnote, []))[1].append(row)
-    kinds: dict[str, list[Told]] = {}
+    kinds: dict[str, list[Told]] = {"FAILED": list(failures)} if failures else {}
     for footnote, found in having.values():
-        kinds.setdefault(footnote.kind, []).append(Told(footnote, tuple(found)))
+        key = f" ({footnote.key})" if footnote.key else ""
+        results = tuple(row.result for row in found)
+        told = Told(footnote, results, tuple(result.case.id + key for result in results))
+        kinds.setdefault(footnote.kind, []).append(told)
     return {
         kind: sorted(kinds[kind], key=lambda each: -_change(each.footnote.ratio))
         for kind in sorted(kinds, key=_rank)
     }
+
+
+def other_failures(run: Run, rows: Iterable[Row]) -> list[Told]:
+    """Returns failures that no row tells: of tests without a result, and what only a strict gate fails."""
+    results = {result.nodeid: result for result in run.results}
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        texts = [printable_lines(each.text) for each in row.footnotes if not each.quiet]
+        told.setdefault(row.result.nodeid, []).extend(texts)
+    found = []
+    for nodeid, failure in run.failures.items():
+        result, text = results.get(nodeid), failure.text
+        if result is not None:
+            lines = [line for line in text.split("\n") if not any(each in line for each in told[nodeid])]
+            text = "\n".join(lines) if failure.by_the_gate else ""
+        if text or result is None:
+            label = nodeid if result is None else result.case.id
+            found.append(Told(Footnote("FAILED", text), (result,), (label,)))
+    return found
 
 
 def _change(ratio: float | None) -> float:

@@ -16,6 +16,7 @@ from pytest_gpukern.report.summary import (
     STATES,
     false_alarms,
     needs_a_reader,
+    other_failures,
     problems_of,
     skip_reasons,
     skip_texts,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.rows import Footnote, Row, Timing
     from pytest_gpukern.report.run import Failure, Run, Skip
-    from pytest_gpukern.report.summary import Problem
+    from pytest_gpukern.report.summary import Problem, Told
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
@@ -82,16 +83,17 @@ def whole(run: Run, *, width: int, verbose: bool = False, failures_shown: bool =
 def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bool = False) -> list[Line]:
     """Returns what needs a reader, the tables of a small or `verbose` run, and the summary.
 
-    Returns nothing for a run without results, skips and rejected cases. Why a test failed is not said again
-    where `failures_shown` says that pytest did.
+    Returns nothing for a run of which nothing is known. Why a test failed is not said again where
+    `failures_shown` says that pytest did.
     """
-    if not (report.results or report.skips or report.rejected):
+    if not (report.ran or report.skips):
         return []
     problems = problems_of(report)
     if failures_shown:
         problems = [_without_failures(problem, report) for problem in problems]
     rows = [row for problem in problems for row in problem.rows]
-    lines = _needs_a_reader(rows, width, verbose=verbose)
+    failures = [] if failures_shown else other_failures(report, rows)
+    lines = _needs_a_reader(rows, failures, width, verbose=verbose)
     small = len(rows) <= _MOST_ROWS
     if small or verbose:
         lines += _tables(problems, width, verbose=verbose)
@@ -130,17 +132,19 @@ def _without_failure(row: Row, failure: Failure | None) -> Row:
     return dataclasses.replace(row, footnotes=tuple(each for each in row.footnotes if not was_said(each)))
 
 
-def _needs_a_reader(rows: Iterable[Row], width: int, *, verbose: bool) -> list[Line]:
+def _needs_a_reader(
+    rows: Iterable[Row], failures: Sequence[Told], width: int, *, verbose: bool
+) -> list[Line]:
     """Tells what needs a reader, of each kind the first few; all where `verbose`."""
     lines = []
-    for kind, told in needs_a_reader(rows).items():
+    for kind, told in needs_a_reader(rows, failures).items():
         if verbose:
             lines += [line for each in told for line in _told_whole(each.footnote, each.labels, width)]
             continue
         most = 1 if kind == "FASTER" and len(told) > _MOST_TOLD else _MOST_TOLD
         lines += [line for each in told[:most] for line in _told_shortly(each.footnote, each.labels, width)]
         if len(told) > most:
-            more = sum(len(each.rows) for each in told[most:])
+            more = sum(len(each.labels) for each in told[most:])
             lines.append(Line(f"{kind or 'note'}: {more} more; -v tells each, --gpukern-output keeps all"))
     return [*lines, Line("")] if lines else []
 

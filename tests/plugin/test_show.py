@@ -114,6 +114,21 @@ def test_of_its_own(gpu_benchmark):
     )
 
 
+def test_failures_are_shown_where_no_test_came_to_a_result(gpu, pytester, capsys):
+    pytester.makepyfile(test_doubling="def test_own(gpu_benchmark):\n    raise KeyError('n')")
+    gpu("--gpukern-output=run.json").assert_outcomes(failed=1)
+    assert show(capsys, "run.json") == (
+        0,
+        "FAILED test_doubling.py::test_own: KeyError: 'n'\n\ngpukern: 0 passed, 1 failed otherwise\n",
+        "",
+    )
+
+
+def test_a_run_of_no_test_holds_nothing_to_show(gpu, pytester, capsys):
+    gpu("--gpukern-output=run.json", "-k", "none")
+    assert show(capsys, "run.json")[::2] == (1, "gpukern show: run.json holds no results\n")
+
+
 def test_machines_get_the_results_without_their_samples(stored, capsys):
     status, shown, _ = show(capsys, stored, "second", "--json")
     (result,) = json.loads(shown)

@@ -805,7 +805,7 @@
     );
     const compared = run.rows.some((row) => known(row.ratio));
     main.replaceChildren(
-      el("h1", {}, badge(outcome(run)), " ", run.verdict),
+      el("h1", {}, badge(run.outcome), " ", run.verdict),
       facts(run.facts),
       ...(run.problems.length ? [section("Went wrong", listOf(run.problems))] : []),
       ...(run.since.length || run.canaries.length ? [section("The run as a whole", listOf(run.since), canaries(run))] : []),
@@ -822,11 +822,8 @@
     );
     const showRows = caseTable(run, cases, heading);
     showRows();
-    document.title = [outcome(run), run.verdict].filter(Boolean).join(": ");
+    document.title = [run.outcome, run.verdict].filter(Boolean).join(": ");
   }
-
-  // An older release did not write which tests failed.
-  const outcome = ({ failed }) => (failed ? "FAILED" : failed === null ? "" : "PASSED");
 
   function facts(pairs) {
     return el("dl", {}, ...pairs.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]));

@@ -11,7 +11,7 @@ import pytest
 from made_up_results import COPY_IN, EXP_KERNEL, error, measured, result, verdict
 
 from pytest_gpukern.report.csv_table import csv_text, rows_of_run
-from pytest_gpukern.report.run import Run
+from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.values.result import Correctness, SessionRole
 
 FILES = Path(__file__).parents[3] / "docs/reference/files.md"
@@ -89,6 +89,14 @@ def test_a_time_that_is_invalid_or_of_a_wrong_output_has_no_ratio():
     wrong = result("cupy.exp", measured(), correctness=Correctness.INCORRECT, diagnosis="y is wrong\nat 3")
     found = [(row["verdict"], row["ratio"], row["reason"]) for row in table(invalid, wrong)]
     assert found == [("INVALID", "", "clocks changed"), ("INCORRECT", "", "y is wrong")]
+
+
+def test_a_test_that_failed_after_it_was_timed_says_so_beside_its_change():
+    made = result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.01)])
+    again = dataclasses.replace(made, role=SessionRole.FURTHER)
+    run = Run([made], {made.nodeid: [again]}, failures={made.nodeid: Failure("KeyError: 'n'")})
+    found = [(row["verdict"], row["ratio"]) for row in rows_of_run(run, "run.json")]
+    assert found == [("FAILED", 1.01), ("SAME", 1.01)]
 
 
 def test_an_error_without_a_value_is_empty():

@@ -83,17 +83,20 @@ def test_it_says_what_the_terminal_says():
 
 
 @pytest.mark.parametrize(
-    ("changes", "failed"),
+    ("changes", "outcome"),
     [
-        ({}, False),
-        ({"failures": {"test_it.py::test_it": Failure("SLOWER", by_the_gate=True)}}, True),
-        ({"problems": ("the run measured nothing on a GPU",)}, True),
-        ({"failures_known": False}, None),
-        ({"failures_known": False, "problems": ("the run measured nothing on a GPU",)}, True),
+        ({}, "PASSED"),
+        ({"failures": {"test_it.py::test_it": Failure("SLOWER", by_the_gate=True)}}, "FAILED"),
+        ({"problems": ("the run measured nothing on a GPU",)}, "FAILED"),
+        ({"failures_known": False}, ""),
+        ({"failures_known": False, "problems": ("the run measured nothing on a GPU",)}, "FAILED"),
+        ({"results": (), "skips": (("test_it.py::test_it", "no GPU"),)}, "NOTHING RAN"),
+        ({"results": (), "rejected": ("exp/numba.wrong",)}, "PASSED"),
     ],
 )
-def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, failed):
-    assert data_of(Run((made_up.result("cupy.exp"),), **changes))["runs"][0]["failed"] is failed
+def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, outcome):
+    run = Run(**{"results": (made_up.result("cupy.exp"),), **changes})
+    assert data_of(run)["runs"][0]["outcome"] == outcome
 
 
 def test_a_failure_that_no_row_tells_is_told_first():
