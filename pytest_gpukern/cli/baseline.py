@@ -51,6 +51,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         ("merge", "accept results of a run file into the records, without a GPU", _declare_merge),
     ):
         own = commands.add_parser(name, help=summary, allow_abbrev=False)
+        own.set_defaults(command=f"baseline {name}")
         declare_command(own)
         own.description = f"{own.description} {exits.STATUSES}"
         exits.add_json(own)
@@ -134,16 +135,12 @@ def _declare_show(parser: argparse.ArgumentParser) -> None:
         "of cases that have several, with their reasons."
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
-    parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
+    exits.add_text(parser)
     parser.set_defaults(run=_show)
 
 
 def _show(known: argparse.Namespace) -> int:
-    try:
-        baseline = load(known.file)
-    except FileError as error:
-        exits.complain("baseline show", error)
-        return exits.UNREADABLE
+    baseline = load(known.file)
     shown = {name: record for name, record in sorted(baseline.cases.items()) if known.text in name}
     if not shown:
         number = len(baseline.cases)
@@ -246,9 +243,6 @@ def _prune(known: argparse.Namespace) -> int:
     try:
         before = load(known.file)
         after = change(before) if known.dry_run else rewrite(known.file, change)
-    except FileError as error:
-        exits.complain("baseline prune", error)
-        return exits.UNREADABLE
     except NoMatchError as error:
         exits.complain("baseline prune", f"{known.file}: {error}")
         return exits.BAD
@@ -272,7 +266,7 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
         "INVALID or simulated. The records go beside the tests, as seen from this folder, or to --into. "
         "Paths in the run file are not used."
     )
-    parser.add_argument("file", type=Path, metavar="RUN.json", help="a file that --gpukern-output wrote")
+    exits.add_run(parser)
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the baseline files")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--accept", nargs="+", metavar="CASE|GLOB", help="cases to record")
@@ -294,9 +288,6 @@ def _merge(known: argparse.Namespace) -> int:
         run_file = read_run(known.file)
         cases = (result.case.id for result in run_file.results)
         chosen = set(matching(cases, ["*"] if known.all else known.accept))
-    except FileError as error:
-        exits.complain("baseline merge", error)
-        return exits.UNREADABLE
     except NoMatchError as error:
         exits.complain("baseline merge", f"{known.file}: {error}")
         return exits.BAD

@@ -82,11 +82,7 @@ def _parsed_by(parse: Callable[[str, str], T], option: str) -> Callable[[str], T
 
 
 def _run(known: argparse.Namespace) -> int:
-    try:
-        a, b = _read_side(known.a), _read_side(known.b)
-    except FileError as error:
-        exits.complain("compare", error)
-        return exits.UNREADABLE
+    a, b = _read_side(known.a), _read_side(known.b)
     rows = _compared(a, b, known.threshold, known.gate_on)
     if known.json:
         exits.show_json(_json(a, b, rows))

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report.layout import IN_ASCII
@@ -16,7 +17,6 @@ from pytest_gpukern.values.untrusted_json import printable
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from pytest_gpukern.values.result import Result
 
@@ -58,6 +58,20 @@ def print_anywhere() -> None:
 def width(elsewhere: int = _WIDTH) -> int:
     """Returns the width of the terminal in columns; COLUMNS, or `elsewhere`, in a file or a pipe."""
     return shutil.get_terminal_size((elsewhere, 24)).columns
+
+
+def add_run(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Gives a command's parser the file of a run, or the files of several."""
+    told = "a file that --gpukern-output wrote"
+    if several:
+        parser.add_argument("files", metavar="RUN.json", type=Path, nargs="+", help=told)
+    else:
+        parser.add_argument("file", metavar="RUN.json", type=Path, help=told)
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """Gives a command's parser a text that chooses cases."""
+    parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

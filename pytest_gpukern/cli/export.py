@@ -9,7 +9,6 @@ from pytest_gpukern.cli import exits
 from pytest_gpukern.report.csv_table import csv_text, rows_of_run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.atomic_file import write_named
-from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     import argparse
@@ -21,9 +20,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "Writes runs that --gpukern-output wrote as one CSV table, one row a measurement. Units are in the "
         "names of the columns. A text that would be a formula gets an apostrophe in front. " + exits.STATUSES
     )
-    parser.add_argument(
-        "files", metavar="RUN.json", type=Path, nargs="+", help="a file that --gpukern-output wrote"
-    )
+    exits.add_run(parser, several=True)
     parser.add_argument(
         "-o", "--output", metavar="FILE.csv", type=Path, required=True, help="the table to write"
     )
@@ -34,15 +31,11 @@ def _run(known: argparse.Namespace) -> int:
     if known.output.suffix.lower() != ".csv":
         exits.complain("export", f"{known.output} is no table: -o takes a name that ends in .csv")
         return exits.USAGE
-    try:
-        rows = [row for path in known.files for row in rows_of_run(read_run(path), path.name)]
-        if not rows:
-            named = ", ".join(map(str, known.files))
-            exits.complain("export", f"no measurement in {named}: run pytest with --gpu-benchmark")
-            return exits.BAD
-        write_named(known.output, csv_text(rows), "-o", makes_folders=False)
-    except FileError as error:
-        exits.complain("export", error)
-        return exits.UNREADABLE
+    rows = [row for path in known.files for row in rows_of_run(read_run(path), path.name)]
+    if not rows:
+        named = ", ".join(map(str, known.files))
+        exits.complain("export", f"no measurement in {named}: run pytest with --gpu-benchmark")
+        return exits.BAD
+    write_named(known.output, csv_text(rows), "-o", makes_folders=False)
     exits.show([f"{len(rows)} rows in {known.output}"])
     return exits.FINE

@@ -62,15 +62,17 @@ COMMANDS = {
 
 The function is given the command's parser. It sets the description, adds options, and names by
 `set_defaults(run=…)` what runs the command: a function of the parsed arguments that returns the exit status.
-With `takes_pytest_options=True` the arguments that the parser does not know are left in `rest`.
+It may raise `FileError`. With `takes_pytest_options=True` the arguments that the parser does not know are
+left in `rest`.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `gpukern` and returns its exit status."""
-    from pytest_gpukern.cli.exits import print_anywhere
+    from pytest_gpukern.cli import exits
+    from pytest_gpukern.values.untrusted_json import FileError
 
-    print_anywhere()
+    exits.print_anywhere()
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
         prog="gpukern", description="Tells whether GPU kernels are still right and still fast."
@@ -87,5 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and not known.takes_pytest_options:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     known.rest = rest
-    status: int = known.run(known)
+    try:
+        status: int = known.run(known)
+    except FileError as error:
+        exits.complain(known.command, error)
+        return exits.UNREADABLE
     return status

@@ -10,7 +10,6 @@ from pytest_gpukern.report.html import page
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.atomic_file import write_named
-from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     import argparse
@@ -32,9 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "request: what failed, then what changed, then counts, in at most 65,536 characters. "
         + exits.STATUSES
     )
-    parser.add_argument(
-        "files", metavar="RUN.json", type=Path, nargs="+", help="a file that --gpukern-output wrote"
-    )
+    exits.add_run(parser, several=True)
     parser.add_argument(
         "-o",
         "--output",
@@ -55,11 +52,7 @@ def _run(known: argparse.Namespace) -> int:
     if suffix in OF_A_RUN and len(known.files) > 1:
         exits.complain("report", f"{suffix} is a report of one run, and {len(known.files)} are given")
         return exits.USAGE
-    try:
-        runs = [read_run(path) for path in known.files]
-        text = OF_RUNS[suffix](runs) if suffix in OF_RUNS else OF_A_RUN[suffix](runs[0])
-        write_named(known.output, text, "-o", makes_folders=False)
-    except FileError as error:
-        exits.complain("report", error)
-        return exits.UNREADABLE
+    runs = [read_run(path) for path in known.files]
+    text = OF_RUNS[suffix](runs) if suffix in OF_RUNS else OF_A_RUN[suffix](runs[0])
+    write_named(known.output, text, "-o", makes_folders=False)
     return exits.FINE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.cli import exits
@@ -11,12 +10,14 @@ from pytest_gpukern.report.run import Run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import whole
 from pytest_gpukern.report.trace import UNTRACED, gpu_trace
-from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     import argparse
 
     from pytest_gpukern.values.result import JsonDict, Result
+
+
+_UNTIMED = "it says of no test where its time went: an older release wrote it"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +27,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "summary. Adds what the device did in a call of each case, if CUPTI saw it: copies, memsets, kernels "
         "and their share of the time. " + exits.STATUSES
     )
-    parser.add_argument("file", metavar="RUN.json", type=Path, help="a file that --gpukern-output wrote")
-    parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
+    exits.add_run(parser)
+    exits.add_text(parser)
     parser.add_argument(
         "--trace",
         action="store_true",
@@ -43,25 +44,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(known: argparse.Namespace) -> int:
-    try:
-        run = read_run(known.file)
-    except FileError as error:
-        exits.complain("show", error)
-        return exits.UNREADABLE
+    run = read_run(known.file)
     results = run.results
-    if known.text or not (run.ran or run.skips or run.problems):
+    if known.text or known.trace or not (run.ran or run.skips or run.problems):
         results = exits.chosen("show", known.file, run.results, known.text)
         if not results:
             return exits.BAD
     if known.json:
         exits.show_json([_without_samples(result) for result in results])
-        return exits.FINE
-    if known.trace:
-        lines = gpu_trace(results, exits.width(exits.UNLIMITED))
-        if not lines:
-            exits.complain("show", f"{known.file}: {UNTRACED}")
-            return exits.BAD
-        exits.show(line.text for line in lines)
         return exits.FINE
     if known.text:
         failures = {each.nodeid: run.failures[each.nodeid] for each in results if each.nodeid in run.failures}
@@ -71,16 +61,16 @@ def _run(known: argparse.Namespace) -> int:
             compared_with=run.compared_with,
             failures_known=run.failures_known,
         )
-    if known.durations:
-        lines = durations(run, width=exits.width())
-        if not lines:
-            exits.complain(
-                "show", f"{known.file} says of no test where its time went: an older release wrote it"
-            )
-            return exits.BAD
-        exits.show(line.text for line in lines)
-        return exits.FINE
-    exits.show(line.text for line in whole(run, width=exits.width(), verbose=True))
+    if known.trace:
+        lines, none = gpu_trace(results, exits.width(exits.UNLIMITED)), UNTRACED
+    elif known.durations:
+        lines, none = durations(run, width=exits.width()), _UNTIMED
+    else:
+        lines, none = whole(run, width=exits.width(), verbose=True), ""
+    if not lines:
+        exits.complain("show", f"{known.file}: {none}")
+        return exits.BAD
+    exits.show(line.text for line in lines)
     return exits.FINE
 
 

@@ -10,7 +10,6 @@ from pytest_gpukern.cli import exits
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.trace import UNTRACED, chrome_trace
 from pytest_gpukern.values.atomic_file import write_named
-from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     import argparse
@@ -23,8 +22,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "event format. Perfetto (https://ui.perfetto.dev) opens it: a row for each stream and for each "
         "thread of the host, and arrows from calls to kernels. " + exits.STATUSES
     )
-    parser.add_argument("file", metavar="RUN.json", type=Path, help="a file that --gpukern-output wrote")
-    parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
+    exits.add_run(parser)
+    exits.add_text(parser)
     parser.add_argument(
         "-o", "--output", metavar="TRACE.json", type=Path, required=True, help="the file to write"
     )
@@ -32,19 +31,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(known: argparse.Namespace) -> int:
-    try:
-        results = exits.chosen("trace", known.file, read_run(known.file).results, known.text)
-        traces = [result.trace for result in results if result.trace is not None]
-        if results and not traces:
-            exits.complain("trace", f"{known.file}: {UNTRACED}")
-        if not traces:
-            return exits.BAD
-        # Perfetto shows escapes, such as that of µ, as they are written.
-        text = json.dumps(chrome_trace(results), ensure_ascii=False, allow_nan=False)
-        write_named(known.output, text, "-o", makes_folders=False)
-    except FileError as error:
-        exits.complain("trace", error)
-        return exits.UNREADABLE
+    results = exits.chosen("trace", known.file, read_run(known.file).results, known.text)
+    traces = [result.trace for result in results if result.trace is not None]
+    if results and not traces:
+        exits.complain("trace", f"{known.file}: {UNTRACED}")
+    if not traces:
+        return exits.BAD
+    # Perfetto shows escapes, such as that of µ, as they are written.
+    text = json.dumps(chrome_trace(results), ensure_ascii=False, allow_nan=False)
+    write_named(known.output, text, "-o", makes_folders=False)
     activities = sum(len(trace.activities) for trace in traces)
     calls = sum(len(trace.calls) for trace in traces)
     held = f"{activities} activities of the device and {calls} calls of the host"

@@ -126,7 +126,8 @@ def test_failures_are_shown_where_no_test_came_to_a_result(gpu, pytester, capsys
 
 def test_a_run_of_no_test_holds_nothing_to_show(gpu, pytester, capsys):
     gpu("--gpukern-output=run.json", "-k", "none")
-    assert show(capsys, "run.json")[::2] == (1, "gpukern show: run.json holds no results\n")
+    for option in ([], ["--trace"], ["--durations"]):
+        assert show(capsys, "run.json", *option)[::2] == (1, "gpukern show: run.json holds no results\n")
 
 
 def test_machines_get_the_results_without_their_samples(stored, capsys):
