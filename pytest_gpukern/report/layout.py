@@ -113,11 +113,15 @@ def in_encoding(text: str, encoding: str) -> str:
     return text
 
 
+def tied(text: str) -> str:
+    """Returns the text with no-break spaces between numbers and their units."""
+    return _NUMBER_AND_UNIT.sub(_TIED, text)
+
+
 def wrapped(text: str, width: int, *, indent: str = "", markup: dict[str, bool] | None = None) -> list[Line]:
     """Wraps a sentence; continuation lines are indented, and numbers keep their units."""
-    tied = _NUMBER_AND_UNIT.sub(_TIED, text)
     lines = textwrap.wrap(
-        tied,
+        tied(text),
         max(width, len(indent) + 20),
         initial_indent=indent,
         subsequent_indent=indent + "  ",

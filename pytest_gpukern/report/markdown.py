@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
+from pytest_gpukern.report.layout import tied
 from pytest_gpukern.report.rows import scope_times, verdict_of, without_a_time
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import SessionRole
@@ -29,7 +30,8 @@ LONGEST_COMMENT = 65_536
 _LONGEST_NAME = 200
 _LONGEST_TEXT = 500
 _FOR_MORE = 200
-_HEAD = "| case | base | head | change | verdict | reason |\n|---|---|---|---|---|---|"
+_HEAD = "| case and reason | base | head | change | verdict |\n|---|---|---|---|---|"
+"""The reason stands below the case's name: a column of its own would be narrow beside long names."""
 _GATED = re.compile(r"([A-Z]+) \(([^()]+)\): ")
 """How a line of the gate begins: verdict, and `scope/timer/cache`."""
 
@@ -50,8 +52,8 @@ class _Row:
     ratio: float | None = None
 
     def __str__(self) -> str:
-        texts = (self.base, self.head, self.change, self.verdict)
-        return f"| {_code(self.case)} | {' | '.join(map(_text, texts))} | {_text(self.reason)} |"
+        case = _code(self.case) + (f"<br>{_text(self.reason)}" if self.reason else "")
+        return f"| {' | '.join((case, *map(_text, (self.base, self.head, self.change, self.verdict))))} |"
 
 
 def comment(run: Run) -> str:
@@ -64,7 +66,9 @@ def summary(run: Run, *, most: int) -> str:
     failed, changed = list(_failed(run)), sorted(_changed(run), key=_by_size)
     count = len(run.failures)
     title = f"### gpukern: {count or 'no'} test{'s' * (count != 1)} failed"
-    if not run.failures_known:
+    if not run.ran:
+        title = "### gpukern: nothing ran"
+    elif not run.failures_known:
         title = f"### gpukern: {count} incorrect, other failures are not stored"
     counts = [totals(run), _devices(run), *run.since_record, *run.problems]
     end = "\n\n".join(_fitting([_text(text) for text in counts if text], most // 4))
@@ -190,8 +194,11 @@ def _code(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Returns a text without markup. A joiner behind `@` and `#` keeps GitHub from notifying and linking."""
-    return re.sub("&#(64|35);", r"&#\1;&#8288;", _escaped(bounded(text, _LONGEST_TEXT)))
+    """Returns a text without markup, its numbers tied to their units.
+
+    A joiner behind `@` and `#` keeps GitHub from notifying and linking.
+    """
+    return tied(re.sub("&#(64|35);", r"&#\1;&#8288;", _escaped(bounded(text, _LONGEST_TEXT))))
 
 
 def _escaped(text: str) -> str:

@@ -30,7 +30,7 @@ def test_a_failure_is_told_at_its_variant_and_in_the_summary(recorded, step, mon
     assert line.startswith(f"::error {place},title={FIRST}::SLOWER (kernel/event/cold): +10.0 %25")
     text = step.read_text()
     assert text.startswith("# Before\n### gpukern: 1 test failed\n")
-    assert "| 1.00 µs | 1.10 µs | +10.0 %" in text
+    assert "| 1.00~µs | 1.10~µs | +10.0~%".replace("~", "\N{NO-BREAK SPACE}") in text
 
 
 def test_a_worker_of_xdist_knows_the_place_too(pytester, step, monkeypatch):

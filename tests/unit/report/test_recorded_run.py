@@ -65,7 +65,7 @@ def test_the_comment_names_what_failed_first(stored, tmp_path):
     comment = made(stored, tmp_path, "comment.md", "report")
     failed, changed = comment.split("**Changed**")
     assert failed.startswith("<!-- gpukern -->\n### gpukern: 3 tests failed")
-    assert re.search(r"numba\.grid&#95;stride.* 37\.4 µs \| 46\.8 µs \| \+25\.4 %", failed)
+    assert re.search(r"numba\.grid&#95;stride.* 37\.4\sµs \| 46\.8\sµs \| \+25\.4\s%", failed)
     assert failed.count("INCORRECT") == 2
     assert changed.count("FASTER") == 11
 
