@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -178,6 +179,16 @@ def recorded(gpu, pytester):
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     repeat_sessions(pytester.path, 3)
     return gpu
+
+
+def recorded_by_workers(pytester, workers):
+    """Runs both variants for the fake GPU in workers of xdist, once they are recorded as in `recorded`."""
+    pytester.makepyfile(test_doubling=GPU_PROBLEM)
+    options = ("-p", "fake_gpu", "--gpu-benchmark", f"-n{workers}")
+    run = functools.partial(pytester.runpytest_subprocess, *options)
+    run("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
+    repeat_sessions(pytester.path, 3)
+    return run
 
 
 def repeat_sessions(folder, times):

@@ -4,7 +4,15 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, properties_in, repeat_sessions, results_in
+from .conftest import (
+    FIRST,
+    GPU_PROBLEM,
+    SECOND,
+    properties_in,
+    recorded_by_workers,
+    repeat_sessions,
+    results_in,
+)
 
 
 @pytest.fixture
@@ -297,13 +305,9 @@ def test_an_expected_failure_covers_a_regression(recorded, slower, pytester):
 
 def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test(pytester, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", "GPU-A,GPU-B")
-    pytester.makepyfile(test_doubling=GPU_PROBLEM)
-    options = ("-p", "fake_gpu", "--gpu-benchmark", "-n2")
-    create = ("--gpukern-baseline=create", "--gpukern-sessions=1")
-    pytester.runpytest_subprocess(*options, *create).assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
+    run = recorded_by_workers(pytester, 2)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = pytester.runpytest_subprocess(*options, "-rf", "--junitxml=junit.xml")
+    result = run("-rf", "--junitxml=junit.xml")
     result.assert_outcomes(passed=1, failed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["SLOWER (kernel*", f"FAILED *{FIRST}*SLOWER*"])

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_gpukern.cli import main as cli
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions
+from .conftest import FIRST, GPU_PROBLEM, SECOND, recorded_by_workers
 
 
 @pytest.fixture
@@ -34,13 +34,9 @@ def test_a_failure_is_told_at_its_variant_and_in_the_summary(recorded, step, mon
 
 
 def test_a_worker_of_xdist_knows_the_place_too(pytester, step, monkeypatch):
-    pytester.makepyfile(test_doubling=GPU_PROBLEM)
-    options = ("-p", "fake_gpu", "--gpu-benchmark", "-n1")
-    create = ("--gpukern-baseline=create", "--gpukern-sessions=1")
-    pytester.runpytest_subprocess(*options, *create).assert_outcomes(passed=2)
-    repeat_sessions(pytester.path, 3)
+    run = recorded_by_workers(pytester, 1)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = pytester.runpytest_subprocess(*options)
+    result = run()
     place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
     result.stdout.fnmatch_lines([f"::error {place},title={FIRST}::SLOWER*"])
     told = step.read_text().count("### gpukern")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pytest
+from plugin.fake_gpu import lock_state
 
 from pytest_gpukern import gpu as device_package
 from pytest_gpukern.gpu import lock as lock_module
@@ -329,19 +330,6 @@ for _ in range(3):
     assert log.read_text().split() == ["in", "out"] * 12
 
 
-def state_of(path):
-    """Whether processes hold a lock file together (`busy`), one does (`alone`), or none (`free`)."""
-    import fcntl
-
-    with path.open("a") as file:
-        for how, otherwise in ((fcntl.LOCK_SH, "alone"), (fcntl.LOCK_EX, "busy")):
-            try:
-                fcntl.flock(file, how | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return otherwise
-    return "free"
-
-
 def test_who_times_on_the_host_waits_for_those_who_work_and_nobody_begins_meanwhile(tmp_path):
     first, second, third = (HostTurns(tmp_path) for _ in range(3))
     log = []
@@ -349,7 +337,7 @@ def test_who_times_on_the_host_waits_for_those_who_work_and_nobody_begins_meanwh
     def time_something():
         with second.alone():
             log.append("times")
-            log.append(state_of(tmp_path / "host"))
+            log.append(lock_state(tmp_path / "host"))
 
     def work():
         with third.busy():
@@ -360,7 +348,7 @@ def test_who_times_on_the_host_waits_for_those_who_work_and_nobody_begins_meanwh
             pass  # any number may work
         timing = threading.Thread(target=time_something)
         timing.start()
-        while not (tmp_path / "host-gate").exists() or state_of(tmp_path / "host-gate") == "free":
+        while not (tmp_path / "host-gate").exists() or lock_state(tmp_path / "host-gate") == "free":
             time.sleep(0.001)
         working = threading.Thread(target=work)
         working.start()
@@ -368,14 +356,14 @@ def test_who_times_on_the_host_waits_for_those_who_work_and_nobody_begins_meanwh
     timing.join()
     working.join()
     assert log == ["times", "alone", "works"]
-    assert state_of(tmp_path / "host") == "free"
+    assert lock_state(tmp_path / "host") == "free"
 
 
 def test_a_process_on_the_host_is_in_one_state_at_a_time(tmp_path):
     turns, seen = HostTurns(tmp_path), []
 
     def look():
-        seen.append(state_of(tmp_path / "host"))
+        seen.append(lock_state(tmp_path / "host"))
 
     with turns.busy():
         look()
@@ -407,10 +395,10 @@ with turns.busy():
     parent = start(script, tmp_path)
     child = int(parent.stdout.readline())
     try:
-        assert state_of(tmp_path / "host") == "busy"
+        assert lock_state(tmp_path / "host") == "busy"
         parent.stdin.close()
         parent.stdout.close()
         parent.wait()
-        assert state_of(tmp_path / "host") == "free"
+        assert lock_state(tmp_path / "host") == "free"
     finally:
         os.kill(child, signal.SIGKILL)
