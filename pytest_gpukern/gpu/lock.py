@@ -213,6 +213,13 @@ class HostTurns:
             os.close(self._fd)
         self._folder, self._fd, self._is = None, None, "resting"
 
+    def busy_from_its_start(self) -> int | None:
+        """Returns an open lock file: whoever inherits it is `busy` until it closes it or ends.
+
+        Hand it to a process that is about to start, and close it here. None if nothing is locked.
+        """
+        return None if self._folder is None else self._lock("busy")
+
     def alone(self) -> AbstractContextManager[None]:
         """Returns the context in which this process times something on the host."""
         return self._being("alone")
@@ -244,12 +251,17 @@ class HostTurns:
             _unlock(self._fd)
         self._fd, self._is = None, "resting"
         if state != "resting":
-            gate = _locked(self._folder / "host-gate", alone=True)
-            try:
-                self._fd = _locked(self._folder / "host", alone=state == "alone")
-            finally:
-                _unlock(gate)
+            self._fd = self._lock(state)
             self._is = state
+
+    def _lock(self, state: str) -> int:
+        """Waits for the lock of a state, `busy` or `alone`; returns its open file."""
+        assert self._folder is not None
+        gate = _locked(self._folder / "host-gate", alone=True)
+        try:
+            return _locked(self._folder / "host", alone=state == "alone")
+        finally:
+            _unlock(gate)
 
 
 def _locked(path: Path, *, alone: bool) -> int:

@@ -14,20 +14,28 @@ The parent is `child_sessions.py`. It starts Python with `BOOTSTRAP` and the pat
   kept. Their `kind` is `uncollected` (a file that could not be collected, and why), `others`, `start` (a test
   begins), `test` (its outcome), `listed` (how pytest-benchmark lists it), `observed` (what it left on the
   device), `modules` or `end` (pytest is done).
+
+A child that is started before its turn gets the first four of these and `imports`, `run_folder` and `busy`
+(see `wait_for_turn`). Its turn begins with a line on its standard input, the path of the whole spec.
 """
 
 from __future__ import annotations
 
 import gc
 import hashlib
+import importlib
 import os
+import select
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 
-from pytest_gpukern.values.untrusted_json import own_json
+from pytest_gpukern.gpu.libcuda import LibCuda
+from pytest_gpukern.gpu.lock import HostTurns
+from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 if TYPE_CHECKING:
     from collections.abc import Container, Generator, Iterable, Sequence
@@ -50,8 +58,39 @@ _SIGKILL = 9
 def main(spec: dict[str, Any]) -> int:
     """Runs the tests of a spec; returns pytest's exit status."""
     become_child(spec)
+    collects_first = CollectsFirst()
+    if "imports" in spec:
+        spec = wait_for_turn(spec)
     with open(spec["lines"], "a", encoding="utf-8") as lines:  # noqa: PTH123 - stays open while tests run
-        return int(pytest.main(list(spec["arguments"]), plugins=[ChildPlugin(spec, lines), CollectsFirst()]))
+        return int(pytest.main(list(spec["arguments"]), plugins=[ChildPlugin(spec, lines), collects_first]))
+
+
+def wait_for_turn(spec: dict[str, Any]) -> dict[str, Any]:
+    """Imports libraries while another session measures, and returns the whole spec when its turn begins.
+
+    We import known libraries only. Conftests and test files are collected in the turn: they may run anything
+    when they are imported, and collecting opens the device. While another process times something on the
+    host, nothing is imported: this process was started `busy`, and takes turns from then on.
+
+    This process ends itself if its parent has no turn for it, or if a library has started CUDA.
+    """
+    turns, waits = HostTurns(Path(spec["run_folder"])), select.poll()
+    waits.register(sys.stdin, select.POLLIN)
+    if spec["busy"] is not None:
+        os.close(spec["busy"])
+    for name in spec["imports"]:
+        with turns.busy(), suppress(Exception):  # which the test files will meet
+            importlib.import_module(name)
+        if LibCuda().is_initialized() and not waits.poll(0):
+            sys.exit(f"{name} starts CUDA when it is imported")
+    path = sys.stdin.readline().rstrip("\n")
+    if not path:
+        sys.exit("the run had no turn for this session")
+    with open(os.devnull) as nothing:  # noqa: PTH123 - nobody types for a child
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    whole: dict[str, Any] = decoded(Path(path).read_bytes())
+    sys.path[:] = whole["path"]
+    return whole
 
 
 class CollectsFirst:

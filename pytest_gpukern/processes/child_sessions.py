@@ -32,6 +32,7 @@ from pytest_gpukern.values.untrusted_json import bounded, built, decoded, own_js
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pytest_gpukern.gpu.lock import HostTurns
     from pytest_gpukern.values.result import JsonDict
 
 
@@ -114,17 +115,24 @@ class ChildSessions:
             has_cache=not config.pluginmanager.is_blocked("cacheprovider"),
         )
 
-    def run(self, request: ChildRequest, progress: Callable[[int, int], None] | None = None) -> ChildRun:
+    def run(
+        self,
+        request: ChildRequest,
+        progress: Callable[[int, int], None] | None = None,
+        started: StartedChild | None = None,
+    ) -> ChildRun:
         """Runs the tests of a request in a fresh process, and waits for it.
 
         A test that kills the process or loses its CUDA context has failed; those after it run in another
         process. If something ends the wait, such as Ctrl-C, we first end the child and all that it started.
-        `progress` gets how many of the wanted tests have ended, and how many there are.
+        `progress` gets how many of the wanted tests have ended, and how many there are. `started` is a
+        process that waits for its turn, from `start_ahead` with the same `moved` and `environ`.
         """
-        found, left = ChildRun(), request.nodeids
+        found, left, total = ChildRun(), request.nodeids, len(request.nodeids)
         while True:
-            self._run_once(dataclasses.replace(request, nodeids=left), found, progress, len(request.nodeids))
-            asked = len(left)
+            request = dataclasses.replace(request, nodeids=left)
+            self._run_once(started or self._start(request), request, found, progress, total)
+            asked, started = len(left), None
             left = tuple(id_ for id_ in left if id_ not in found.outcomes and id_ != found.during)
             # A process that ran no test would fail again. Under a tool, the tool judges.
             if not found.ended_early or request.command_prefix or not 0 < len(left) < asked:
@@ -133,39 +141,84 @@ class ChildSessions:
                 found.outcomes[found.during] = ("failed", found.problem or "")
             request = dataclasses.replace(request, collects_all=False)
 
+    def start_ahead(
+        self,
+        imports: Sequence[str],
+        host: HostTurns,
+        run_folder: Path,
+        *,
+        moved: Mapping[str, str],
+        environ: Mapping[str, str],
+    ) -> StartedChild:
+        """Starts a process that imports libraries and then waits until `run` is given it.
+
+        Call it while nobody times anything on the host.
+
+        Args:
+            imports: modules that leave CUDA alone.
+            host: the turns that it takes on the host while it imports.
+            run_folder: where the lock files of these turns lie.
+            moved: see `ChildRequest`, and so is `environ`.
+        """
+        busy = host.busy_from_its_start()
+        try:
+            told = {"imports": list(imports), "run_folder": str(run_folder), "busy": busy}
+            return self._start(ChildRequest((), moved, environ), told)
+        finally:
+            if busy is not None:
+                os.close(busy)
+
+    def _start(self, request: ChildRequest, ahead: JsonDict | None = None) -> StartedChild:
+        """Starts a process for a request; with `ahead`, one that waits to be told what to run."""
+        folder = tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True)
+        place = Path(folder.name)
+        told = self._told(place, request)
+        if ahead is not None:
+            told = self.spec(place, (), moved=request.moved) | ahead
+        with (place / "output").open("wb") as output:
+            process = start(
+                _written(told, place / "spec.json"),
+                folder=_elsewhere(self.folder, request.moved),
+                environ=environment(request.environ, request.moved),
+                output=output,
+                waits=ahead is not None,
+                handed_on=[ahead["busy"]] if ahead is not None and ahead["busy"] is not None else (),
+                prefix=request.command_prefix,
+            )
+        return StartedChild(folder, process, waits=ahead is not None)
+
+    def _told(self, place: Path, request: ChildRequest) -> JsonDict:
+        """Returns the whole spec of a request."""
+        return self.spec(place, request.nodeids, moved=request.moved) | {
+            "parent": None if request.command_prefix else os.getpid(),
+            "watched_roots": list(request.watched_roots),
+            "watched_names": list(request.watched_names),
+            "collects_all": request.collects_all,
+            "lines": str(place / "lines"),
+        }
+
     def _run_once(
-        self, request: ChildRequest, found: ChildRun, progress: Callable[[int, int], None] | None, total: int
+        self,
+        child: StartedChild,
+        request: ChildRequest,
+        found: ChildRun,
+        progress: Callable[[int, int], None] | None,
+        total: int,
     ) -> None:
-        """Runs one process, and adds what it reports to `found`."""
-        with tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True) as folder:
-            place = Path(folder)
-            spec = place / "spec.json"
-            told = self.spec(place, request.nodeids, moved=request.moved) | {
-                "parent": None if request.command_prefix else os.getpid(),
-                "watched_roots": list(request.watched_roots),
-                "watched_names": list(request.watched_names),
-                "collects_all": request.collects_all,
-                "lines": str(place / "lines"),
-            }
-            spec.write_text(own_json.dumps(told), encoding="utf-8")
+        """Has one process run a request, and adds what it reports to `found`."""
+        place, process = child.place, child.process
+        try:
+            if child.waits:
+                child.begin(self._told(place, request))
             heard = Heard(place / "lines", found)
-            with (place / "output").open("wb") as output:
-                process = start(
-                    spec,
-                    folder=_elsewhere(self.folder, request.moved),
-                    environ=environment(request.environ, request.moved),
-                    output=output,
-                    prefix=request.command_prefix,
-                )
-                try:
-                    # A tool around it may print much once pytest is done.
-                    to_end_s = request.timeout_s if request.command_prefix else TO_END_S
-                    in_time = _follow(process, heard, request.timeout_s, to_end_s, progress, total)
-                finally:
-                    end_group(process)
+            # A tool around it may print much once pytest is done.
+            to_end_s = request.timeout_s if request.command_prefix else TO_END_S
+            in_time = _follow(process, heard, request.timeout_s, to_end_s, progress, total)
+            end_group(process)
             found.status = process.returncode if in_time else None
-            said = (place / "output").read_text(encoding="utf-8", errors="replace")
-            found.problem = _problem(heard, request, said)
+            found.problem = _problem(heard, request, child.said)
+        finally:
+            child.end()
 
     def spec(
         self,
@@ -191,6 +244,48 @@ class ChildSessions:
             "arguments": [_elsewhere(argument, moved) for argument in given],
             "nodeids": list(nodeids),
         }
+
+
+def _written(told: JsonDict, file: Path) -> Path:
+    file.write_text(own_json.dumps(told), encoding="utf-8")
+    return file
+
+
+@dataclass
+class StartedChild:
+    """Holds a child process, and the temporary folder in which it reads its spec and leaves its lines.
+
+    Attributes:
+        waits: whether it waits to be told what to run.
+    """
+
+    folder: tempfile.TemporaryDirectory[str]
+    process: subprocess.Popen[bytes]
+    waits: bool = False
+
+    @property
+    def place(self) -> Path:
+        """Returns the path of its folder."""
+        return Path(self.folder.name)
+
+    @property
+    def said(self) -> str:
+        """Returns what it has printed so far."""
+        return (self.place / "output").read_text(encoding="utf-8", errors="replace")
+
+    def begin(self, told: JsonDict) -> None:
+        """Begins the turn of a process that waits; it may have ended meanwhile."""
+        file = _written(told, self.place / "turn.json")
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
+            pipe.write(f"{file}\n".encode())
+
+    def end(self) -> None:
+        """Ends the process and all that it started, and removes its folder."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        end_group(self.process)
+        self.folder.cleanup()
 
 
 def _follow(
@@ -369,6 +464,7 @@ def start(
     folder: str,
     environ: Mapping[str, str],
     output: Any,
+    waits: bool = False,
     handed_on: Iterable[int] = (),
     prefix: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
@@ -379,6 +475,7 @@ def start(
         folder: the working folder.
         environ: all of its environment variables.
         output: open file that its output and errors go to; None for this process's own.
+        waits: whether its standard input is a pipe from this process.
         handed_on: file descriptors that it inherits under their numbers.
         prefix: see `ChildRequest.command_prefix`.
     """
@@ -386,7 +483,7 @@ def start(
         [*prefix, sys.executable, "-P", "-c", BOOTSTRAP, str(spec)],
         cwd=folder,
         env=dict(environ),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
         stdout=output,
         stderr=output if output is None else subprocess.STDOUT,
         start_new_session=True,

@@ -7,23 +7,31 @@ each test fails, passes or skips as it did there, and by the verdict on its pair
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
+from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.child_main import measures
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import GitError, Worktree, resolve, short
-from pytest_gpukern.revisions.sides import AgainstError, Sides, Turns
+from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
 from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_tests
 from pytest_gpukern.run.stash import environment_of, marker_of, new_test, settings_of, tell
+from pytest_gpukern.values.backend_table import BACKENDS
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import SessionRole
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
+    from pytest_gpukern.processes.child_sessions import StartedChild
     from pytest_gpukern.revisions.git import Revisions
     from pytest_gpukern.run.controller import Controller
     from pytest_gpukern.values.result import Result
@@ -84,11 +92,12 @@ class Against:
             if settings.against_setup is not None:
                 tell(self._config, f"setting up the base: {settings.against_setup}")
                 worktree.set_up(settings.against_setup)
-            self._measure(worktree, items)
+            with tempfile.TemporaryDirectory(prefix="gpukern-run-", ignore_cleanup_errors=True) as folder:
+                self._measure(worktree, items, Path(folder))
         finally:
             worktree.remove()
 
-    def _measure(self, worktree: Worktree, items: Mapping[str, pytest.Item]) -> None:
+    def _measure(self, worktree: Worktree, items: Mapping[str, pytest.Item], run_folder: Path) -> None:
         config, environment = self._config, environment_of(self._config)
         folder = config.invocation_params.dir
         top = self._revisions.top
@@ -99,12 +108,27 @@ class Against:
         named = (*children.options, f"--rootdir={config.rootpath}")
         children = dataclasses.replace(children, options=named)
         sides = Sides.of(self._revisions, worktree)
+        host, environ = HostTurns(run_folder), {RUN_FOLDER_VARIABLE: str(run_folder)}
+        environ |= environment.gpu.for_children
 
-        def new_turns() -> Turns:
-            return Turns(sides, children, lambda line: tell(config, line), environment.gpu.for_children)
+        def start(on_base: bool) -> StartedChild:
+            moved = sides.moved if on_base else {}
+            return children.start_ahead(imports_ahead(), host, run_folder, moved=moved, environ=environ)
 
-        turns, settings = new_turns(), settings_of(config)
-        turns.take(list(items), settings.sessions)
+        def say(line: str) -> None:
+            tell(config, line)
+
+        ahead = Ahead(start, most_ahead() if environment.gpu.measures else 0, say)
+        try:
+            self._take_turns(items, lambda: Turns(sides, children, say, environ, ahead))
+        finally:
+            ahead.close()
+
+    def _take_turns(self, items: Mapping[str, pytest.Item], new_turns: Callable[[], Turns]) -> None:
+        """Runs the sessions of both sides, and those that a suspicion needs, and judges by them."""
+        turns, settings = new_turns(), settings_of(self._config)
+        base_and_head = (True, False)
+        turns.take(list(items), settings.sessions, then=base_and_head if settings.gate != "off" else ())
         cases = turns.cases(list(items))
         thresholds = {
             nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()
@@ -117,8 +141,13 @@ class Against:
             most = max(MOST_FRESH_PAIRS, settings.sessions)
             while suspects:
                 still = "still " if fresh.base else ""
-                fresh.take(suspects, FRESH_PAIRS, f" for {len(suspects)} {still}suspected to be slower")
-                last = len(fresh.base) >= most
+                last = len(fresh.base) + FRESH_PAIRS >= most
+                fresh.take(
+                    suspects,
+                    FRESH_PAIRS,
+                    f" for {len(suspects)} {still}suspected to be slower",
+                    then=(False,) if last else base_and_head,
+                )
                 for nodeid, again in fresh.cases(suspects).items():
                     found[nodeid] = judging.confirm(
                         *(found[nodeid], cases[nodeid], again, thresholds[nodeid], spreads),
@@ -179,7 +208,21 @@ class Against:
         replay(item, say)
 
 
+_MOST_AHEAD = 2
+"""Sessions that wait for their turn at a time: their imports take longer than a turn with few cases."""
+_OUR_IMPORTS = ("pytest_gpukern.run.collection", "pytest_gpukern.run.measured_test")
 _NAMED = 3
+
+
+def imports_ahead() -> list[str]:
+    """Returns what a session imports before its turn: known libraries that this run has loaded, and us."""
+    libraries = dict.fromkeys(name for row in BACKENDS.values() for name in row.imports)
+    return [*_OUR_IMPORTS, *(name for name in libraries if name in sys.modules)]
+
+
+def most_ahead() -> int:
+    """Returns how many sessions may wait at a time; each needs a processor beside the measuring one."""
+    return min(_MOST_AHEAD, len(os.sched_getaffinity(0)) - 1) if sys.platform == "linux" else 0
 
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.processes.child_sessions import ChildRequest, could_not_collect
+from pytest_gpukern.processes.child_sessions import ChildRequest, could_not_collect, last_lines
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import short
 from pytest_gpukern.revisions.judging import CaseRuns, Ending
@@ -22,7 +22,12 @@ from pytest_gpukern.revisions.judging import CaseRuns, Ending
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions, LoadedModule
+    from pytest_gpukern.processes.child_sessions import (
+        ChildRun,
+        ChildSessions,
+        LoadedModule,
+        StartedChild,
+    )
     from pytest_gpukern.revisions.git import Revisions, Worktree
 
 
@@ -65,6 +70,42 @@ class Sides:
         return tuple(dict.fromkeys([*self.base.names, *self.head.names]))
 
 
+class Ahead:
+    """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
+
+    Args:
+        start: starts one, of the base or of the working tree.
+        most: how many wait at a time; 0 for none.
+        tell: is given a line if one ends before its turn. Then no more are started.
+    """
+
+    def __init__(self, start: Callable[[bool], StartedChild], most: int, tell: Callable[[str], None]) -> None:
+        self._start = start
+        self._most = most
+        self._tell = tell
+        self._waiting: dict[bool, list[StartedChild]] = {True: [], False: []}
+
+    def take(self, on_base: bool, coming: Sequence[bool]) -> StartedChild | None:
+        """Returns the session of a side that waits, or None, and starts those that come after it."""
+        waiting = self._waiting[on_base]
+        child = waiting.pop(0) if waiting else None
+        if child is not None and child.process.poll() is not None:
+            self._tell(f"sessions import nothing before their turn any more: {last_lines(child.said)}")
+            self._most = 0
+            child.end()
+            child = None
+        wanted = coming[: self._most]
+        for side, there in self._waiting.items():
+            there += [self._start(side) for _ in range(wanted.count(side) - len(there))]
+        return child
+
+    def close(self) -> None:
+        """Ends the sessions that wait."""
+        for waiting in self._waiting.values():
+            while waiting:
+                waiting.pop().end()
+
+
 class Turns:
     """Runs child sessions of both sides in turn, and keeps their runs; `tell` is given one line for each."""
 
@@ -74,26 +115,36 @@ class Turns:
         children: ChildSessions,
         tell: Callable[[str], None],
         environ: Mapping[str, str],
+        ahead: Ahead,
     ) -> None:
         self._sides = sides
+        self._ahead = ahead
         self._environ = environ
         self._children = children
         self._tell = tell
         self.base: list[ChildRun] = []
         self.head: list[ChildRun] = []
 
-    def take(self, nodeids: Sequence[str], pairs: int, why: str = "") -> None:
+    def take(self, nodeids: Sequence[str], pairs: int, why: str = "", then: Sequence[bool] = ()) -> None:
         """Runs `pairs` sessions of each side: base, head, head, base, and so on.
+
+        Args:
+            nodeids: the tests.
+            pairs: sessions of each side.
+            why: what they are for, in words.
+            then: whether each of the sessions that may follow is the base's.
 
         Raises:
             AgainstError: a session did not come to its end, or did not run its side's code.
         """
-        for number, on_base in enumerate(turns(pairs), 1):
+        order = [*turns(pairs)]
+        for number, on_base in enumerate(order, 1):
             side = self._sides.base if on_base else self._sides.head
             line = f"session {number} of {2 * pairs}{why}: {side.label}"
             self._tell(line)
             runs = self.base if on_base else self.head
-            runs.append(self._run(nodeids, line, on_base=on_base))
+            started = self._ahead.take(on_base, [*order[number:], *then])
+            runs.append(self._run(nodeids, line, started, on_base=on_base))
             if on_base and not runs[-1].outcomes:
                 some = ", ".join(nodeids)[:_SHOWN]
                 raise AgainstError(f"{side.label} has none of the tests, so nothing is compared: {some}")
@@ -104,7 +155,7 @@ class Turns:
         """Runs one session of the working tree alone, or raises as `take` does."""
         line = f"{why}: {self._sides.head.label}"
         self._tell(line)
-        self.head.append(self._run(nodeids, line, on_base=False))
+        self.head.append(self._run(nodeids, line, self._ahead.take(False, ()), on_base=False))
 
     def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
         """Returns how each test ended in all sessions."""
@@ -124,7 +175,9 @@ class Turns:
         """Returns the tests of the base that were not asked for."""
         return list(self.base[0].others) if self.base else []
 
-    def _run(self, nodeids: Sequence[str], line: str, *, on_base: bool) -> ChildRun:
+    def _run(
+        self, nodeids: Sequence[str], line: str, started: StartedChild | None, *, on_base: bool
+    ) -> ChildRun:
         sides = self._sides
         side, other = (sides.base, sides.head) if on_base else (sides.head, sides.base)
         # If the run names single tests, the others in their files were not removed.
@@ -137,7 +190,7 @@ class Turns:
             watched_names=sides.names,
             collects_all=on_base and not self.base and not names_tests,
         )
-        run = self._children.run(request, telling_now_and_then(self._tell, line))
+        run = self._children.run(request, telling_now_and_then(self._tell, line), started)
         problem = run.problem if run.ended_early and (on_base or not run.outcomes) else None
         if on_base and run.uncollected:  # else its tests would be taken for new ones
             problem = could_not_collect(run.uncollected)

@@ -19,6 +19,8 @@ class BackendRow(NamedTuple):
         arrays: the types of its arrays, each as (module, name).
         packages: top-level Python packages that define its errors and array types.
         starts_cuda: modules that may start CUDA when they are imported.
+        imports: modules that take long to import and make no CUDA context. A session imports them before its
+            turn on the device, and ends itself if one starts CUDA after all.
         distributions: names of its distributions, whose versions are part of a fingerprint.
     """
 
@@ -28,13 +30,16 @@ class BackendRow(NamedTuple):
     arrays: tuple[tuple[str, str], ...] = ()
     packages: tuple[str, ...] = ()
     starts_cuda: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
     distributions: tuple[str, ...] = ()
 
 
 _CUDA_CORE = ("cuda.core", "cuda-core")
 
 BACKENDS: dict[str, BackendRow] = {
-    "host": BackendRow("host:HostBackend", arrays=(("numpy", "ndarray"),)),
+    "host": BackendRow(
+        "host:HostBackend", arrays=(("numpy", "ndarray"),), imports=("numpy", "scipy", "scipy.special")
+    ),
     "numba": BackendRow(
         "numba:NumbaBackend",
         needs=(("numba", "numba"), ("numba.cuda", "numba-cuda")),
@@ -45,6 +50,7 @@ BACKENDS: dict[str, BackendRow] = {
         ),
         packages=("numba", "numba_cuda"),
         starts_cuda=("numba.cuda",),
+        imports=("numba", "numba.cuda"),
         distributions=("numba", "numba-cuda"),
     ),
     "cupy": BackendRow(
@@ -53,6 +59,7 @@ BACKENDS: dict[str, BackendRow] = {
         arrays=(("cupy", "ndarray"),),
         packages=("cupy", "cupy_backends"),
         starts_cuda=("cupy",),
+        imports=("cupy", "cuda.core"),
         distributions=("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy"),
     ),
     "pycuda": BackendRow(
@@ -61,6 +68,7 @@ BACKENDS: dict[str, BackendRow] = {
         arrays=(("pycuda.gpuarray", "GPUArray"),),
         packages=("pycuda",),
         starts_cuda=("pycuda.driver",),
+        imports=("pycuda.driver", "pycuda.compiler", "pycuda.gpuarray"),
         distributions=("pycuda",),
     ),
     "skcuda": BackendRow(
@@ -76,6 +84,7 @@ BACKENDS: dict[str, BackendRow] = {
         arrays=(("torch", "Tensor"),),
         packages=("torch",),
         starts_cuda=("torch",),
+        imports=("torch",),
         distributions=("torch",),
     ),
     "dask": BackendRow(

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -103,9 +104,19 @@ def run(repository, *options, gpu=True, **variables):
     )
     assert "INTERNALERROR" not in done.stdout + done.stderr
     assert repository.worktrees == [], "every run removes its worktree"
-    left = [path.name for path in temporary.iterdir() if "against" in path.name]
-    assert left == [], "and its folder"
+    left = [path.name for path in temporary.iterdir() if path.name.startswith("gpukern")]
+    assert left == [], "and its folders"
+    assert processes_with(str(temporary)) == [], "and ends the sessions that waited for their turn"
     return SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def processes_with(text):
+    """Returns the command lines with this text."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [line for line in [file.read_text()] if text in line]
+    return found
 
 
 def refusal(found):
@@ -353,6 +364,15 @@ def test_a_failing_set_up_ends_the_run_with_what_it_said(repository):
 def test_ctrl_c_removes_the_worktree(repository):
     found = run(repository, "--gpukern-against-setup=kill -INT $PPID; sleep 60")
     assert found.status == pytest.ExitCode.INTERRUPTED
+
+
+def test_ctrl_c_during_a_session_ends_also_those_that_wait_for_their_turn(repository, tmp_path):
+    interrupt = "import os, signal, sys; 'fake_gpu' in sys.modules and os.kill(os.getppid(), signal.SIGINT)"
+    kernels = f"{KERNELS}\nif 'gpukern-session' in str(sys.argv): {interrupt}; time.sleep(60)"
+    repository.write(kernels=f"import sys, time{kernels}")
+    found = run(repository)
+    assert found.status == pytest.ExitCode.INTERRUPTED
+    assert "session 2 of 4" in found.out + found.err
 
 
 def test_distributed_tests_are_refused(repository):

@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from made_up_results import measured, result
+from plugin.fake_gpu import lock_state
 
+from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import child_sessions as session
@@ -304,6 +307,89 @@ def test_a_child_keeps_its_temporary_files_and_cache_to_itself(child, tmp_path):
     child(SPEAK, sessions=without)
     arguments = json.loads((tmp_path / "seen").read_text())[0]["arguments"]
     assert not [argument for argument in arguments if "cache_dir" in argument]
+
+
+@pytest.fixture
+def ahead(tmp_path, monkeypatch):
+    """Starts a real child ahead of its turn, in `tmp_path`, with these imports; ends it after the test."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "test_a.py").write_text("def test_b(): open('ran', 'w')")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    children = ChildSessions(("-pno:benchmark",), ("test_a.py",), str(tmp_path), tuple(sys.path))
+    started = []
+
+    def start(*imports, **modules):
+        for name, text in modules.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        started.append(
+            children.start_ahead(imports, HostTurns(folder), folder, moved={}, environ={"MINE": "1"})
+        )
+        return children, started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+def appears(file):
+    give_up_s = time.monotonic() + 30
+    while not file.exists() and time.monotonic() < give_up_s:
+        time.sleep(0.01)
+    return file.exists()
+
+
+def test_a_child_imports_before_its_turn_and_collects_in_it(ahead, tmp_path):
+    children, child = ahead("first", "none_such", "second", first="", second="open('imported', 'w')")
+    assert appears(tmp_path / "imported")
+    assert child.process.poll() is None
+    (tmp_path / "test_a.py").write_text(
+        "import os, sys\ndef test_b(): assert os.environ['MINE'] and 'second' in sys.modules\n"
+        "def test_c(): assert os.read(0, 1) == b''"
+    )
+    found = children.run(ChildRequest(("test_a.py::test_b", "test_a.py::test_c")), None, child)
+    assert found.outcomes == {"test_a.py::test_b": ("passed", ""), "test_a.py::test_c": ("passed", "")}
+    assert not child.place.exists()
+
+
+def test_a_child_without_a_turn_ends_and_runs_nothing(ahead, tmp_path):
+    _, child = ahead("first", first="open('imported', 'w')")
+    assert appears(tmp_path / "imported")
+    child.process.stdin.close()
+    assert child.process.wait(30) == 1
+    assert child.said == "the run had no turn for this session\n"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_child_imports_nothing_while_something_is_timed_on_the_host(ahead, tmp_path):
+    wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    ahead("first", "second", first=wait, second="import os; open('imported', 'w')")
+    timed = []
+
+    def time_something():
+        with HostTurns(tmp_path / "run").alone():
+            time.sleep(0.3)
+            timed.append((tmp_path / "imported").exists())
+
+    timing = threading.Thread(target=time_something)
+    timing.start()
+    while not (tmp_path / "run/host-gate").exists() or lock_state(tmp_path / "run/host-gate") == "free":
+        time.sleep(0.001)
+    time.sleep(0.1)
+    assert timed == [], "it is busy from its start"
+    (tmp_path / "go").touch()
+    timing.join()
+    assert timed == [False]
+    assert appears(tmp_path / "imported")
+
+
+STARTS_CUDA = "from pytest_gpukern.gpu.libcuda import LibCuda; LibCuda.is_initialized = lambda self: True"
+
+
+def test_a_child_that_starts_cuda_before_its_turn_ends(ahead):
+    _, child = ahead("first", "second", first=STARTS_CUDA, second="")
+    assert child.process.wait(30) == 1
+    assert child.said == "first starts CUDA when it is imported\n"
 
 
 def test_child_sessions_travel_to_a_worker_as_plain_json():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_gpukern.processes.child_sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions.git import Revisions, Worktree
-from pytest_gpukern.revisions.sides import AgainstError, Sides, Tree, Turns, turns
+from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Tree, Turns, turns
 
 A = "test_it.py::test_a"
 
@@ -33,15 +34,20 @@ class Children:
     def __init__(self, *runs, positional=("tests",)):
         self.positional = positional
         self.runs = list(runs)
-        self.requests = []
+        self.requests, self.started = [], []
 
-    def run(self, request, progress):
+    def run(self, request, progress, started):
         self.requests.append(request)
+        self.started.append(started)
         progress(1, 1)  # which is not worth a line so soon
         run = self.runs.pop(0) if len(self.runs) > 1 else self.runs[0]
         root = request.watched_roots[0 if request.moved else 1]
         own = LoadedModule("pkg", f"{root}/src/pkg/__init__.py", "abc")
         return run if run.modules else dataclasses.replace(run, modules=(own,))
+
+
+def turns_of(*arguments, ahead=None):
+    return Turns(*arguments, ahead or Ahead(None, 0, None))
 
 
 RAN = ChildRun(outcomes={A: ("passed", "")}, status=0)
@@ -57,7 +63,7 @@ def test_the_sides_take_turns_so_that_a_trend_falls_out():
 
 def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_removed_tests(sides):
     children, said = Children(RAN), []
-    Turns(sides, children, said.append, {"MINE": "1"}).take([A], 2)
+    turns_of(sides, children, said.append, {"MINE": "1"}).take([A], 2)
     assert [bool(request.moved) for request in children.requests] == [True, False, False, True]
     assert [request.collects_all for request in children.requests] == [True, False, False, False]
     assert {request.watched_names for request in children.requests} == {("pkg",)}
@@ -66,15 +72,72 @@ def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_re
     assert said == [f"session {number} of 4: {side}" for number, side in enumerate(turn, 1)]
 
 
+class Waiting:
+    """Plays a session that waits for its turn."""
+
+    said = "importing\ntorch starts CUDA when it is imported\n"
+
+    def __init__(self, on_base, *, dead=False):
+        self.on_base = on_base
+        self.process = SimpleNamespace(poll=lambda: 1 if dead else None)
+        self.ended = False
+
+    def end(self):
+        self.ended = True
+
+
+def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(sides):
+    started, counts = [], []
+
+    def start(on_base):
+        started.append(Waiting(on_base))
+        return started[-1]
+
+    ahead, children = Ahead(start, 2, None), Children(RAN)
+    measure = children.run
+
+    def run(*arguments):
+        counts.append(len(started))
+        return measure(*arguments)
+
+    children.run = run
+    turns_of(sides, children, [].append, {}, ahead=ahead).take([A], 2, then=(True, False))
+    assert counts == [2, 3, 4, 5], "two wait, also of those that may follow"
+    first, *waited = children.started
+    assert first is None
+    assert [each.on_base for each in waited] == [False, False, True]
+    left = [each for each in started if each not in waited]
+    assert [each.on_base for each in left] == [True, False]
+    assert not any(each.ended for each in started)
+    ahead.close()
+    assert all(each.ended for each in left)
+
+
+def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides):
+    started, said = [], []
+
+    def start(on_base):
+        started.append(Waiting(on_base, dead=True))
+        return started[-1]
+
+    children = Children(RAN)
+    turns_of(sides, children, [].append, {}, ahead=Ahead(start, 1, said.append)).take([A], 2)
+    assert children.started == [None] * 4
+    assert len(started) == 1
+    assert started[0].ended
+    (line,) = said
+    assert line.endswith("any more: importing / torch starts CUDA when it is imported")
+
+
 def test_a_run_that_names_single_tests_does_not_take_the_others_for_removed(sides):
     children = Children(RAN, positional=(A,))
-    Turns(sides, children, [].append, {}).take([A], 2)
+    turns_of(sides, children, [].append, {}).take([A], 2)
     assert not any(request.collects_all for request in children.requests)
 
 
 def test_what_sessions_told_is_sorted_by_test_and_side(sides):
     failed = ChildRun(outcomes={A: ("failed", "Failed: INCORRECT: y")}, status=1)
-    found = Turns(sides, Children(RAN, failed), [].append, {})
+    found = turns_of(sides, Children(RAN, failed), [].append, {})
     found.take([A], 1)
     case = found.cases([A])[A]
     assert [ending.outcome for ending in case.base] == ["passed"]
@@ -84,20 +147,20 @@ def test_what_sessions_told_is_sorted_by_test_and_side(sides):
 def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):
     died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
     with pytest.raises(AgainstError, match=r"a session of the base failed: it ended by SIGSEGV\n.*setup=CMD"):
-        Turns(sides, Children(died), [].append, {}).take([A], 2)
+        turns_of(sides, Children(died), [].append, {}).take([A], 2)
 
 
 def test_a_base_of_which_a_file_could_not_be_collected_ends_the_comparison_though_others_ran(sides):
     partly = ChildRun(outcomes=RAN.outcomes, uncollected=("test_b.py: no module",), status=1)
     with pytest.raises(AgainstError, match=r"could not collect test_b\.py: no module"):
-        Turns(sides, Children(partly), [].append, {}).take([A], 2)
+        turns_of(sides, Children(partly), [].append, {}).take([A], 2)
 
 
 def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
     other = "test_it.py::test_b"
     both = ChildRun(outcomes={A: ("passed", ""), other: ("passed", "")}, status=0)
     died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
-    found = Turns(sides, Children(both, died), [].append, {})
+    found = turns_of(sides, Children(both, died), [].append, {})
     found.take([A, other], 1)
     cases = found.cases([A, other])
     assert cases[A].head[0].outcome == "passed"
@@ -107,7 +170,7 @@ def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not
 def test_a_base_without_any_of_the_tests_is_found_after_one_session(sides):
     children = Children(ChildRun(status=5))
     with pytest.raises(AgainstError, match=f"has none of the tests, so nothing is compared: {A}"):
-        Turns(sides, children, [].append, {}).take([A], 4)
+        turns_of(sides, children, [].append, {}).take([A], 4)
     assert len(children.requests) == 1
 
 
@@ -115,8 +178,8 @@ def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
     own = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.base),), status=0)
     others = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.head),), status=0)
     with pytest.raises(AgainstError, match="the base did not run its own code"):
-        Turns(sides, Children(others), [].append, {}).take([A], 2)
-    Turns(sides, Children(own, others), [].append, {}).take([A], 1)
+        turns_of(sides, Children(others), [].append, {}).take([A], 2)
+    turns_of(sides, Children(own, others), [].append, {}).take([A], 1)
 
 
 def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
@@ -124,11 +187,11 @@ def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
         outcomes=RAN.outcomes, modules=(LoadedModule("numpy", "/lib/numpy.py", "abc"),), status=0
     )
     with pytest.raises(AgainstError, match="the base loaded no module from"):
-        Turns(sides, Children(elsewhere), [].append, {}).take([A], 2)
+        turns_of(sides, Children(elsewhere), [].append, {}).take([A], 2)
 
 
 def test_the_modules_of_both_sides_are_counted_and_compared(sides):
-    found = Turns(sides, Children(RAN), [].append, {})
+    found = turns_of(sides, Children(RAN), [].append, {})
     found.take([A], 1)
     first, second, same = found.code()
     assert first.startswith("the base loaded 1 modules of its own, hash ")
