@@ -17,32 +17,52 @@ if TYPE_CHECKING:
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern validate`; its options are pytest's."""
+    """Declares `gpukern validate`; its other options are pytest's."""
     parser.description = (
         "Runs the suites of this package with pytest --gpu-benchmark. All other options go to pytest, for "
         "example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. The exit status is "
-        "pytest's."
+        "pytest's. With --all-gpus it is also 1 if a GPU is confirmed to be slower than the others."
     )
-    parser.usage = "%(prog)s [-h] [PYTEST OPTIONS]"
-    parser.set_defaults(run=lambda known: validate(known.rest), takes_pytest_options=True)
+    parser.usage = "%(prog)s [-h] [--all-gpus] [PYTEST OPTIONS]"
+    parser.add_argument(
+        "--all-gpus",
+        action="store_true",
+        help="run on every visible GPU of one model side by side, kernels only, and compare the GPUs; with "
+        "--gpukern-baseline=append, record each",
+    )
+    parser.set_defaults(run=_run, takes_pytest_options=True)
 
 
-def validate(options: Sequence[str] = ()) -> int:
-    """Runs the packaged suites in a pytest of their own; returns its exit status."""
-    folder = suites_folder()
-    if folder.parent == FOLDER and _writes_beside_the_suites(options):
+def _run(known: argparse.Namespace) -> int:
+    return validate(known.rest, all_gpus=known.all_gpus)
+
+
+def validate(options: Sequence[str] = (), *, all_gpus: bool = False) -> int:
+    """Runs the packaged suites in a pytest of their own, or in several; returns the exit status."""
+    if suites_folder().parent == FOLDER and _writes_beside_the_suites(options):
         sys.stderr.write(
             "gpukern validate: the next installation would delete baselines beside the installed suites; "
             "add --gpukern-baseline-dir=FOLDER\n"
         )
         return 4  # pytest's own status for a usage error
-    ours = [str(folder), f"--rootdir={folder.parent}", "--gpu-benchmark", "-p", "no:cacheprovider"]
+    if all_gpus:
+        from pytest_gpukern.cli.all_gpus import validate_all_gpus
+
+        return validate_all_gpus(options, command)
+    return subprocess.call(command(options))
+
+
+def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
+    """Returns the command that runs the packaged suites, or only those of their tests, with these options."""
+    folder = suites_folder()
+    chosen = [f"{folder.parent}/{test}" for test in tests] or [str(folder)]
+    ours = [*chosen, f"--rootdir={folder.parent}", "--gpu-benchmark", "-p", "no:cacheprovider"]
     # Numba's own, of a vectorize on the host; a checkout's configuration is quiet about it.
     ours += ["-W", "ignore:The keyword argument 'nopython=False':DeprecationWarning"]
     registered = importlib.metadata.entry_points(group="pytest11", name="gpukern")
     if not registered:  # run from a checkout that nobody installed
         ours += ["-p", "pytest_gpukern.plugin"]
-    return subprocess.call([sys.executable, "-m", "pytest", *ours, *options])
+    return [sys.executable, "-m", "pytest", *ours, *options]
 
 
 def _writes_beside_the_suites(options: Sequence[str]) -> bool:

@@ -103,6 +103,23 @@ class PowerLimits:
 
 
 @dataclass(frozen=True)
+class PcieLink:
+    """The link of a GPU to its host; None if unknown.
+
+    Attributes:
+        generation: now; an idle GPU may use an older one to save power.
+        width: lanes now.
+        max_generation: the newest that both the GPU and its slot can use.
+        max_width: the most lanes that both can use.
+    """
+
+    generation: int | None = None
+    width: int | None = None
+    max_generation: int | None = None
+    max_width: int | None = None
+
+
+@dataclass(frozen=True)
 class Configuration:
     """How a GPU is set up, for administrators; None if unknown.
 
@@ -113,7 +130,9 @@ class Configuration:
         mig_pending: whether the GPU will be split by MIG after the next reset.
         compute_mode: how many processes may use it: `default`, `exclusive_thread`, `prohibited` or
             `exclusive_process`.
+        corrected_errors: memory errors that ECC corrected, since the driver was loaded.
         uncorrected_errors: memory errors that ECC could not correct, since the driver was loaded.
+        remapped_rows: broken memory rows that were replaced, ever.
         row_remap_pending: whether broken memory rows are replaced at the next reset.
         row_remap_failed: whether too many rows were broken to replace them all.
         default_power_w: the factory power limit.
@@ -124,7 +143,9 @@ class Configuration:
     ecc_pending: bool | None = None
     mig_pending: bool | None = None
     compute_mode: str | None = None
+    corrected_errors: int | None = None
     uncorrected_errors: int | None = None
+    remapped_rows: int | None = None
     row_remap_pending: bool | None = None
     row_remap_failed: bool | None = None
     default_power_w: float | None = None
@@ -218,7 +239,7 @@ _INIT_REASONS = {
 
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _TEMPERATURE_GPU = 0
-_UNCORRECTED, _SINCE_LOADED = 1, 0
+_CORRECTED, _UNCORRECTED, _SINCE_LOADED = 0, 1, 0
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 
 # Field ids of nvml.h, asked in one call. Event counters are nanoseconds since the driver was loaded.
@@ -325,13 +346,16 @@ class Nvml:
         )
 
     def configuration(self, uuid: str) -> Configuration:
-        """Returns how the GPU is set up, in seven calls; a refused call leaves its fields None."""
+        """Returns how the GPU is set up, in eight calls; a refused call leaves its fields None."""
         gpu = self._whole_gpu(uuid)
         persistence = self._told("nvmlDeviceGetPersistenceMode", gpu)
         ecc = self._told("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
         mig = self._told("nvmlDeviceGetMigMode", gpu) or (None, None)
         mode = self._told("nvmlDeviceGetComputeMode", gpu)
-        errors = self._told("nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _SINCE_LOADED)
+        corrected, uncorrected = (
+            self._told("nvmlDeviceGetTotalEccErrors", gpu, kind, _SINCE_LOADED)
+            for kind in (_CORRECTED, _UNCORRECTED)
+        )
         # corrected rows, uncorrected rows, pending, failed
         rows = self._told("nvmlDeviceGetRemappedRows", gpu) or (None, None, None, None)
         power_mw = self._told("nvmlDeviceGetPowerManagementDefaultLimit", gpu)
@@ -341,10 +365,22 @@ class Nvml:
             ecc_pending=_truth(ecc[1]),
             mig_pending=_truth(mig[1]),
             compute_mode=_COMPUTE_MODES[mode] if mode in range(len(_COMPUTE_MODES)) else None,
-            uncorrected_errors=None if errors is None else int(errors),
+            corrected_errors=None if corrected is None else int(corrected),
+            uncorrected_errors=None if uncorrected is None else int(uncorrected),
+            remapped_rows=None if rows[0] is None or rows[1] is None else int(rows[0] + rows[1]),
             row_remap_pending=_truth(rows[2]),
             row_remap_failed=_truth(rows[3]),
             default_power_w=None if power_mw is None else power_mw / 1000,
+        )
+
+    def pcie_link(self, uuid: str) -> PcieLink:
+        """Returns the GPU's link to its host now, in four calls."""
+        gpu = self._whole_gpu(uuid)
+        return PcieLink(
+            generation=self._told("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
+            width=self._told("nvmlDeviceGetCurrPcieLinkWidth", gpu),
+            max_generation=self._told("nvmlDeviceGetMaxPcieLinkGeneration", gpu),
+            max_width=self._told("nvmlDeviceGetMaxPcieLinkWidth", gpu),
         )
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:

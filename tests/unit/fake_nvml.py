@@ -14,6 +14,7 @@ from pytest_gpukern.gpu.nvml import (
     GpuRecord,
     MigRecord,
     Nvml,
+    PcieLink,
     PowerLimits,
     Utilization,
 )
@@ -77,7 +78,9 @@ HEALTHY = Configuration(
     ecc_pending=True,
     mig_pending=False,
     compute_mode="default",
+    corrected_errors=0,
     uncorrected_errors=0,
+    remapped_rows=0,
     row_remap_pending=False,
     row_remap_failed=False,
     default_power_w=700.0,
@@ -95,8 +98,12 @@ class FakeNvml(Nvml):
     bus_bits: int | None = 6144
     max_clocks: tuple[int | None, int | None] = (1980, 3201)
     setup: Configuration = HEALTHY
+    links: dict[str, PcieLink] = field(default_factory=dict)
     pcie: list[int] = field(default_factory=list)
     closed: bool = False
+
+    def count(self) -> int:
+        return len(self.records)
 
     def gpus(self) -> tuple[GpuRecord, ...]:
         return self.records
@@ -119,6 +126,9 @@ class FakeNvml(Nvml):
 
     def configuration(self, uuid: str) -> Configuration:
         return self.setup
+
+    def pcie_link(self, uuid: str) -> PcieLink:
+        return self.links.get(uuid, PcieLink(5, 16, 5, 16))
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
         return self.bus_bits

@@ -10,7 +10,15 @@ import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakePynvml, NvmlError, field_values
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
-from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess, PowerLimits, Utilization, open_nvml
+from pytest_gpukern.gpu.nvml import (
+    CLOCK_EVENTS,
+    DeviceState,
+    GpuProcess,
+    PcieLink,
+    PowerLimits,
+    Utilization,
+    open_nvml,
+)
 
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.nvml import Nvml
@@ -349,3 +357,17 @@ def test_only_newer_samples_of_the_utilization_are_kept(monkeypatch: pytest.Monk
     ]
     nvml = opened(monkeypatch, FakePynvml(nvmlDeviceGetProcessUtilization=samples))
     assert nvml.utilization(UUIDS[0], 100) == (Utilization(8, 200, 60),)
+
+
+def test_the_link_to_the_host_is_told_and_unknown_where_the_driver_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = {
+        "nvmlDeviceGetCurrPcieLinkGeneration": 1,
+        "nvmlDeviceGetCurrPcieLinkWidth": 8,
+        "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+        "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    }
+    assert opened(monkeypatch, FakePynvml(**answers)).pcie_link(UUIDS[0]) == PcieLink(1, 8, 5, 16)
+    refused = FakePynvml(dict.fromkeys(answers, NOT_SUPPORTED), **answers)
+    assert opened(monkeypatch, refused).pcie_link(UUIDS[0]) == PcieLink()

@@ -1,0 +1,600 @@
+"""Runs `gpukern validate --all-gpus`: the suites on every GPU of a host side by side; compares the GPUs.
+
+The first round is a run of all suites with `-n auto --dist=each`, which judges each GPU by its record. Two
+more rounds on all GPUs measure some kernels of each class again, and three on suspected GPUs and a neighbour.
+Each round has a fresh process for each GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from pytest_gpukern.cli import exits
+from pytest_gpukern.findings.cards import (
+    FRESH_ROUNDS,
+    LIMITS,
+    ROUNDS,
+    CardFacts,
+    CardVerdict,
+    class_of,
+    combined,
+    confirmed,
+    findings,
+    neighbour,
+    shifts_in,
+    since_own_record,
+    suspected,
+)
+from pytest_gpukern.gate.change import ratio_of
+from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
+from pytest_gpukern.gpu.model import short_uuid
+from pytest_gpukern.gpu.nvml import Configuration, DeviceState, PcieLink, PowerLimits, open_nvml
+from pytest_gpukern.gpu.selection import visible_devices
+from pytest_gpukern.processes.child_arguments import (
+    child_environment,
+    is_for_children,
+    known_options,
+    tokenized,
+)
+from pytest_gpukern.report import units
+from pytest_gpukern.report.layout import Column, table, wrapped
+from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.untrusted_json import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpukern.findings.cards import CardFinding, Times
+    from pytest_gpukern.gpu.model import Device
+    from pytest_gpukern.gpu.nvml import Nvml
+    from pytest_gpukern.processes.child_arguments import KnownOption
+    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.values.result import Measurement, Result
+
+_COMMAND = "validate --all-gpus"
+_USAGE_ERROR = 4
+"""pytest's own status."""
+_RAN = (0, 1)
+"""pytest's statuses of a run to its end."""
+_KERNELS_OF_A_CLASS = 16
+"""Kernels of a class that further rounds measure: their median is known better than cards differ."""
+_LOOK_EVERY_S = 1.0
+_SIDE_BY_SIDE = ("-n", "auto", "--dist=each")
+_KERNELS_ONLY = "--gpukern-scope=kernel"
+"""Copies and times of the host would be taken one GPU at a time. A later `--gpukern-scope` wins."""
+
+
+def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]]) -> int:
+    """Validates all visible GPUs of the first one's model; returns the exit status.
+
+    Args:
+        options: of pytest.
+        command: returns the command that runs the suites with options, or only those of their tests.
+    """
+    known = _options_of_pytest()
+    try:
+        given = _Given.of(options, known)
+    except ValueError as error:
+        exits.complain(_COMMAND, error)
+        return _USAGE_ERROR
+    if given.problem is not None:
+        exits.complain(_COMMAND, given.problem)
+        return _USAGE_ERROR
+    try:
+        with open_nvml() as nvml:
+            host = _Host.of(nvml)
+            if given.baseline == "append":
+                return _record(host, options, given, command)
+            return _Validation(host, nvml, options, given, command).run()
+    except (NvmlUnavailable, DeviceError, FileError) as error:
+        exits.complain(_COMMAND, error)
+        return exits.BAD
+
+
+# --- what was asked -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Holds what the options of pytest mean for us.
+
+    Attributes:
+        baseline: what is to be done with baselines.
+        output: the file that the first round is to write, if one was named.
+        device: the GPU that was named, if one was.
+        further: the options that further rounds get: how to measure, and nothing that reports or selects.
+    """
+
+    baseline: str
+    output: str | None
+    device: str | None
+    further: tuple[str, ...]
+
+    @classmethod
+    def of(cls, options: Sequence[str], known: Sequence[KnownOption]) -> _Given:
+        """Reads them as pytest does; ValueError if one lacks its value."""
+        tokens, _ = tokenized([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options], known)
+        values = {token.name: token.values[-1] for token in tokens if token.values}
+        kept = [argument for each in tokens if is_for_children(each.option) for argument in each.written]
+        return cls(
+            values.get("--gpukern-baseline", "compare"),
+            values.get("--gpukern-output"),
+            values.get("--gpukern-device"),
+            tuple(kept),
+        )
+
+    @property
+    def problem(self) -> str | None:
+        """Says what cannot be done on all GPUs."""
+        if self.device is not None:
+            return (
+                f"--gpukern-device={self.device} leaves one GPU; drop it, or choose some of the GPUs with "
+                "CUDA_VISIBLE_DEVICES"
+            )
+        if self.baseline not in ("compare", "append", "off"):
+            return (
+                f"--gpukern-baseline={self.baseline} records a case once, on one GPU; "
+                "--gpukern-baseline=append records every GPU"
+            )
+        if importlib.util.find_spec("xdist") is None:
+            return "pytest-xdist runs the GPUs side by side, and is not installed: pip install pytest-xdist"
+        return None
+
+
+def _options_of_pytest() -> list[KnownOption]:
+    """Returns every option that pytest and its installed plugins have."""
+    from _pytest.config import get_config
+
+    config = get_config()
+    config.pluginmanager.consider_env()
+    config.pluginmanager.load_setuptools_entrypoints("pytest11")
+    if not config.pluginmanager.has_plugin("gpukern"):
+        config.pluginmanager.import_plugin("pytest_gpukern.plugin")
+    return known_options(config)
+
+
+@dataclass(frozen=True)
+class _Host:
+    """Holds the GPUs that are validated, and those that are not, with the reason in words."""
+
+    cards: tuple[Device, ...]
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, nvml: Nvml) -> _Host:
+        """Returns the visible GPUs; DeviceError if there is none to validate."""
+        visible = visible_devices(nvml, os.environ)
+        whole = [device for device in visible if device.mig_profile is None]
+        if not whole:
+            raise DeviceError(
+                "no whole GPU is visible"
+                + (": instances of MIG share one, and are not compared" if visible else "")
+            )
+        cards = tuple(device for device in whole if device.model_key == whole[0].model_key)
+        left_out = []
+        parts = len(visible) - len(whole)
+        if parts:
+            left_out.append(f"{parts} instances of MIG: they share a GPU")
+        others = [device for device in whole if device not in cards]
+        if others:
+            chosen = ",".join(device.uuid for device in others if device.model_key == others[0].model_key)
+            named = ", ".join(map(str, others))
+            left_out.append(
+                f"{named}: of another model than {cards[0].name}. Validate them by themselves: "
+                f"CUDA_VISIBLE_DEVICES={chosen} gpukern {_COMMAND}"
+            )
+        closed = nvml.count() - len(nvml.gpus())
+        if closed > 0:
+            left_out.append(f"{closed} GPUs that NVML lists but cannot open: see dmesg for Xid errors")
+        return cls(cards, tuple(left_out))
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that are validated."""
+        return tuple(card.uuid for card in self.cards)
+
+    def name(self, uuid: str) -> str:
+        """Returns a GPU's number in nvidia-smi and the beginning of its UUID: `0 GPU-8d1f0a2c`."""
+        card = next(card for card in self.cards if card.uuid == uuid)
+        return f"{card.index} {short_uuid(uuid, self.uuids)}"
+
+
+def _seeing(uuids: Iterable[str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the environment of a process that sees these GPUs only."""
+    return {**environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def _started(
+    arguments: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None
+) -> subprocess.Popen[bytes]:
+    """Starts a process that writes to a log, or to our own output."""
+    errors = None if log is None else subprocess.STDOUT
+    return subprocess.Popen(arguments, env=environ, stdout=log, stderr=errors)
+
+
+# --- recording ------------------------------------------------------------------------------------
+
+
+def _record(host: _Host, options: Sequence[str], given: _Given, command: Callable[..., list[str]]) -> int:
+    """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpukern-validate-")))
+        runs = []
+        for uuid in host.uuids:
+            own = []
+            if given.output is not None:
+                output = Path(given.output)
+                own = [
+                    f"--gpukern-output={output.with_stem(f'{output.stem}-{short_uuid(uuid, host.uuids)}')}"
+                ]
+            log = stack.enter_context((folder / uuid).open("w+b"))
+            arguments = command([_KERNELS_ONLY, *options, *own])
+            process = stack.enter_context(_started(arguments, _seeing([uuid]), log))
+            runs.append((uuid, process, log))
+        _say(f"recording {_count(len(runs), 'GPU')} side by side")
+        statuses = []
+        for uuid, process, log in runs:
+            statuses.append(process.wait())
+            _say(f"GPU {host.name(uuid)}: pytest ended with status {statuses[-1]}")
+            log.seek(0)
+            sys.stdout.write(log.read().decode(errors="replace"))
+        exits.show([*_not_validated(host)])
+        return next((status for status in statuses if status not in _RAN), max(statuses))
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Watch:
+    """Asks NVML about the GPUs while others use them."""
+
+    nvml: Nvml
+    uuids: Sequence[str]
+    begun: dict[str, DeviceState] = field(default_factory=dict)
+    links: dict[str, PcieLink] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.begun = {uuid: state for uuid in self.uuids if (state := self._state(uuid)) is not None}
+
+    def look(self) -> None:
+        """Notes the links to the host: an idle GPU may have another."""
+        for uuid in self.uuids:
+            with contextlib.suppress(DeviceError):
+                now, before = self.nvml.pcie_link(uuid), self.links.get(uuid)
+                if before is None or (now.generation or 0) >= (before.generation or 0):
+                    self.links[uuid] = now
+
+    def facts(self, uuid: str, results: Iterable[Result]) -> CardFacts:
+        """Returns what is known of a GPU by NVML, and by what was seen behind its batches.
+
+        Invalid times count, too: they say what the GPU did. Take it while all GPUs have done the same work.
+        """
+        measured = [
+            each
+            for result in results
+            for each in (result.measurements if result.fingerprint.get("device_uuid") == uuid else ())
+        ]
+        setup, limits, ended = Configuration(), PowerLimits(), self._state(uuid)
+        with contextlib.suppress(DeviceError):
+            setup, limits = self.nvml.configuration(uuid), self.nvml.limits(uuid)
+        before = self.begun[uuid].limited_ns if uuid in self.begun else {}
+        after = ended.limited_ns if ended is not None else {}
+        waits = (setup.row_remap_pending, setup.row_remap_failed)
+        return CardFacts(
+            sm_mhz=_middle(_seen(measured, "sm_mhz")),
+            memory_mhz=_middle(_seen(measured, "memory_mhz")),
+            power_w=max(_seen(measured, "power_w"), default=None),
+            power_limit_w=limits.power_w,
+            temperature_c=max(_seen(measured, "temperature_c"), default=None),
+            limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
+            ecc=setup.ecc,
+            corrected_errors=setup.corrected_errors,
+            uncorrected_errors=setup.uncorrected_errors,
+            remapped_rows=setup.remapped_rows,
+            remap_waits=None if waits == (None, None) else any(waits),
+            pcie=self.links.get(uuid, PcieLink()),
+        )
+
+    def _state(self, uuid: str) -> DeviceState | None:
+        with contextlib.suppress(DeviceError):
+            return self.nvml.state(uuid)
+        return None
+
+
+def _seen(measured: Iterable[Measurement], name: str) -> list[float]:
+    values = (each.state.get(name) for each in measured if each.scope == "kernel")
+    return [float(value) for value in values if isinstance(value, (int, float))]
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+_OnCards = dict[str, dict[str, tuple["Result", "Measurement"]]]
+"""`case id scope/timer/cache` → card → what was measured."""
+
+
+def _on_cards(run: Run) -> _OnCards:
+    """Returns what of a run can be compared between GPUs; what one GPU got wrong is left out on all."""
+    wrong = {result.test for result in run.results if result.correctness is Correctness.INCORRECT}
+    found: _OnCards = {}
+    for result in run.results:
+        card = result.fingerprint.get("device_uuid")
+        if result.test in wrong or result.simulated or not isinstance(card, str):
+            continue
+        for each in result.measurements:
+            if not each.beside and each.invalid is None and each.summary.median_ns > 0:
+                found.setdefault(f"{result.case.id} {each.key}", {})[card] = (result, each)
+    return found
+
+
+def _times(found: _OnCards) -> Times:
+    times: Times = {}
+    for kernel, cards in found.items():
+        for card, (_, measurement) in cards.items():
+            times.setdefault(card, {})[kernel] = measurement.summary.median_ns
+    return times
+
+
+def _chosen(found: _OnCards) -> dict[str, str]:
+    """Returns kernel → class of those to measure again: the quickest tests of each problem in turn."""
+    groups: dict[str, dict[str, list[tuple[float, str]]]] = {}
+    for kernel, cards in found.items():
+        name = class_of(list(cards.values())) if len(cards) > 1 else None
+        if name is not None:
+            results = [result for result, _ in cards.values()]
+            took_s = max(result.duration_s or 0.0 for result in results)
+            groups.setdefault(name, {}).setdefault(results[0].case.problem, []).append((took_s, kernel))
+    chosen: dict[str, str] = {}
+    for name, problems in groups.items():
+        in_turn = itertools.zip_longest(*(sorted(each) for each in problems.values()))
+        kernels = [each[1] for turn in in_turn for each in turn if each is not None]
+        chosen |= dict.fromkeys(kernels[:_KERNELS_OF_A_CLASS], name)
+    return chosen
+
+
+@dataclass
+class _Validation:
+    """Validates the GPUs of a host."""
+
+    host: _Host
+    nvml: Nvml
+    options: Sequence[str]
+    given: _Given
+    command: Callable[..., list[str]]
+
+    def run(self) -> int:
+        """Measures all rounds and reports; returns the exit status."""
+        uuids = self.host.uuids
+        self._watch = _Watch(self.nvml, uuids)
+        with tempfile.TemporaryDirectory(prefix="gpukern-validate-") as folder:
+            self._folder = Path(folder)
+            output = Path(self.given.output or self._folder / "first.json")
+            first = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"--gpukern-output={output}"]
+            self._statuses = [self._wait(self.command(first), _seeing(uuids))]
+            if self._statuses[0] not in _RAN:
+                return self._statuses[0]
+            run = read_run(output)
+            self._results = list(run.results)
+            found = _on_cards(run)
+            classes = _chosen(found)
+            tests = sorted({result.test for kernel in classes for result, _ in found[kernel].values()})
+            rounds = [_times(found)]
+            for number in range(2, ROUNDS + 1) if classes else ():
+                what = f"session {number} of {ROUNDS}: {_count(len(tests), 'test')}"
+                rounds.append(self._again(what, uuids, tests))
+            found_shifts = combined((shifts_in(times, classes) for times in rounds), statistics.median_low)
+            shifts = {uuid: found_shifts.get(uuid, {}) for uuid in uuids}
+            facts = {uuid: self._watch.facts(uuid, self._results) for uuid in uuids}
+            suspects, held = self._decided(shifts, classes, tests)
+        judged = findings(shifts, suspects, held, facts, since_own_record(run.results, run.history))
+        exits.show(_report(self.host, judged, facts, _failed(run, self.host), compared=bool(classes)))
+        return max(*self._statuses, int(any(each.bad for each in judged.values())))
+
+    def _decided(
+        self, shifts: Mapping[str, Mapping[str, float]], classes: Mapping[str, str], tests: Sequence[str]
+    ) -> tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]:
+        """Measures suspected GPUs and a neighbour again; returns what was suspected and what is confirmed."""
+        suspects, beside = suspected(shifts), neighbour(shifts)
+        suspects.pop(beside, None)
+        if not suspects:
+            return {}, {}
+        names = ", ".join(self.host.name(uuid) for uuid in suspects)
+        fresh = []
+        for number in range(1, FRESH_ROUNDS + 1):
+            what = f"fresh session {number} of {FRESH_ROUNDS}, of {names} beside {self.host.name(beside)}"
+            fresh.append(self._again(what, [*suspects, beside], tests))
+        return suspects, confirmed(suspects, fresh, classes, beside)
+
+    def _again(self, what: str, uuids: Sequence[str], tests: Sequence[str]) -> Times:
+        """Measures these tests again in fresh processes, without judging; shows the run only if it failed."""
+        begun = time.monotonic()
+        output, log = self._folder / "again.json", self._folder / "again.log"
+        output.unlink(missing_ok=True)
+        unjudged = ("--gpukern-baseline=off", "--gpukern-gate=off", f"--gpukern-output={output}")
+        options = [_KERNELS_ONLY, *self.given.further, *_SIDE_BY_SIDE, *unjudged]
+        with log.open("w+b") as file:
+            status = self._wait(
+                self.command(options, tests), _seeing(uuids, child_environment(os.environ)), file
+            )
+        if status != exits.FINE:
+            sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
+        if status not in _RAN:
+            raise DeviceError(f"pytest ended with status {status}, so the GPUs were not compared")
+        self._statuses.append(status)
+        run = read_run(output)
+        self._results += run.results
+        _say(f"{what}: {units.duration(time.monotonic() - begun)}")
+        return _times(_on_cards(run))
+
+    def _wait(
+        self, arguments: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None = None
+    ) -> int:
+        """Runs a pytest to its end, and looks at the GPUs meanwhile."""
+        with _started(arguments, environ, log) as process:
+            while True:
+                self._watch.look()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return process.wait(timeout=_LOOK_EVERY_S)
+
+
+def _failed(run: Run, host: _Host) -> Counter[str]:
+    """Returns card → how many of its tests failed."""
+    names = {f"@{short_uuid(uuid, host.uuids)}": uuid for uuid in host.uuids}
+    return Counter(uuid for nodeid in run.failures for name, uuid in names.items() if nodeid.endswith(name))
+
+
+# --- telling it -----------------------------------------------------------------------------------
+
+
+def _report(
+    host: _Host,
+    judged: Mapping[str, CardFinding],
+    facts: Mapping[str, CardFacts],
+    failed: Mapping[str, int],
+    *,
+    compared: bool,
+) -> list[str]:
+    """Returns the report: the GPUs' times, what is known of them, what was found and what to do."""
+    model = f"{len(host.cards)} × {host.cards[0].name}" if len(host.cards) > 1 else host.cards[0].name
+    lines = ["", f"{model}: times beside those of the other GPUs", *_times_table(host, judged, failed)]
+    lines += ["", "seen while they measured", *_facts_table(host, facts), ""]
+    if len(host.cards) == 1:
+        lines.append("there is one GPU of this model, so only its record says whether it is slow")
+    elif not compared:
+        lines.append("the GPUs were not compared: no kernel was measured on two of them")
+    for uuid, finding in judged.items():
+        lines += _told(host, uuid, finding)
+    return [*lines, *_not_validated(host), _last_line(judged, failed)]
+
+
+def _times_table(host: _Host, judged: Mapping[str, CardFinding], failed: Mapping[str, int]) -> list[str]:
+    found = list(judged.values())
+    classes = [name for name in LIMITS if any(name in each.shifts for each in found)]
+
+    def shifts(name: str) -> tuple[str, ...]:
+        return tuple(_change(each.shifts.get(name)) for each in found)
+
+    recorded = any(each.since_record is not None for each in found)
+    columns = [
+        Column("GPU", tuple(map(host.name, judged))),
+        *(Column(name, shifts(name), numeric=True) for name in classes),
+        *(
+            [Column("since its record", tuple(_change(each.since_record) for each in found), numeric=True)]
+            if recorded
+            else []
+        ),
+        Column("failed tests", tuple(str(failed.get(uuid, 0)) for uuid in judged), numeric=True),
+        Column("verdict", tuple(each.verdict.value if len(found) > 1 else "" for each in found)),
+    ]
+    return table(columns, exits.width(), indent="  ")[0]
+
+
+def _change(log_ratio: float | None) -> str:
+    return units.change(None if log_ratio is None else ratio_of(log_ratio))
+
+
+def _facts_table(host: _Host, facts: Mapping[str, CardFacts]) -> list[str]:
+    found = list(facts.values())
+    columns = [
+        Column("GPU", tuple(map(host.name, facts))),
+        Column("SM clock", tuple(_known(each.sm_mhz, " MHz") for each in found), numeric=True),
+        Column("memory clock", tuple(_known(each.memory_mhz, " MHz") for each in found), numeric=True),
+        Column(
+            "power of limit",
+            tuple(f"{_known(each.power_w)} of {_known(each.power_limit_w, ' W')}" for each in found),
+            numeric=True,
+        ),
+        Column("hottest", tuple(_known(each.temperature_c, " °C") for each in found), numeric=True),
+        Column("clocks held down", tuple(_limited(each) for each in found)),
+        Column("ECC corrected", tuple(_known(each.corrected_errors) for each in found), numeric=True),
+        Column("uncorrected", tuple(_known(each.uncorrected_errors) for each in found), numeric=True),
+        Column("replaced rows", tuple(_known(each.remapped_rows) for each in found), numeric=True),
+        Column("PCIe", tuple(_link(each.pcie) for each in found)),
+    ]
+    return table(columns, exits.width(), indent="  ")[0]
+
+
+_UNKNOWN = "unknown"
+
+
+def _known(value: float | None, unit: str = "") -> str:
+    return _UNKNOWN if value is None else f"{value:.0f}{unit}"
+
+
+def _limited(facts: CardFacts) -> str:
+    if not facts.limited_s:
+        return _UNKNOWN
+    held = [f"{event} {seconds:.1f} s" for event, seconds in facts.limited_s.items() if seconds >= 0.05]
+    return ", ".join(held) or "never"
+
+
+def _link(link: PcieLink) -> str:
+    now = f"{_known(link.generation)} x{_known(link.width)}"
+    most = f"{_known(link.max_generation)} x{_known(link.max_width)}"
+    if now == most:
+        return now if link.width is not None else _UNKNOWN
+    return f"{now} of {most}"
+
+
+def _told(host: _Host, uuid: str, finding: CardFinding) -> list[str]:
+    """Says what a GPU's verdict rests on, what is known of the cause, and what to do."""
+    index = host.name(uuid).partition(" ")[0]
+    said = {
+        CardVerdict.SLOW: f"SLOW: {finding.slower_by}, confirmed by {FRESH_ROUNDS} fresh sessions",
+        CardVerdict.ONE_OF_TWO: (
+            f"slower than the other by {finding.slower_by}, confirmed by {FRESH_ROUNDS} fresh sessions. Two "
+            "GPUs do not tell which of them is off: neither record nor physical cause says it"
+        ),
+        CardVerdict.ONE_CLASS: (
+            f"{finding.slower_by}, confirmed by {FRESH_ROUNDS} fresh sessions, but in one class and without "
+            "a physical cause, so it is not called slow"
+        ),
+        CardVerdict.NOT_CONFIRMED: f"looked slow, and {FRESH_ROUNDS} fresh sessions did not confirm it",
+    }.get(finding.verdict)
+    lines = [] if said is None else [f"GPU {host.name(uuid)}: {said}"]
+    lines += [f"GPU {host.name(uuid)}: {cause.text}" for cause in finding.causes]
+    remedies = dict.fromkeys(cause.remedy.format(index=index) for cause in finding.causes)
+    if finding.bad and not remedies:
+        remedies[
+            "nothing that NVML tells explains it: look at cooling, power and firmware (nvidia-smi -q -i "
+            f"{index}), move it to another slot, and validate again before you have it replaced"
+        ] = None
+    lines += [f"  → {remedy}" for remedy in remedies]
+    return [part.text for line in lines for part in wrapped(line, exits.width(), indent="")]
+
+
+def _not_validated(host: _Host) -> list[str]:
+    return [part.text for each in host.left_out for part in wrapped(f"left out: {each}", exits.width())]
+
+
+def _last_line(judged: Mapping[str, CardFinding], failed: Mapping[str, int]) -> str:
+    slow = sum(each.bad for each in judged.values())
+    told = f"{_count(slow, 'GPU')} slow" if slow else "no GPU is slow"
+    failures = sum(failed.values())
+    told += f"; {_count(failures, 'failed test')}" if failures else ""
+    return f"gpukern {_COMMAND}: {_count(len(judged), 'GPU')}, {told}"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"gpukern {_COMMAND}: {text}\n")
+    sys.stdout.flush()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,388 @@
+"""Finds a slow card among a host's cards of one model: times of several sessions in, verdicts out.
+
+The method has three steps.
+
+1. *Shift.* All cards measure the same kernels side by side, in several rounds. In a round, a kernel's
+   deviation on a card is its log time less the lower median over the cards. The median deviation of a class
+   of kernels is the card's shift in that round, and the median over the rounds is its shift.
+2. *Suspicion and confirmation.* A card whose shift reaches the limit of a class is suspected. Three fresh
+   sessions of it and of a neighbour decide, by the median of their differences. The sessions that raised the
+   suspicion do not count, since they were chosen for it.
+3. *Name.* A card is slow if that is confirmed in two classes of kernels, or in one that has a physical cause.
+   Otherwise one class is told and blames nobody: healthy cards differ in some kernels by several per cent. Of
+   two cards, one is named only if its own record or a physical cause says which.
+
+The lower median is the time of one of the cards: of two, the faster one. Among three or more, a single card
+moves it little, however slow or fast it is.
+
+The limits are above what healthy cards differ by. Between eight H200s of several hosts, shifts of classes
+were −0.4 … +0.9 % (`tests/data/devices-h200.json`, November 2026). Kernels at the power limit differed by 2
+to 4.4 % between four H200s. `docs/explanation/evidence.md` has the rates of false and missed names.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpukern.gate.change import percent
+from pytest_gpukern.gpu.nvml import PcieLink
+from pytest_gpukern.measure.device_clocks import INVALIDATING, ORDINARY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpukern.baseline.history import RecordedCase
+    from pytest_gpukern.values.result import Measurement, Result
+
+Times = dict[str, dict[str, float]]
+"""Card → `case id scope/timer/cache` → median time in nanoseconds, of one session of each card."""
+
+ROUNDS = 3
+"""Sessions of each card that may raise a suspicion."""
+FRESH_ROUNDS = 3
+"""Fresh sessions of a suspected card and a neighbour that confirm it."""
+FEWEST_CASES = 5
+"""Kernels of a class; fewer say nothing about a card."""
+
+COPIES = "copies"
+_LIMITED_BY_POWER = "power-limited"
+LIMITS = {
+    "memory": math.log1p(0.0125),
+    "compute": math.log1p(0.0125),
+    "short": math.log1p(0.0125),
+    _LIMITED_BY_POWER: math.log1p(0.05),
+    COPIES: math.log1p(0.25),
+}
+"""Class → the shift, as a log ratio, from which a card is suspected.
+
+Copies take time of the host: single sessions of one H200 differed by 6 % (root mean square) there.
+"""
+
+_SHORT_NS = 10_000.0
+_NEAR_MEMORY = 0.5
+
+
+def class_of(on_cards: Sequence[tuple[Result, Measurement]]) -> str | None:
+    """Returns what limits a kernel, by its measurements on all cards: a key of `LIMITS`, or None.
+
+    A kernel is `power-limited` if the power limit held down the clocks of more than half of the cards,
+    `short` below 10 µs, and bound by `memory` if its declared bytes move at half the rate of a copy or more.
+    All others are `compute`: they follow the clock of the multiprocessors. Times of the host have no class.
+    """
+    result, measurement = on_cards[0]
+    if measurement.scope == "transfer":
+        return COPIES
+    if measurement.scope != "kernel" or not result.case.on_gpu:
+        return None
+    held = sum("sw_power_cap" in each.state.get("clock_events", ()) for _, each in on_cards)
+    if 2 * held > len(on_cards):
+        return _LIMITED_BY_POWER
+    ns = statistics.median(each.summary.median_ns for _, each in on_cards)
+    if ns < _SHORT_NS:
+        return "short"
+    rates = [rate for each, _ in on_cards if (rate := each.ceilings.get("device_copy_bytes_per_s"))]
+    if not rates or measurement.traffic_bytes is None:
+        return "compute"
+    share = measurement.traffic_bytes / (ns * 1e-9) / statistics.median(rates)
+    return "memory" if share >= _NEAR_MEMORY else "compute"
+
+
+def shifts_in(times: Times, classes: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Returns card → class → shift in one round, as a log ratio; a class with too few kernels is absent."""
+    deviations: dict[str, dict[str, list[float]]] = {card: {} for card in times}
+    for kernel, name in classes.items():
+        logs = {card: math.log(found[kernel]) for card, found in times.items() if kernel in found}
+        if len(logs) > 1:
+            usual = statistics.median_low(logs.values())
+            for card, value in logs.items():
+                deviations[card].setdefault(name, []).append(value - usual)
+    return {
+        card: {name: statistics.median(each) for name, each in found.items() if len(each) >= FEWEST_CASES}
+        for card, found in deviations.items()
+    }
+
+
+def combined(
+    rounds: Iterable[Mapping[str, Mapping[str, float]]], combine: Callable[[Sequence[float]], float]
+) -> dict[str, dict[str, float]]:
+    """Returns card → class → what `combine` makes of the shifts of all rounds."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for shifts in rounds:
+        for card, classes in shifts.items():
+            for name, shift in classes.items():
+                found.setdefault(card, {}).setdefault(name, []).append(shift)
+    return {card: {name: combine(each) for name, each in classes.items()} for card, classes in found.items()}
+
+
+def suspected(shifts: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
+    """Returns the cards that are suspected → the classes whose limit their shift reaches."""
+    found = {
+        card: [name for name, limit in LIMITS.items() if classes.get(name, -math.inf) >= limit]
+        for card, classes in shifts.items()
+    }
+    return {card: classes for card, classes in found.items() if classes}
+
+
+def neighbour(shifts: Mapping[str, Mapping[str, float]]) -> str:
+    """Returns the card whose largest shift, by the limit of its class, is the smallest."""
+    return min(
+        shifts,
+        key=lambda card: max((abs(each) / LIMITS[name] for name, each in shifts[card].items()), default=9.0),
+    )
+
+
+def confirmed(
+    suspects: Mapping[str, Collection[str]], fresh: Sequence[Times], classes: Mapping[str, str], beside: str
+) -> dict[str, list[str]]:
+    """Returns which suspicions hold: card → classes in which it is slower than its neighbour by the limit.
+
+    Args:
+        suspects: card → classes, as `suspected` returns them.
+        fresh: times of rounds after the suspicion.
+        classes: of the kernels.
+        beside: the neighbour, as `neighbour` returns it.
+    """
+    found = {}
+    for card, names in suspects.items():
+        rounds = [{card: _differences(times, card, beside, classes)} for times in fresh]
+        shifts = combined(rounds, statistics.median_low).get(card, {})
+        found[card] = [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
+    return {card: names for card, names in found.items() if names}
+
+
+def _differences(times: Times, card: str, beside: str, classes: Mapping[str, str]) -> dict[str, float]:
+    """Returns class → median log ratio of the kernels' times on two cards."""
+    own, others = times.get(card, {}), times.get(beside, {})
+    ratios: dict[str, list[float]] = {}
+    for kernel, name in classes.items():
+        if kernel in own and kernel in others:
+            ratios.setdefault(name, []).append(math.log(own[kernel] / others[kernel]))
+    return {name: statistics.median(each) for name, each in ratios.items() if len(each) >= FEWEST_CASES}
+
+
+# --- what is known of a card ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """Holds what is known of a card while it was measured; None, or absent, if unknown.
+
+    Attributes:
+        sm_mhz: SM clock, measured behind batches; the median over the kernels.
+        memory_mhz: memory clock, likewise.
+        power_w: highest power that was drawn behind a batch.
+        power_limit_w: the limit that it runs under.
+        temperature_c: highest temperature behind a batch.
+        limited_s: clock event → seconds for which it held down the clocks.
+        ecc: whether memory errors are corrected.
+        corrected_errors: memory errors that were, since the driver was loaded.
+        uncorrected_errors: those that could not be.
+        remapped_rows: broken memory rows that were replaced.
+        remap_waits: whether broken rows wait to be replaced, or could not be.
+        pcie: the link to the host, at its best while the card was in use.
+    """
+
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    limited_s: Mapping[str, float] = field(default_factory=dict)
+    ecc: bool | None = None
+    corrected_errors: int | None = None
+    uncorrected_errors: int | None = None
+    remapped_rows: int | None = None
+    remap_waits: bool | None = None
+    pcie: PcieLink = field(default_factory=PcieLink)
+
+
+class Cause(NamedTuple):
+    """Holds a physical difference between a card and the others, and what to do about it.
+
+    Attributes:
+        text: the difference, with values.
+        remedy: what to do; `{index}` stands for the number of the card in nvidia-smi.
+        slows: classes that it can slow down.
+    """
+
+    text: str
+    remedy: str
+    slows: frozenset[str]
+
+
+_KERNELS = frozenset(LIMITS) - {COPIES}
+_POWER = _KERNELS - {"short"}
+_MEMORY = frozenset({"memory"})
+_LOWER = 0.01
+"""Clocks and limits that are lower by less are the same: NVML's steps are up to 0.8 %."""
+_MANY_CORRECTED = 100
+"""Single errors are corrected without a loss of time."""
+_LIMITED_S = 1.0
+"""Clocks that were held down for less, beyond the other cards, slow nothing down that we compare."""
+
+
+def causes(card: CardFacts, others: Sequence[CardFacts]) -> list[Cause]:
+    """Returns in what a card differs from the others and may be slower for; unknown values are no cause."""
+    return [*_clocks(card, others), *_memory_faults(card, others), *_link(card, others)]
+
+
+def _clocks(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
+    look = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
+    for event, seconds in card.limited_s.items():
+        usual = _median(each.limited_s.get(event) for each in others)
+        if usual is not None and seconds >= usual + max(_LIMITED_S, usual):
+            words = (INVALIDATING | ORDINARY)[event]
+            text = f"{words} ({event}) for {seconds:.0f} s, on the others {usual:.0f} s"
+            remedy = f"{'improve the cooling' if 'thermal' in event else 'check power and cooling'}: {look}"
+            yield Cause(text, remedy, _POWER if event == "sw_power_cap" else _KERNELS)
+    for name, words, remedy, slows in (
+        ("power_limit_w", "power limit in W", "nvidia-smi -pl sets it, as root", _POWER),
+        ("sm_mhz", "SM clock in MHz", f"see what lowers it: {look}", _KERNELS),
+        ("memory_mhz", "memory clock in MHz", f"see what lowers it: {look}", _MEMORY),
+    ):
+        own, usual = getattr(card, name), _median(getattr(each, name) for each in others)
+        if own is not None and usual is not None and own < (1 - _LOWER) * usual:
+            yield Cause(f"{words}: {own:.0f}, of the others {usual:.0f}", remedy, slows)
+
+
+def _memory_faults(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
+    if card.ecc and any(each.ecc is False for each in others):
+        text = "ECC is on, and off on another card"
+        yield Cause(text, "set it alike (nvidia-smi -e 1 -i {index}), then reset the GPU", _MEMORY)
+    reset = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
+    if card.remap_waits:
+        yield Cause("broken memory rows wait to be replaced, or could not be", reset, _MEMORY)
+    for name, words, least in (
+        ("uncorrected_errors", "uncorrected memory errors", 1),
+        ("corrected_errors", "corrected memory errors", _MANY_CORRECTED),
+        ("remapped_rows", "replaced memory rows", 1),
+    ):
+        own, usual = getattr(card, name), _median(getattr(each, name) for each in others)
+        if own is not None and usual is not None and own >= usual + least:
+            yield Cause(f"{own} {words}, on the others {usual:.0f}", reset, _MEMORY)
+
+
+def _link(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
+    remedy = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
+    for name, words in (("width", "PCIe lanes"), ("generation", "PCIe generation")):
+        own = getattr(card.pcie, name)
+        usual = _median(getattr(each.pcie, name) for each in others)
+        if own is not None and usual is not None and own < usual:
+            yield Cause(f"{words}: {own}, of the others {usual:.0f}", remedy, frozenset({COPIES}))
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Returns the median of the values that are known, or None."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+# --- who is named ---------------------------------------------------------------------------------
+
+
+class CardVerdict(enum.StrEnum):
+    """Says how a card compares with the others of its host."""
+
+    ALIKE = "as the others"
+    SLOW = "SLOW"
+    ONE_OF_TWO = "SLOW, or the other is fast"
+    """Two cards differ, and nothing says which of them is not as it should be."""
+    ONE_CLASS = "slower in one class"
+    """Without a physical cause, that names no card."""
+    NOT_CONFIRMED = "not confirmed"
+    """Fresh sessions did not find again what raised a suspicion."""
+    NOT_COMPARED = "not compared"
+    """Too few of its times are valid."""
+
+
+@dataclass(frozen=True)
+class CardFinding:
+    """Holds what was found out about a card.
+
+    Attributes:
+        shifts: class → log ratio to the lower median of the cards.
+        slower: classes in which fresh sessions confirmed that it is slower.
+        causes: in what it differs from the others.
+        since_record: log ratio of its times to its own recorded ones, or None.
+    """
+
+    verdict: CardVerdict
+    shifts: Mapping[str, float]
+    slower: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    since_record: float | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether the host has a slow card because of this one."""
+        return self.verdict in (CardVerdict.SLOW, CardVerdict.ONE_OF_TWO)
+
+    @property
+    def slower_by(self) -> str:
+        """Returns the confirmed classes with their shifts in words: `+5.1 % in memory, +4.9 % in compute`."""
+        return ", ".join(f"{percent(self.shifts[name])} in {name}" for name in self.slower)
+
+
+def findings(
+    shifts: Mapping[str, Mapping[str, float]],
+    suspects: Collection[str],
+    held: Mapping[str, Sequence[str]],
+    facts: Mapping[str, CardFacts],
+    since_record: Mapping[str, float],
+) -> dict[str, CardFinding]:
+    """Returns card → what was found, by the rules of this module.
+
+    Args:
+        shifts: card → class → shift.
+        suspects: cards that were suspected.
+        held: card → classes that were confirmed.
+        facts: of each card.
+        since_record: card → log ratio of its times to its own recorded ones, where they are known.
+    """
+    found = {}
+    for card, classes in shifts.items():
+        others = [each for other, each in facts.items() if other != card]
+        differs = tuple(causes(facts[card], others))
+        slower = tuple(held.get(card, ()))
+        explained = any(cause.slows.intersection(slower) for cause in differs)
+        verdict = CardVerdict.ALIKE if classes else CardVerdict.NOT_COMPARED
+        if card in suspects:
+            verdict = CardVerdict.NOT_CONFIRMED
+        if slower:
+            several = sum(name != COPIES for name in slower) > 1
+            verdict = CardVerdict.SLOW if several or explained else CardVerdict.ONE_CLASS
+            if len(shifts) == 2 and several and not (explained or _recorded_faster(card, since_record)):
+                verdict = CardVerdict.ONE_OF_TWO
+        found[card] = CardFinding(verdict, classes, slower, differs, since_record.get(card))
+    return found
+
+
+def _recorded_faster(card: str, since_record: Mapping[str, float]) -> bool:
+    """Returns whether a card became slower than its own record, and no other card did."""
+    limit = LIMITS["compute"]
+    own = since_record.get(card, 0.0)
+    rest = [shift for other, shift in since_record.items() if other != card]
+    return own >= limit and bool(rest) and all(shift < limit / 2 for shift in rest)
+
+
+def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCase]) -> dict[str, float]:
+    """Returns card → median log ratio of its kernels' times to its own sessions of the newest epoch.
+
+    Cards with fewer than `FEWEST_CASES` recorded kernels are absent.
+    """
+    ratios: dict[str, list[float]] = {}
+    for result in results:
+        card, recorded = result.fingerprint.get("device_uuid"), history.get(result.case.id)
+        if not isinstance(card, str) or recorded is None:
+            continue
+        for each in result.measurements:
+            times = [time for time in recorded.times.get(each.key, ()) if time.device == card]
+            if times and each.scope == "kernel" and not each.beside and each.invalid is None:
+                logs = [math.log(time.median_ns) for time in times if time.epoch == times[-1].epoch]
+                ratio = math.log(each.summary.median_ns) - statistics.fmean(logs)
+                ratios.setdefault(card, []).append(ratio)
+    return {card: statistics.median(each) for card, each in ratios.items() if len(each) >= FEWEST_CASES}

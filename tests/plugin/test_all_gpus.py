@@ -1,0 +1,266 @@
+"""Tests `gpukern validate --all-gpus` with fake GPUs: by real rounds once, and by made-up ones."""
+
+import json
+from pathlib import Path
+
+import made_up_results as made_up
+import pytest
+from fake_nvml import HEALTHY, UUIDS, FakeNvml, gpu, split_gpu
+
+from pytest_gpukern.cli import all_gpus, validate
+from pytest_gpukern.cli import main as cli
+from pytest_gpukern.gpu.errors import NvmlUnavailable
+from pytest_gpukern.gpu.nvml import Configuration, PcieLink
+from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run_file import write_run_file
+from pytest_gpukern.values.result import Correctness
+
+SUITE = """
+import json, os
+import pytest
+
+SLOWER = json.loads(os.environ["SLOWER"])
+
+@pytest.mark.parametrize("number", range(5))
+def test_work(gpu_benchmark, number):
+    def launch():
+        pass
+    launch.takes_ns = 2_000 * SLOWER.get(os.environ["CUDA_VISIBLE_DEVICES"], 1.0)
+    gpu_benchmark(launch)
+"""
+
+THREE, TWO = (gpu(0), gpu(1), gpu(2)), (gpu(0), gpu(1))
+SHORT = {card: uuid[:12] for card, uuid in enumerate(UUIDS)}
+
+
+@pytest.fixture
+def host(monkeypatch, tmp_path, capfd):
+    """Validates a host of three GPUs of one model, or of `records`; returns status, output and complaints."""
+    suites = tmp_path / "suites"
+    suites.mkdir()
+    suites.joinpath("test_it.py").write_text(SUITE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(validate, "suites_folder", lambda: suites)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p fake_gpu")
+
+    def run(*options, slower=None, records=THREE, **nvml):
+        fake = FakeNvml(records=records, **nvml)
+        monkeypatch.setattr(all_gpus, "open_nvml", lambda: fake)
+        monkeypatch.setenv("FAKE_GPUS", ",".join(record.uuid for record in records))
+        monkeypatch.setenv("SLOWER", json.dumps(slower or {}))
+        status = cli.main(["validate", "--all-gpus", *options])
+        return status, *capfd.readouterr()
+
+    return run
+
+
+def test_gpus_are_compared_by_fresh_processes(host, monkeypatch):
+    monkeypatch.setattr(all_gpus, "ROUNDS", 1)
+    monkeypatch.setattr(all_gpus, "FRESH_ROUNDS", 1)
+    status, out, _ = host("--gpukern-output=first.json", records=TWO, slower={UUIDS[1]: 1.05})
+    assert status == 0, out
+    assert f"GPU 1 {SHORT[1]}: +5.0 % in short, confirmed by 1 fresh sessions, but in one class" in out
+    assert len(json.loads(Path("first.json").read_text())["results"]) == 10
+    assert out.count("test session starts") == 1, "only the first round is shown"
+
+
+def test_each_gpu_is_recorded_at_the_same_time(host):
+    recording = ("--gpukern-baseline=append", "--gpukern-baseline-dir=before", "--gpukern-sessions=1")
+    status, out, _ = host(*recording, "-k", "3 or 4", "--gpukern-output=run.json", records=TWO)
+    assert status == 0, out
+    (baseline,) = Path("before").iterdir()
+    content = json.loads(baseline.read_text())
+    assert {each["device_uuid"] for each in content["fingerprints"].values()} == set(UUIDS[:2])
+    assert Path(f"run-{SHORT[0]}.json").exists()
+    assert f"GPU 1 {SHORT[1]}: pytest ended with status 0" in out
+
+
+class Rounds:
+    """Stands for the processes of all rounds: writes what they would have measured.
+
+    Args:
+        slower: (round, card, kernel) → by what its time is multiplied.
+        statuses: of pytest in the first rounds; 0 in all others.
+        failed: names of tests that fail in the first round.
+        wrong: (card, kernel) whose outputs are wrong.
+    """
+
+    def __init__(self, slower=lambda number, card, kernel: 1.0, statuses=(), failed=(), wrong=()):
+        self.slower, self.statuses, self.failed, self.wrong = slower, list(statuses), failed, wrong
+        self.commands, self.seen = [], []
+
+    def __call__(self, arguments, env, log):
+        self.commands.append(arguments)
+        self.seen.append(env["CUDA_VISIBLE_DEVICES"].split(","))
+        output = next(each.partition("=")[2] for each in reversed(arguments) if "--gpukern-output=" in each)
+        tests = [int(each.rpartition("[")[2].rstrip("]")) for each in arguments if "test_work[" in each]
+        results = [self._result(uuid, number) for uuid in self.seen[-1] for number in tests or range(30)]
+        failures = dict.fromkeys(self.failed, Failure("x")) if not tests else {}
+        write_run_file(Path(output), Run(results, failures=failures))
+        return self
+
+    def _result(self, uuid, kernel):
+        card = UUIDS.index(uuid)
+        ns = (5_000, 50_000, 1_000_000)[kernel % 3] * self.slower(len(self.commands), card, kernel)
+        measurement = made_up.measured(
+            ns,
+            timer="cupti",
+            traffic_bytes=3e12 * 1e-9 * ns if kernel % 3 == 2 else None,
+            state={"sm_mhz": 1980.0, "temperature_c": 50 + card},
+        )
+        result = made_up.result(f"numba.k{kernel}", measurement)
+        fingerprint = {**result.fingerprint, "device_uuid": uuid}
+        return made_up.result(
+            f"numba.k{kernel}",
+            measurement,
+            fingerprint=fingerprint,
+            nodeid=f"suites/test_it.py::test_work[{kernel}]@{uuid[:12]}",
+            ceilings={"device_copy_bytes_per_s": 4e12},
+            correctness=Correctness.INCORRECT if (card, kernel) in self.wrong else Correctness.PASSED,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        pass
+
+    def wait(self, timeout):
+        return self.statuses.pop(0) if self.statuses else 0
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """Makes rounds up; see `Rounds`."""
+
+    def made_up_rounds(*args, **kwargs):
+        made = Rounds(*args, **kwargs)
+        monkeypatch.setattr(all_gpus, "_started", made)
+        return made
+
+    return made_up_rounds
+
+
+def slow(card, percent, kinds=(0, 1, 2), until=99):
+    """A card whose kernels of some kinds are slower, until some round: short, compute, memory."""
+    return lambda number, which, kernel: (
+        1 + percent / 100 if which == card and kernel % 3 in kinds and number <= until else 1.0
+    )
+
+
+def test_healthy_gpus_take_three_rounds_and_further_ones_only_measure(host, rounds):
+    made = rounds()
+    status, out, _ = host("-k", "vector_exp", "--junitxml=j.xml", "--gpukern-timer=cupti", "-v")
+    assert status == 0
+    assert out.endswith("gpukern validate --all-gpus: 3 GPUs, no GPU is slow\n")
+    assert made.seen == [list(UUIDS)] * 3
+    first, *further = made.commands
+    assert {"-k", "--junitxml=j.xml", "-v", "--dist=each", "--gpukern-scope=kernel"} <= set(first)
+    for command in further:
+        assert not {"-k", "--junitxml=j.xml", "-v"} & set(command)
+        assert {"--gpukern-baseline=off", "--gpukern-gate=off", "--gpukern-timer=cupti"} <= set(command)
+        assert sum("::test_work[" in each and "@" not in each for each in command) == 30
+
+
+def test_a_slow_gpu_is_named_with_what_to_do(host, rounds):
+    made = rounds(slow(1, 3))
+    status, out, _ = host()
+    assert status == 1
+    assert [len(uuids) for uuids in made.seen] == [3, 3, 3, 2, 2, 2]
+    assert f"GPU 1 {SHORT[1]}: SLOW: +3.0 % in memory, +3.0 % in compute, +3.0 % in short, confirmed" in out
+    assert "→ nothing that NVML tells explains it" in out
+    assert "3 GPUs, 1 GPU slow" in out
+
+
+def test_a_gpu_that_was_slow_for_a_while_is_not_blamed(host, rounds):
+    rounds(slow(1, 5, until=3))
+    status, out, _ = host()
+    assert (status, "looked slow, and 3 fresh sessions did not confirm it" in out) == (0, True)
+
+
+def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):
+    rounds(slow(2, 4, kinds=(2,)))
+    status, out, _ = host()
+    assert status == 0
+    assert f"GPU 2 {SHORT[2]}: +4.0 % in memory, confirmed by 3 fresh sessions, but in one class" in out
+    broken = {UUIDS[2]: Configuration(**{**vars(HEALTHY), "remapped_rows": 2})}
+    monkeypatch.setattr(FakeNvml, "configuration", lambda self, uuid: broken.get(uuid, HEALTHY))
+    status, out, _ = host()
+    assert status == 1
+    assert f"GPU 2 {SHORT[2]}: 2 replaced memory rows, on the others 0" in out
+    assert "nvidia-smi -r -i 2" in out
+
+
+def test_a_narrow_link_is_told_and_explains_no_slow_kernel(host, rounds):
+    rounds(slow(0, 4, kinds=(1,)))
+    status, out, _ = host(links={UUIDS[0]: PcieLink(5, 8, 5, 16)})
+    assert status == 0
+    assert f"GPU 0 {SHORT[0]}: PCIe lanes: 8, of the others 16" in out
+    assert "5 x8 of 5 x16" in out
+
+
+def test_what_nvml_refuses_is_unknown(host, rounds):
+    rounds()
+    _, out, _ = host(setup=Configuration(), links=dict.fromkeys(UUIDS, PcieLink()))
+    (line,) = [each for each in out.splitlines() if each.startswith(f"  1 {SHORT[1]}") and "MHz" in each]
+    assert line.split()[2:4] == ["1980", "MHz"]
+    assert line.split()[-4:] == ["unknown"] * 4, "errors, rows and link"
+
+
+def test_failed_tests_fail_the_host_and_wrong_outputs_are_not_compared(host, rounds):
+    made = rounds(statuses=[1], failed=[f"suites/test_it.py::test_work[4]@{SHORT[1]}"], wrong=[(1, 4)])
+    status, out, _ = host()
+    assert status == 1
+    assert "3 GPUs, no GPU is slow; 1 failed test" in out
+    assert not any("test_work[4]" in each for each in made.commands[1])
+
+
+@pytest.mark.parametrize("status", [2, 4, 5])
+def test_a_run_that_did_not_come_to_its_end_says_so_itself(host, rounds, status):
+    made = rounds(statuses=[status])
+    assert host()[0] == status
+    assert len(made.commands) == 1
+
+
+def test_a_further_round_that_cannot_run_ends_with_what_it_said(host, rounds):
+    rounds(statuses=[0, 4])
+    status, _, err = host()
+    assert (status, "pytest ended with status 4, so the GPUs were not compared" in err) == (1, True)
+
+
+def test_gpus_of_another_model_and_instances_of_mig_are_left_out_by_name(host, rounds):
+    made = rounds()
+    other = gpu(2, name="NVIDIA L4")
+    status, out, _ = host(records=(split_gpu(0), gpu(1), other))
+    assert (status, made.seen) == (0, [[UUIDS[1]]])
+    assert "left out: 2 instances of MIG: they share a GPU" in out
+    assert f"CUDA_VISIBLE_DEVICES={UUIDS[2]} gpukern validate --all-gpus" in " ".join(out.split())
+    assert "there is one GPU of this model, so only its record says whether it is slow" in out
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--gpukern-device=0", "--gpukern-device=0 leaves one GPU; drop it"),
+        ("--gpukern-baseline=create", "--gpukern-baseline=append records every GPU"),
+        ("--gpukern-timer", "expected one argument"),
+    ],
+)
+def test_what_cannot_be_done_on_all_gpus_is_refused(host, rounds, option, said):
+    made = rounds()
+    status, _, err = host(option)
+    assert (status, made.commands) == (4, [])
+    assert said in err
+
+
+def test_a_host_without_a_gpu_fails(host, rounds, monkeypatch):
+    rounds()
+    status, _, err = host(records=(split_gpu(0),))
+    assert (status, "no whole GPU is visible: instances of MIG share one" in err) == (1, True)
+
+    def missing():
+        raise NvmlUnavailable("no NVIDIA driver library")
+
+    monkeypatch.setattr(all_gpus, "open_nvml", missing)
+    assert cli.main(["validate", "--all-gpus"]) == 1
