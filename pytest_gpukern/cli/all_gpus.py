@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.cards import (
+    FEWEST_CASES,
     FRESH_ROUNDS,
     LIMITS,
     ROUNDS,
@@ -364,7 +365,8 @@ def _chosen(found: _OnCards) -> dict[str, str]:
     for name, problems in groups.items():
         in_turn = itertools.zip_longest(*(sorted(each) for each in problems.values()))
         kernels = [each[1] for turn in in_turn for each in turn if each is not None]
-        chosen |= dict.fromkeys(kernels[:_KERNELS_OF_A_CLASS], name)
+        if len(kernels) >= FEWEST_CASES:
+            chosen |= dict.fromkeys(kernels[:_KERNELS_OF_A_CLASS], name)
     return chosen
 
 
@@ -477,7 +479,9 @@ def _report(
     if len(host.cards) == 1:
         lines.append("there is one GPU of this model, so only its record says whether it is slow")
     elif not compared:
-        lines.append("the GPUs were not compared: no kernel was measured on two of them")
+        lines.append(
+            f"not compared: two GPUs have valid times of fewer than {FEWEST_CASES} kernels of a class"
+        )
     for uuid, finding in judged.items():
         lines += _told(host, uuid, finding)
     return [*lines, *_not_validated(host), _last_line(judged, failed)]

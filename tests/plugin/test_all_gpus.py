@@ -55,25 +55,26 @@ def host(monkeypatch, tmp_path, capfd):
     return run
 
 
-def test_gpus_are_compared_by_fresh_processes(host, monkeypatch):
+def test_each_gpu_is_recorded_and_then_compared_with_its_record_and_the_others(host, monkeypatch):
     monkeypatch.setattr(all_gpus, "ROUNDS", 1)
     monkeypatch.setattr(all_gpus, "FRESH_ROUNDS", 1)
-    status, out, _ = host("--gpukern-output=first.json", records=TWO, slower={UUIDS[1]: 1.05})
-    assert status == 0, out
-    assert f"GPU 1 {SHORT[1]}: +5.0 % in short, confirmed by 1 fresh sessions, but in one class" in out
-    assert len(json.loads(Path("first.json").read_text())["results"]) == 10
-    assert out.count("test session starts") == 1, "only the first round is shown"
-
-
-def test_each_gpu_is_recorded_at_the_same_time(host):
-    recording = ("--gpukern-baseline=append", "--gpukern-baseline-dir=before", "--gpukern-sessions=1")
-    status, out, _ = host(*recording, "-k", "3 or 4", "--gpukern-output=run.json", records=TWO)
+    folder = "--gpukern-baseline-dir=before"
+    recording = ("--gpukern-baseline=append", "--gpukern-sessions=1", "--gpukern-output=run.json")
+    status, out, _ = host(folder, *recording, records=TWO)
     assert status == 0, out
     (baseline,) = Path("before").iterdir()
     content = json.loads(baseline.read_text())
     assert {each["device_uuid"] for each in content["fingerprints"].values()} == set(UUIDS[:2])
     assert Path(f"run-{SHORT[0]}.json").exists()
     assert f"GPU 1 {SHORT[1]}: pytest ended with status 0" in out
+
+    status, out, _ = host(folder, "--gpukern-output=after.json", records=TWO, slower={UUIDS[1]: 1.05})
+    assert status == 0, out
+    assert f"GPU 1 {SHORT[1]}: +5.0 % in short, confirmed by 1 fresh sessions, but in one class" in out
+    (row,) = [line.split() for line in out.splitlines() if line.startswith(f"  1 {SHORT[1]}  +")]
+    assert row[2:6] == ["+5.0", "%", "+5.0", "%"], "beside the other GPU, and since its record"
+    assert len(json.loads(Path("after.json").read_text())["results"]) == 10
+    assert out.count("test session starts") == 1, "only the first round is shown"
 
 
 class Rounds:
@@ -84,10 +85,12 @@ class Rounds:
         statuses: of pytest in the first rounds; 0 in all others.
         failed: names of tests that fail in the first round.
         wrong: (card, kernel) whose outputs are wrong.
+        kernels: how many there are, of each kind in turn.
     """
 
-    def __init__(self, slower=lambda number, card, kernel: 1.0, statuses=(), failed=(), wrong=()):
+    def __init__(self, slower=lambda number, card, kernel: 1.0, statuses=(), failed=(), wrong=(), kernels=30):
         self.slower, self.statuses, self.failed, self.wrong = slower, list(statuses), failed, wrong
+        self.kernels = kernels
         self.commands, self.seen = [], []
 
     def __call__(self, arguments, env, log):
@@ -95,7 +98,9 @@ class Rounds:
         self.seen.append(env["CUDA_VISIBLE_DEVICES"].split(","))
         output = next(each.partition("=")[2] for each in reversed(arguments) if "--gpukern-output=" in each)
         tests = [int(each.rpartition("[")[2].rstrip("]")) for each in arguments if "test_work[" in each]
-        results = [self._result(uuid, number) for uuid in self.seen[-1] for number in tests or range(30)]
+        results = [
+            self._result(uuid, number) for uuid in self.seen[-1] for number in tests or range(self.kernels)
+        ]
         failures = dict.fromkeys(self.failed, Failure("x")) if not tests else {}
         write_run_file(Path(output), Run(results, failures=failures))
         return self
@@ -214,6 +219,14 @@ def test_failed_tests_fail_the_host_and_wrong_outputs_are_not_compared(host, rou
     assert status == 1
     assert "3 GPUs, no GPU is slow; 1 failed test" in out
     assert not any("test_work[4]" in each for each in made.commands[1])
+
+
+def test_too_few_kernels_are_not_measured_again(host, rounds):
+    made = rounds(kernels=12)
+    status, out, _ = host()
+    assert (status, len(made.commands)) == (0, 1)
+    assert "not compared: two GPUs have valid times of fewer than 5 kernels of a class" in out
+    assert "as the others" not in out
 
 
 @pytest.mark.parametrize("status", [2, 4, 5])
