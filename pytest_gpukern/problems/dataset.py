@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 from pytest_gpukern.values.phases import phase
+from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     import numpy as np
 
@@ -233,6 +237,60 @@ def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> No
             )
 
 
+def store(made: Dataset, folder: Path) -> None:
+    """Stores inputs and reference of a set for `load`, unless a value would not come back the same."""
+    import numpy as np
+
+    arrays: list[np.ndarray[Any, Any]] = []
+
+    def entry(value: Any) -> Any:
+        if type(value) in (bool, int, float, str):
+            return {"value": value}
+        plain = type(value) is np.ndarray and value.flags.c_contiguous and value.size
+        if not (plain or isinstance(value, np.generic)) or value.dtype.isbuiltin != 1:
+            raise TypeError
+        arrays.append(value)
+        return {"file": f"{len(arrays)}.npy", "mapped": bool(plain)}
+
+    partial = folder.with_name(f"{folder.name}.partial")
+    try:
+        told = {"inputs": {name: entry(value) for name, value in made.inputs.items()}, "expected": None}
+        if made.expected is not None:
+            told["expected"] = {name: entry(value) for name, value in made.expected.items()}
+        partial.mkdir(parents=True)
+        if made.host_bytes <= shutil.disk_usage(partial).free / 4:
+            (partial / "names.json").write_text(own_json.dumps(told, allow_nan=False), encoding="utf-8")
+            for number, value in enumerate(arrays, 1):
+                np.save(partial / f"{number}.npy", value, allow_pickle=False)
+            partial.rename(folder)
+    except (TypeError, ValueError, OSError):  # such as a value of another type, a NaN, a full disk
+        pass
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: int | None) -> Dataset | None:
+    """Returns the set that `store` wrote, its arrays mapped from their files; None if there is none."""
+    import numpy as np
+
+    def value(entry: Any) -> Any:
+        if "value" in entry:
+            return entry["value"]
+        if not entry["mapped"]:
+            return np.load(folder / entry["file"])[()]
+        return np.asarray(np.load(folder / entry["file"], mmap_mode="c"))  # no memmap, which is a subclass
+
+    with phase("inputs"):
+        try:
+            told = decoded((folder / "names.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        inputs = {name: value(entry) for name, entry in told["inputs"].items()}
+        expected = told["expected"] and {name: value(entry) for name, entry in told["expected"].items()}
+        specs = problem.output_specs(point, inputs)
+        return Dataset(seed_offset, inputs, specs, expected, problem.tolerances(specs, point), seed)
+
+
 class HostResults:
     """Holds the host arrays into which timed copies bring outputs, for all variants of a point.
 
@@ -277,10 +335,12 @@ class Datasets:
     Args:
         points: how many of the newest points of a problem to keep.
         seed: seed of all inputs, instead of each problem's own.
+        folder: where sessions of the same code keep sets for each other; None for nowhere.
     """
 
-    def __init__(self, points: int = 1, seed: int | None = None) -> None:
+    def __init__(self, points: int = 1, seed: int | None = None, folder: Path | None = None) -> None:
         self._seed = seed
+        self._folder = folder
         self._most = points
         self._problem: Problem | None = None  # an id alone may come back for another problem
         self._held: dict[str, dict[int, Dataset]] = {}
@@ -291,12 +351,16 @@ class Datasets:
         sets = self._at(problem, point)
         if seed_offset in sets:
             return sets[seed_offset]
-        made = None
-        if seed_offset == CONTENTS - 1 and problem.check is None:  # a check judges independent runs
-            before = self.get(problem, point, seed_offset - 1)
-            with phase("inputs"):
-                made = before.with_few_changed(problem, point, seed_offset)
-        made = made or Dataset.make(problem, point, seed_offset, self._seed)
+        stored = None if self._folder is None else self._stored_in(self._folder, problem, point, seed_offset)
+        made = None if stored is None else load(stored, problem, point, seed_offset, self._seed)
+        if made is None:
+            if seed_offset == CONTENTS - 1 and problem.check is None:  # a check judges independent runs
+                before = self.get(problem, point, seed_offset - 1)
+                with phase("inputs"):
+                    made = before.with_few_changed(problem, point, seed_offset)
+            made = made or Dataset.make(problem, point, seed_offset, self._seed)
+            if stored is not None:
+                store(made, stored)
         _refuse_other_shapes(problem, sets.get(0, made), made)
         sets[seed_offset] = made
         return made
@@ -324,6 +388,10 @@ class Datasets:
                 yield first.rearranged(problem, point, offset)
             else:
                 yield Dataset.make(problem, point, offset, self._seed)
+
+    def _stored_in(self, folder: Path, problem: Problem, point: Point, seed_offset: int) -> Path:
+        identity = (problem.declared_at, problem.name, sorted(point.items()), self._seed, seed_offset)
+        return folder / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
 
     def _at(self, problem: Problem, point: Point) -> dict[int, Dataset]:
         """Returns the sets of a point; for a new point, we first drop the oldest."""

@@ -10,6 +10,8 @@ The parent is `child_sessions.py`. It starts Python with `BOOTSTRAP` and the pat
 - `nodeids`: the wanted tests;
 - `watched_roots`, `watched_names`: folders, and top-level names, whose loaded modules are listed at the end;
 - `collects_all`: whether to collect all that the command line names, and to list the unwanted tests;
+- `checked`: tests that an earlier session of the same tree has checked in full;
+- `datasets`: the folder in which sessions of that tree keep inputs and references for each other, or null;
 - `lines`: the file to write to, a JSON object a line, flushed at once: what was measured before a crash is
   kept. Their `kind` is `uncollected` (a file that could not be collected, and why), `others`, `start` (a test
   begins), `test` (its outcome), `listed` (how pytest-benchmark lists it), `observed` (what it left on the
@@ -52,6 +54,11 @@ working folder, but we measure the tests of another revision with this one's cod
 
 NAME = "gpukern-child"
 """Name of a plugin that marks a child session."""
+
+CHECKED = pytest.StashKey[frozenset[str]]()
+"""Tests that an earlier session of the same tree has checked in full."""
+DATASETS: pytest.StashKey[Path] = pytest.StashKey()
+"""Folder in which sessions of the same tree keep inputs and references for each other."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SIGKILL = 9
@@ -155,12 +162,15 @@ class ChildPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Collects the files of the wanted tests only.
+        """Notes what earlier sessions did, and collects the files of the wanted tests only.
 
         The command line stays as the parent's: it decides which conftests are loaded at once, so which
         options there are, and where the ini file lies.
         """
         config.pluginmanager.register(object(), NAME)
+        config.stash[CHECKED] = frozenset(self._spec["checked"])
+        if self._spec["datasets"] is not None:
+            config.stash[DATASETS] = Path(self._spec["datasets"])
         files = None if self._spec["collects_all"] else files_to_collect(self._wanted, config.rootpath)
         if files is not None:
             config.args, config.option.pyargs = files, False

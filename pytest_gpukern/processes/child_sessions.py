@@ -60,6 +60,8 @@ class ChildRequest:
         watched_names: top-level names of modules that it lists wherever they were loaded from.
         collects_all: whether it collects all that the command line names, and lists the other tests.
         command_prefix: what comes before Python on the command line, such as a tool that watches it.
+        checked: tests that an earlier session of the same tree has checked in full.
+        datasets: folder in which sessions of that tree keep inputs and references for each other.
     """
 
     nodeids: tuple[str, ...]
@@ -70,6 +72,8 @@ class ChildRequest:
     watched_names: tuple[str, ...] = ()
     collects_all: bool = False
     command_prefix: tuple[str, ...] = ()
+    checked: frozenset[str] = frozenset()
+    datasets: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,8 @@ class ChildSessions:
             "watched_roots": list(request.watched_roots),
             "watched_names": list(request.watched_names),
             "collects_all": request.collects_all,
+            "checked": sorted(request.checked),
+            "datasets": None if request.datasets is None else str(request.datasets),
             "lines": str(place / "lines"),
         }
 

@@ -48,11 +48,14 @@ class CaseRuns:
 
     @property
     def shown(self) -> Result | None:
-        """Returns what is reported: the working tree's wrong result, else its last valid one, or its last."""
+        """Returns what is reported: the working tree's wrong result, else its first valid one, or its first.
+
+        The first session checks in full, so its result says most.
+        """
         found = [ending.result for ending in self.head if ending is not None and ending.result is not None]
         wrong = [result for result in found if result.correctness is Correctness.INCORRECT]
         valid = [result for result in found if result.valid]
-        return next((each[-1] for each in (wrong, valid, found) if each), None)
+        return next((each[0] for each in (wrong, valid, found) if each), None)
 
     def sessions(self, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:
         """Returns the working tree's results that passed and are valid, in a role."""

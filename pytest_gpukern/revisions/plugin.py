@@ -29,7 +29,7 @@ from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import SessionRole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from pytest_gpukern.processes.child_sessions import StartedChild
     from pytest_gpukern.revisions.git import Revisions
@@ -120,13 +120,13 @@ class Against:
 
         ahead = Ahead(start, most_ahead() if environment.gpu.measures else 0, say)
         try:
-            self._take_turns(items, lambda: Turns(sides, children, say, environ, ahead))
+            self._take_turns(items, Turns(sides, children, say, environ, ahead, run_folder))
         finally:
             ahead.close()
 
-    def _take_turns(self, items: Mapping[str, pytest.Item], new_turns: Callable[[], Turns]) -> None:
+    def _take_turns(self, items: Mapping[str, pytest.Item], turns: Turns) -> None:
         """Runs the sessions of both sides, and those that a suspicion needs, and judges by them."""
-        turns, settings = new_turns(), settings_of(self._config)
+        settings = settings_of(self._config)
         base_and_head = (True, False)
         turns.take(list(items), settings.sessions, then=base_and_head if settings.gate != "off" else ())
         cases = turns.cases(list(items))
@@ -137,7 +137,7 @@ class Against:
         found = judging.conclude(cases, thresholds, hosts=hosts)
         suspects = [nodeid for nodeid, conclusion in found.items() if conclusion.suspected]
         if suspects and settings.gate != "off":
-            fresh, spreads = new_turns(), judging.shared_spreads(cases.values())
+            fresh, spreads = turns.again(), judging.shared_spreads(cases.values())
             most = max(MOST_FRESH_PAIRS, settings.sessions)
             while suspects:
                 still = "still " if fresh.base else ""
@@ -158,12 +158,12 @@ class Against:
         slower = [nodeid for nodeid, conclusion in found.items() if conclusion.confirmed]
         more: Mapping[str, judging.CaseRuns] = {}
         if slower and settings.output is not None:
-            more = self._once_more(new_turns(), slower)
+            more = self._once_more(turns.again(), slower)
         for nodeid, item in items.items():
             sessions = more[nodeid].sessions(SessionRole.FURTHER) if nodeid in more else ()
             self._replay(item, found[nodeid], sessions)
-            if nodeid in turns.head[-1].listed:
-                self._controller.listed[nodeid] = turns.head[-1].listed[nodeid]
+            if nodeid in turns.head[0].listed:
+                self._controller.listed[nodeid] = turns.head[0].listed[nodeid]
         self._report(turns, cases)
 
     def _once_more(self, turns: Turns, slower: list[str]) -> Mapping[str, judging.CaseRuns]:

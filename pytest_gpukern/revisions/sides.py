@@ -18,6 +18,7 @@ from pytest_gpukern.processes.child_sessions import ChildRequest, could_not_coll
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import short
 from pytest_gpukern.revisions.judging import CaseRuns, Ending
+from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -107,7 +108,16 @@ class Ahead:
 
 
 class Turns:
-    """Runs child sessions of both sides in turn, and keeps their runs; `tell` is given one line for each."""
+    """Runs child sessions of both sides in turn, and keeps their runs.
+
+    Args:
+        sides: both trees.
+        children: starts the sessions.
+        tell: is given one line for each.
+        environ: environment variables of all sessions.
+        ahead: starts those to come while one measures.
+        folder: where sessions of one side keep data sets for each other.
+    """
 
     def __init__(
         self,
@@ -116,9 +126,12 @@ class Turns:
         tell: Callable[[str], None],
         environ: Mapping[str, str],
         ahead: Ahead,
+        folder: Path,
     ) -> None:
         self._sides = sides
         self._ahead = ahead
+        self._folder = folder
+        self._known = {True: _Known(), False: _Known()}
         self._environ = environ
         self._children = children
         self._tell = tell
@@ -157,6 +170,12 @@ class Turns:
         self._tell(line)
         self.head.append(self._run(nodeids, line, self._ahead.take(False, ()), on_base=False))
 
+    def again(self) -> Turns:
+        """Returns turns for more sessions of the same sides, which know what these checked."""
+        more = Turns(self._sides, self._children, self._tell, self._environ, self._ahead, self._folder)
+        more._known = self._known
+        return more
+
     def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
         """Returns how each test ended in all sessions."""
         return {nodeid: CaseRuns(_ends(self.base, nodeid), _ends(self.head, nodeid)) for nodeid in nodeids}
@@ -180,6 +199,7 @@ class Turns:
     ) -> ChildRun:
         sides = self._sides
         side, other = (sides.base, sides.head) if on_base else (sides.head, sides.base)
+        known = self._known[on_base]
         # If the run names single tests, the others in their files were not removed.
         names_tests = any("::" in each for each in self._children.positional)
         request = ChildRequest(
@@ -189,6 +209,8 @@ class Turns:
             watched_roots=(str(sides.base.top), str(sides.head.top)),
             watched_names=sides.names,
             collects_all=on_base and not self.base and not names_tests,
+            checked=frozenset(known.checked),
+            datasets=self._folder / ("base" if on_base else "head"),
         )
         run = self._children.run(request, telling_now_and_then(self._tell, line), started)
         problem = run.problem if run.ended_early and (on_base or not run.outcomes) else None
@@ -199,9 +221,35 @@ class Turns:
             hint = build if on_base else ""
             raise AgainstError(f"a session of {side.label} failed: {problem}{hint}")
         wrong = misplaced(run.modules, side, other)
+        wrong = wrong or known.changed(run.modules)
         if wrong is not None:
             raise AgainstError(wrong)
+        known.add(run)
         return run
+
+
+class _Known:
+    """Holds what the sessions of a side found so far: tests that passed their checks, and loaded files."""
+
+    def __init__(self) -> None:
+        self.checked: set[str] = set()
+        self._files: dict[str, str] = {}
+
+    def changed(self, modules: Iterable[LoadedModule]) -> str | None:
+        """Says which file is another than an earlier session loaded, or returns None."""
+        for module in modules:
+            if self._files.get(module.file, module.sha256) != module.sha256:
+                return f"{module.file} changed while it was measured; run it again"
+        return None
+
+    def add(self, run: ChildRun) -> None:
+        """Adds what a session found."""
+        self._files |= {module.file: module.sha256 for module in run.modules}
+        self.checked |= {
+            nodeid
+            for nodeid, result in run.results.items()
+            if run.outcomes[nodeid][0] == "passed" and result.correctness is Correctness.PASSED
+        }
 
 
 def turns(pairs: int) -> Iterator[bool]:

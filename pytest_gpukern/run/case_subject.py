@@ -86,6 +86,8 @@ class CaseSubject:
         self._placing = environment.libraries.backend("host") if case.variant.host_data else self._backend
         self._point = case.point if rejects else case.problem.fit(case.point, environment.memory_budget_bytes)
         self.is_timed = environment.settings.benchmark and not self._backend.simulated and not rejects
+        # A statistical check judges several runs together, so it is always made in full.
+        self._checked = context.checked and self.is_timed and case.problem.check is None
         self.sets: list[Prepared] = []
 
     def begin(self) -> Result:
@@ -120,8 +122,9 @@ class CaseSubject:
         costs_time = self._backend.simulated or sanitizing_tool() is not None
         if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
             datasets = sets_of(contents=CONTENTS)
-        with phase("checking"):
-            self._environment.datasets.examined(self._case.problem, self._point, datasets)
+        if not self._checked:
+            with phase("checking"):
+                self._environment.datasets.examined(self._case.problem, self._point, datasets)
         self._environment.host_results.forget_others(datasets[0])
         refuse_too_large(datasets[0], self._placing)
         with ExitStack() as self._held:
@@ -130,9 +133,9 @@ class CaseSubject:
             yield
 
     def check(self, found: Found) -> None:
-        """Checks the variant on each buffer set, in its corners, and on the requested seeds."""
-        environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
-        with environment.gpu.loading_observed(own=self.is_timed, on_gpu=on_gpu):
+        """Checks the variant on each buffer set and, unless an earlier session did, elsewhere."""
+        gpu, on_gpu = self._environment.gpu, self._backend.on_gpu
+        with gpu.loading_observed(own=self.is_timed, on_gpu=on_gpu):
             first = self._checked_on_the_first_set()
             if not self.is_timed:
                 check_nothing_is_late(first)
@@ -143,6 +146,14 @@ class CaseSubject:
         found.result = dataclasses.replace(
             found.result, errors=first.errors_with_bits, first_call_ns=first.first_call_ns
         )
+        if not self._checked:
+            self._check_elsewhere(found, first)
+        found.passes()
+        found.add_note(*first.notes)
+
+    def _check_elsewhere(self, found: Found, first: Prepared) -> None:
+        """Checks the variant in its corners and on the requested seeds."""
+        environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
         seeds, known = environment.settings.seeds or 0, len(first.datasets)
         if problem.check is not None:  # it judges several runs together
             seeds = -(-seeds // problem.check_seeds) * problem.check_seeds
@@ -155,11 +166,8 @@ class CaseSubject:
             if seeds > known:
                 more = environment.datasets.more(problem, self._point, range(known, seeds))
                 check_seeds(first, self._point, more)
-        found.passes()
         found.result = dataclasses.replace(found.result, corners=corners.labels)
-        found.add_note(
-            *environment.datasets.examined(problem, self._point, first.datasets), *corners.notes, *first.notes
-        )
+        found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
 
     def measure(self, found: Found) -> None:
         """Times the case in its scopes."""
@@ -180,10 +188,10 @@ class CaseSubject:
         found.add_measurements(measurements)
 
     def recheck(self, found: Found) -> None:
-        """Checks what the last timed launches left, and one more launch."""
+        """Checks what the last timed launches left, and one more launch unless an earlier session did."""
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(own=False, on_gpu=self._backend.on_gpu):
-            recheck(self.sets, self._point, self._checked_on)
+            recheck(self.sets, self._point, self._checked_on, launches=not self._checked)
         found.result = dataclasses.replace(
             found.result,
             errors=first.errors_with_bits,
@@ -330,7 +338,9 @@ def other_contents_of_slow(prepared: Prepared, point: Point) -> list[Dataset]:
     return load_other_contents(prepared) if before is prepared.datasets[0] else []
 
 
-def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ()) -> None:
+def recheck(
+    sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = (), *, launches: bool = True
+) -> None:
     """Checks what the last timed launches left, then one more launch, on other inputs if there are any.
 
     A launch that has stopped writing leaves the right answer of an earlier one; the poison shows that. A
@@ -342,6 +352,7 @@ def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ())
         sets: the variant on each buffer set.
         point: the point that they were made for.
         earlier: sets that the first buffers held before they were timed on.
+        launches: whether to launch again.
 
     Raises:
         IncorrectError: it is no longer right; the message says that it was before timing.
@@ -357,6 +368,8 @@ def recheck(sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = ())
         if first.case.problem.check is not None:
             first.runs[first.dataset.seed_offset] = observed(first, point)
             check_runs(first)
+        if not launches:
+            return
         others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
         slow = is_slow(first) and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _VERY_SLOW_NS)
         if others_unseen or not slow:

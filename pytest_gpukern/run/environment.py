@@ -22,6 +22,7 @@ from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pytest_gpukern.backends.backend import Backend
     from pytest_gpukern.baseline.history import Past, RecordedCase
@@ -42,6 +43,7 @@ class Environment:
         device_spec: which GPU, if the controller has already chosen one for its workers.
         on_wait: is told who holds the device while we wait for it.
         children: makes what starts child sessions of the run's tests; None if there is no run.
+        datasets: folder in which this session keeps data sets for others of the same tree, or None.
         waiting: returns the context in which a test waits for the device or for other processes.
 
     Attributes:
@@ -62,6 +64,7 @@ class Environment:
         device_spec: str | None = None,
         on_wait: Callable[[str], None] | None = None,
         children: Callable[[], ChildSessions] | None = None,
+        datasets: Path | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.settings = settings
@@ -72,7 +75,7 @@ class Environment:
         self.poisons = draw_poisons(self.session if settings.seed is None else settings.seed)
         self.libraries = Libraries(settings, self.gpu, self.poisons)
         self.records = Records(settings, self.gpu)
-        self.datasets = Datasets(seed=settings.seed)
+        self.datasets = Datasets(seed=settings.seed, folder=datasets)
         self.corner_datasets = Datasets(points=MOST_CORNERS, seed=settings.seed)
         self.waiting = waiting
         self._children = children

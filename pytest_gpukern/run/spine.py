@@ -33,12 +33,15 @@ class SubjectContext:
         marker: arguments of the test's marker.
         nodeid: pytest's name of the test.
         test_file: the test's file; baselines lie beside it.
+        checked: whether an earlier session has checked the same code in full. Then a case is checked on what
+            it is timed on, before and after: not in its corners, and by no launches after timing.
     """
 
     environment: Environment
     marker: MarkerOptions
     nodeid: str
     test_file: Path
+    checked: bool = False
 
 
 class Subject(Protocol):

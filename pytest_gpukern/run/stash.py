@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_gpukern.processes.child_main import CHECKED, DATASETS
 from pytest_gpukern.processes.child_main import NAME as CHILD
 from pytest_gpukern.processes.child_main import measures as measures_in
 from pytest_gpukern.values.options import SettingsError, sanitizing_tool
@@ -210,6 +211,7 @@ def environment_of(config: pytest.Config) -> Environment:
             device_spec=told.get("gpukern_device"),
             on_wait=lambda message: tell(config, message),
             children=lambda: children_of(config),
+            datasets=config.stash.get(DATASETS, None),
             waiting=lambda: waiting(config),
         )
         config.add_cleanup(environment.gpu.close)
@@ -253,7 +255,8 @@ def new_test(item: pytest.Item, environment: Environment) -> MeasuredTest:
     from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.run.spine import SubjectContext
 
-    context = SubjectContext(environment, marker_of(item), item.nodeid, item.path)
+    checked = item.nodeid in item.config.stash.get(CHECKED, ())
+    context = SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked)
     test = item.stash[MEASURED] = MeasuredTest(
         context, begun_s=item.stash[BEGUN_S], replaceable=is_replaceable(item.config)
     )

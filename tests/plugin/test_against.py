@@ -26,9 +26,15 @@ FACTOR = {"mended": 3}
 """
 
 SUITE = """
+import os
 import numpy as np
 from kernels import FACTOR, TAKES_NS
 from pytest_gpukern import Axis, Problem
+
+def noted(expected):
+    with open("references", "a") as file:
+        print(os.getpid(), file=file)
+    return expected
 
 doubling = Problem(
     "doubling",
@@ -36,7 +42,7 @@ doubling = Problem(
     axes={"n": Axis(smoke=(8,), full=(8,))},
     make_inputs=lambda rng, n: {"x": rng.random(n)},
     outputs=lambda n: {"y": ((n,), "float64")},
-    reference=lambda x: 2 * x,
+    reference=lambda x: noted(2 * x),
 )
 
 def launch_of(name, x, y):
@@ -317,6 +323,8 @@ def test_without_a_change_everything_is_the_same_and_marked_tests_are_what_they_
     assert re.search(r"against \w{7}: 2 same$", found.out, re.MULTILINE)
     assert "suspected" not in found.out + found.err
     assert "removed" not in found.out
+    made_by = (repository.top / "references").read_text().split()
+    assert len(set(made_by)) == 1, "the first session of the working tree makes references for the others"
     assert re.search(r"= 1 failed, 3 passed, 1 skipped, 1 deselected, 1 xfailed", found.out)
     assert re.search(r"FAILED \S+::test_passes_though_it_must_not - \[XPASS\(strict\)\]", found.out)
 

@@ -103,10 +103,10 @@ def measuring(**changes):
     return Settings(benchmark=True, asked=True, **{"timer": "event", **changes})
 
 
-def run(case, environment, marker=None):
-    """Runs a case as a test would."""
+def run(case, environment, marker=None, *, checked=False):
+    """Runs a case as a test would; after a session that has `checked` it, if so."""
     marker = marker or MarkerOptions()
-    found = found_of(case, environment, marker)
+    found = found_of(case, environment, marker, checked=checked)
     return judged_by_record(found.result, environment, marker).result
 
 
@@ -115,9 +115,9 @@ def diagnose_case(case, environment):
     return found_of(case, environment, MarkerOptions(), rejects=True).diagnosis
 
 
-def found_of(case, environment, marker, *, rejects=False):
+def found_of(case, environment, marker, *, rejects=False, checked=False):
     """What a case on its way through the spine has found out."""
-    context = SubjectContext(environment, marker, "test_doubling.py::test[x]", TEST_FILE)
+    context = SubjectContext(environment, marker, "test_doubling.py::test[x]", TEST_FILE, checked)
     subject = CaseSubject(case, context, rejects=rejects)
     found = Found(subject.begin())
     spine.run(subject, found, environment)

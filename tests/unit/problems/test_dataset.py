@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -269,3 +270,53 @@ def test_host_results_take_no_more_than_their_share_of_the_memory():
     results = HostResults(2 * dataset.output_bytes)
     kept = [weakref.ref(results.of(dataset, number)["out"]) for number in range(3)]
     assert [reference() is not None for reference in kept] == [True, True, False]
+
+
+def test_sessions_with_one_folder_draw_inputs_and_compute_references_once(tmp_path):
+    def inputs(rng, n):
+        return {"a": rng.random(n).astype("float32"), "m": rng.random((n, 2)), "k": 3, "s": np.float32(1.5)}
+
+    (first, made), (second, calls) = counting(make_inputs=inputs), counting(make_inputs=inputs)
+    one = for_check(Datasets(folder=tmp_path), first)
+    assert (len(made), len(calls)) == (3, 0)
+    other = for_check(Datasets(folder=tmp_path), second)
+    assert (len(made), len(calls)) == (3, 0)
+    for before, after in zip(one, other, strict=True):
+        assert {name: type(value) for name, value in after.inputs.items()} == {
+            "a": np.ndarray,
+            "m": np.ndarray,
+            "k": int,
+            "s": np.float32,
+        }
+        for name, value in before.inputs.items():
+            assert np.array_equal(value, after.inputs[name])
+        assert np.array_equal(before.expected["out"], after.expected["out"])
+        assert after.expected["out"].dtype == before.expected["out"].dtype
+        assert (after.specs, after.tolerances) == (before.specs, before.tolerances)
+        after.inputs["a"][0] = 7
+    again = for_check(Datasets(folder=tmp_path), second)
+    assert again[0].inputs["a"][0] == one[0].inputs["a"][0], "who writes to it writes to a copy"
+    assert for_check(Datasets(folder=tmp_path, seed=2), second)[0].inputs["a"][0] != one[0].inputs["a"][0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.arange(16.0)[::2], np.array([object()]), np.ma.masked_array([1.0]), float("nan"), 1j, np.zeros(0)],
+    ids=["strided", "objects", "masked", "nan", "complex", "empty"],
+)
+def test_what_would_not_come_back_as_it_was_is_made_in_each_session(tmp_path, value):
+    for _ in range(2):
+        problem, calls = counting(make_inputs=lambda rng, n: {"a": rng.random(n), "v": value})
+        made = Datasets(folder=tmp_path).get(problem, POINT, 0)
+        assert made.inputs["v"] is value
+        assert len(calls) == 1
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_costs_time_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset_module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=4 * 64 - 1))
+    problem, calls = counting()
+    for times in (1, 2):
+        Datasets(folder=tmp_path).get(problem, POINT, 0)
+        assert len(calls) == times
+    assert list(tmp_path.iterdir()) == []

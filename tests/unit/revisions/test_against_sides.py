@@ -7,10 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from made_up_results import measured, result
 
 from pytest_gpukern.processes.child_sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions.git import Revisions, Worktree
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Tree, Turns, turns
+from pytest_gpukern.values.result import Correctness
 
 A = "test_it.py::test_a"
 
@@ -47,7 +49,7 @@ class Children:
 
 
 def turns_of(*arguments, ahead=None):
-    return Turns(*arguments, ahead or Ahead(None, 0, None))
+    return Turns(*arguments, ahead or Ahead(None, 0, None), Path("run"))
 
 
 RAN = ChildRun(outcomes={A: ("passed", "")}, status=0)
@@ -70,6 +72,36 @@ def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_re
     assert all(request.environ == {"MINE": "1"} for request in children.requests)
     turn = ["the base", "the working tree", "the working tree", "the base"]
     assert said == [f"session {number} of 4: {side}" for number, side in enumerate(turn, 1)]
+
+
+B = "test_it.py::test_b"
+PASSED = dataclasses.replace(result("cupy.exp", measured()), correctness=Correctness.PASSED)
+UNCHECKED = dataclasses.replace(PASSED, correctness=Correctness.UNCHECKED)
+
+
+def test_later_sessions_of_a_side_know_what_its_first_one_checked(sides):
+    both = {A: ("passed", ""), B: ("passed", "")}
+    base = ChildRun(outcomes=both, results={A: PASSED, B: UNCHECKED}, status=0)
+    head = ChildRun(outcomes={**both, A: ("failed", "x")}, results={A: PASSED, B: PASSED}, status=1)
+    children = Children(base, head)
+    first = turns_of(sides, children, [].append, {})
+    first.take([A, B], 2)
+    first.again().take([A], 1)
+    assert [request.checked for request in children.requests] == [set(), set(), {B}, {A}, {A, B}, {B}]
+    folders = ["base", "head", "head", "base", "base", "head"]
+    assert [request.datasets for request in children.requests] == [Path("run") / name for name in folders]
+
+
+def test_a_file_that_changes_between_sessions_of_a_side_ends_the_comparison(sides):
+    def ran(digest):
+        own = LoadedModule("pkg", str(sides.head.top / "src/pkg/__init__.py"), digest)
+        return dataclasses.replace(RAN, modules=(own,))
+
+    children = Children(RAN, ran("abc"), ran("abd"))
+    with pytest.raises(
+        AgainstError, match=r"src/pkg/__init__\.py changed while it was measured; run it again"
+    ):
+        turns_of(sides, children, [].append, {}).take([A], 2)
 
 
 class Waiting:

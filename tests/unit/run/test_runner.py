@@ -57,6 +57,33 @@ def test_a_case_is_verified_then_measured_then_checked_again(gpu, timer, events)
     assert result.first_call_ns > 0
 
 
+def test_a_case_that_an_earlier_session_checked_is_checked_on_what_it_is_timed_on_alone(gpu, timer, events):
+    case = case_of(noting(events), problem=doubling(check_points=({"n": 3},)))
+    whole = run(case, FakeEnvironment(gpu))
+    assert whole.corners == ("n=3",)
+    before_whole = [event for event in events[: events.index("timed")] if event != "launch"]
+    events.clear()
+    result = run(case, FakeEnvironment(gpu), checked=True)
+    before = [event for event in events[: events.index("timed")] if event != "launch"]
+    assert before == ["poison", "fill", "poison", "fill", "poison", "poison"], (
+        "once on each set that is timed"
+    )
+    assert len(before) < len(before_whole)
+    last_timed = len(events) - 1 - events[::-1].index("timed")
+    assert set(events[last_timed + 1 :]) == {"queue_poison", "launch", "close"}
+    assert result.correctness is Correctness.PASSED
+    assert result.corners == ()
+    assert result.measurements[0].buffer_sets == whole.measurements[0].buffer_sets == 3
+
+
+@pytest.mark.parametrize("after", [0, 3, 30])
+def test_a_case_that_an_earlier_session_checked_is_found_wrong_before_and_after_timing(gpu, timer, after):
+    wrong = noting([], after=after, then=lambda a, out: np.multiply(a, 3, out=out))
+    result = run(case_of(wrong), FakeEnvironment(gpu), checked=True)
+    assert result.correctness is Correctness.INCORRECT
+    assert result.measurements == ()
+
+
 def test_loading_of_code_is_observed_in_every_launch_but_timed_ones(gpu, timer):
     """A library loads a module once: where a corner is the first to need it, too."""
     problem, seen = doubling(check_points=[{"n": 3}]), []
