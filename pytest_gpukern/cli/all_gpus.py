@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from pytest_gpukern.findings.cards import (
     combined,
     confirmed,
     findings,
+    is_valid,
     neighbour,
     shifts_in,
     since_own_record,
@@ -339,7 +341,7 @@ def _on_cards(run: Run) -> _OnCards:
         if result.test in wrong or result.simulated or not isinstance(card, str):
             continue
         for each in result.measurements:
-            if not each.beside and each.invalid is None and each.summary.median_ns > 0:
+            if not each.beside and is_valid(each):
                 found.setdefault(f"{result.case.id} {each.key}", {})[card] = (result, each)
     return found
 
@@ -386,30 +388,40 @@ class _Validation:
         self._watch = _Watch(self.nvml, uuids)
         with tempfile.TemporaryDirectory(prefix="gpukern-validate-") as folder:
             self._folder = Path(folder)
-            output = Path(self.given.output or self._folder / "first.json")
-            first = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"--gpukern-output={output}"]
-            self._statuses = [self._wait(self.command(first), _seeing(uuids))]
-            if self._statuses[0] not in _RAN:
-                return self._statuses[0]
-            run = read_run(output)
-            self._results = list(run.results)
+            run, status = self._first_round()
+            if run is None:
+                return status
             found = _on_cards(run)
             classes = _chosen(found)
-            tests = sorted({result.test for kernel in classes for result, _ in found[kernel].values()})
-            rounds = [_times(found)]
-            for number in range(2, ROUNDS + 1) if classes else ():
-                what = f"session {number} of {ROUNDS}: {_count(len(tests), 'test')}"
-                rounds.append(self._again(what, uuids, tests))
+            self._tests = {kernel: next(iter(found[kernel].values()))[0].test for kernel in classes}
+            further = range(2, ROUNDS + 1) if classes else ()
+            again = [self._again(f"session {number} of {ROUNDS}", uuids, classes) for number in further]
+            rounds = [_times(found), *again]
             found_shifts = combined((shifts_in(times, classes) for times in rounds), statistics.median_low)
             shifts = {uuid: found_shifts.get(uuid, {}) for uuid in uuids}
             facts = {uuid: self._watch.facts(uuid, self._results) for uuid in uuids}
-            suspects, held = self._decided(shifts, classes, tests)
+            suspects, held = self._decided(shifts, classes)
         judged = findings(shifts, suspects, held, facts, since_own_record(run.results, run.history))
         exits.show(_report(self.host, judged, facts, _failed(run, self.host), compared=bool(classes)))
         return max(*self._statuses, int(any(each.bad for each in judged.values())))
 
+    def _first_round(self) -> tuple[Run | None, int]:
+        """Runs all suites; returns the run, or None if it did not come to its end, and pytest's status."""
+        output = Path(self.given.output or self._folder / "first.json")
+        options = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"--gpukern-output={output}"]
+        begun = datetime.now(UTC).replace(microsecond=0)
+        status = self._wait(self.command(options), _seeing(self.host.uuids))
+        if status not in _RAN:
+            return None, status
+        run = read_run(output)
+        if run.created < begun:
+            remedy = "Check permissions and free space, or choose another file with --gpukern-output"
+            raise FileError(output, "is of an earlier run, and this one could not write it", remedy)
+        self._results, self._statuses = list(run.results), [status]
+        return run, status
+
     def _decided(
-        self, shifts: Mapping[str, Mapping[str, float]], classes: Mapping[str, str], tests: Sequence[str]
+        self, shifts: Mapping[str, Mapping[str, float]], classes: Mapping[str, str]
     ) -> tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]:
         """Measures suspected GPUs and a neighbour again; returns what was suspected and what is confirmed."""
         suspects, beside = suspected(shifts), neighbour(shifts)
@@ -417,15 +429,17 @@ class _Validation:
         if not suspects:
             return {}, {}
         names = ", ".join(self.host.name(uuid) for uuid in suspects)
+        doubtful = {name for found in suspects.values() for name in found}
+        kernels = [kernel for kernel, name in classes.items() if name in doubtful]
         fresh = []
         for number in range(1, FRESH_ROUNDS + 1):
             what = f"fresh session {number} of {FRESH_ROUNDS}, of {names} beside {self.host.name(beside)}"
-            fresh.append(self._again(what, [*suspects, beside], tests))
+            fresh.append(self._again(what, [*suspects, beside], kernels))
         return suspects, confirmed(suspects, fresh, classes, beside)
 
-    def _again(self, what: str, uuids: Sequence[str], tests: Sequence[str]) -> Times:
-        """Measures these tests again in fresh processes, without judging; shows the run only if it failed."""
-        begun = time.monotonic()
+    def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> Times:
+        """Measures kernels again in fresh processes, without judging; shows the run only if it failed."""
+        begun, tests = time.monotonic(), sorted({self._tests[kernel] for kernel in kernels})
         output, log = self._folder / "again.json", self._folder / "again.log"
         output.unlink(missing_ok=True)
         unjudged = ("--gpukern-baseline=off", "--gpukern-gate=off", f"--gpukern-output={output}")
@@ -441,7 +455,7 @@ class _Validation:
         self._statuses.append(status)
         run = read_run(output)
         self._results += run.results
-        _say(f"{what}: {units.duration(time.monotonic() - begun)}")
+        _say(f"{what}: {_count(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
         return _times(_on_cards(run))
 
     def _wait(
@@ -572,8 +586,9 @@ def _told(host: _Host, uuid: str, finding: CardFinding) -> list[str]:
         CardVerdict.NOT_CONFIRMED: f"looked slow, and {FRESH_ROUNDS} fresh sessions did not confirm it",
     }.get(finding.verdict)
     lines = [] if said is None else [f"GPU {host.name(uuid)}: {said}"]
-    lines += [f"GPU {host.name(uuid)}: {cause.text}" for cause in finding.causes]
-    remedies = dict.fromkeys(cause.remedy.format(index=index) for cause in finding.causes)
+    causes = [cause for cause in finding.causes if cause.fault or finding.slower]
+    lines += [f"GPU {host.name(uuid)}: {cause.text}" for cause in causes]
+    remedies = dict.fromkeys(cause.remedy.format(index=index) for cause in causes)
     if finding.bad and not remedies:
         remedies[
             "nothing that NVML tells explains it: look at cooling, power and firmware (nvidia-smi -q -i "

@@ -91,6 +91,11 @@ def class_of(on_cards: Sequence[tuple[Result, Measurement]]) -> str | None:
     return "memory" if share >= _NEAR_MEMORY else "compute"
 
 
+def is_valid(measurement: Measurement) -> bool:
+    """Returns whether a time may be compared; a run's file has no number for what is not finite."""
+    return measurement.invalid is None and (measurement.summary.median_ns or 0.0) > 0
+
+
 def shifts_in(times: Times, classes: Mapping[str, str]) -> dict[str, dict[str, float]]:
     """Returns card → class → shift in one round, as a log ratio; a class with too few kernels is absent."""
     deviations: dict[str, dict[str, list[float]]] = {card: {} for card in times}
@@ -207,11 +212,13 @@ class Cause(NamedTuple):
         text: the difference, with values.
         remedy: what to do; `{index}` stands for the number of the card in nvidia-smi.
         slows: classes that it can slow down.
+        fault: whether it is worth telling of a card that is not slow.
     """
 
     text: str
     remedy: str
     slows: frozenset[str]
+    fault: bool = True
 
 
 _KERNELS = frozenset(LIMITS) - {COPIES}
@@ -238,7 +245,8 @@ def _clocks(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
             words = (INVALIDATING | ORDINARY)[event]
             text = f"{words} ({event}) for {seconds:.0f} s, on the others {usual:.0f} s"
             remedy = f"{'improve the cooling' if 'thermal' in event else 'check power and cooling'}: {look}"
-            yield Cause(text, remedy, _POWER if event == "sw_power_cap" else _KERNELS)
+            slows = _POWER if event == "sw_power_cap" else _KERNELS
+            yield Cause(text, remedy, slows, fault=event in INVALIDATING)
     for name, words, remedy, slows in (
         ("power_limit_w", "power limit in W", "nvidia-smi -pl sets it, as root", _POWER),
         ("sm_mhz", "SM clock in MHz", f"see what lowers it: {look}", _KERNELS),
@@ -381,7 +389,7 @@ def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCa
             continue
         for each in result.measurements:
             times = [time for time in recorded.times.get(each.key, ()) if time.device == card]
-            if times and each.scope == "kernel" and not each.beside and each.invalid is None:
+            if times and each.scope == "kernel" and not each.beside and is_valid(each):
                 logs = [math.log(time.median_ns) for time in times if time.epoch == times[-1].epoch]
                 ratio = math.log(each.summary.median_ns) - statistics.fmean(logs)
                 ratios.setdefault(card, []).append(ratio)

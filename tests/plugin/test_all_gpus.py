@@ -88,6 +88,8 @@ class Rounds:
         kernels: how many there are, of each kind in turn.
     """
 
+    writes = True
+
     def __init__(self, slower=lambda number, card, kernel: 1.0, statuses=(), failed=(), wrong=(), kernels=30):
         self.slower, self.statuses, self.failed, self.wrong = slower, list(statuses), failed, wrong
         self.kernels = kernels
@@ -102,7 +104,8 @@ class Rounds:
             self._result(uuid, number) for uuid in self.seen[-1] for number in tests or range(self.kernels)
         ]
         failures = dict.fromkeys(self.failed, Failure("x")) if not tests else {}
-        write_run_file(Path(output), Run(results, failures=failures))
+        if self.writes:
+            write_run_file(Path(output), Run(results, failures=failures))
         return self
 
     def _result(self, uuid, kernel):
@@ -182,6 +185,25 @@ def test_a_gpu_that_was_slow_for_a_while_is_not_blamed(host, rounds):
     rounds(slow(1, 5, until=3))
     status, out, _ = host()
     assert (status, "looked slow, and 3 fresh sessions did not confirm it" in out) == (0, True)
+
+
+def test_fresh_sessions_are_of_the_suspected_classes_only(host, rounds):
+    made = rounds(slow(1, 3, kinds=(0, 2)))
+    assert host()[0] == 1
+    counts = [sum("::test_work[" in each for each in command) for command in made.commands]
+    assert counts == [0, 30, 30, 20, 20, 20]
+
+
+def test_a_file_of_an_earlier_run_is_not_taken_for_this_one(host, rounds, monkeypatch):
+    rounds()
+    assert host("--gpukern-output=run.json")[0] == 0
+    old = json.loads(Path("run.json").read_text()) | {"created": "2026-01-01T00:00:00+00:00"}
+    Path("run.json").write_text(json.dumps(old))
+    made = rounds()
+    monkeypatch.setattr(Rounds, "writes", False)
+    status, _, err = host("--gpukern-output=run.json")
+    assert (status, len(made.commands)) == (1, 1)
+    assert "run.json: is of an earlier run, and this one could not write it" in err
 
 
 def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):

@@ -190,6 +190,14 @@ def test_a_physical_difference_is_told_with_values(changes, text, slows):
     assert causes(facts(), [facts(**changes), facts(), facts()]) == [], "the others have it, or one of them"
 
 
+def test_a_card_that_reaches_the_power_limit_more_often_has_no_fault():
+    (capped,) = causes(facts(limited_s={"sw_power_cap": 9.0}), [facts(), facts()])
+    (hot,) = causes(
+        facts(limited_s={"sw_thermal_slowdown": 9.0}), [facts(limited_s={"sw_thermal_slowdown": 0.0})]
+    )
+    assert (capped.fault, hot.fault) == (False, True)
+
+
 def facts(**changes):
     usual = {
         "sm_mhz": 1980.0,
