@@ -74,6 +74,7 @@ class Controller:
         self._config = config
         self._results: dict[str, Result] = {}
         self._sessions: dict[str, list[Result]] = {}
+        self._fingerprints: dict[str, JsonDict] = {}
         self.skips: list[tuple[str, str]] = []
         self._rejected: dict[str, str] = {}
         self.groups: dict[str, str | None] = {}
@@ -181,10 +182,11 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, Any, Any]:
-        """Takes the result off a report, from this process or a worker."""
+        """Takes the result off a report, from this process or a worker; pytest keeps reports to the end."""
         self.clear_progress()
         self._take(report)
         reported = yield
+        vars(report).pop("gpukern", None)
         if self._progress is not None:
             self._progress.redraw()
         return reported
@@ -213,8 +215,6 @@ class Controller:
             return
         if carried is None or (report.when == "setup" and report.passed):
             return
-        from pytest_gpukern.values.result import Result
-
         if report.skipped:
             self.skips.append((carried["id"], _why_skipped(report)))
             return
@@ -227,14 +227,22 @@ class Controller:
             if carried["rejected"] and report.passed:
                 self._rejected[report.nodeid] = carried["id"]
             return
-        result = dataclasses.replace(Result.from_json(carried["result"]), nodeid=report.nodeid)
+        result = self._read(carried["result"], report.nodeid)
         self._results.pop(report.nodeid, None)
         self._results[report.nodeid] = self._with_earlier_attempts(report.nodeid, result)
         self._sessions[report.nodeid] = [
-            dataclasses.replace(Result.from_json(each), nodeid=report.nodeid)
-            for each in carried.get("sessions", ())
+            self._read(each, report.nodeid) for each in carried.get("sessions", ())
         ]
         self.groups[report.nodeid] = carried["group"]
+
+    def _read(self, data: JsonDict, nodeid: str) -> Result:
+        """Returns the result that a report carries; those of one process share their fingerprint."""
+        from pytest_gpukern.values.result import Result
+
+        result = Result.from_json(data)
+        known = self._fingerprints.setdefault(result.session, result.fingerprint)
+        shared = known if known == result.fingerprint else result.fingerprint
+        return dataclasses.replace(result, nodeid=nodeid, fingerprint=shared)
 
     def _with_earlier_attempts(self, nodeid: str, result: Result) -> Result:
         """Returns a test's result, with a note if an earlier attempt was wrong and this one is not."""

@@ -146,8 +146,9 @@ class MeasuringChild:
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Passes a report on."""
+        """Passes a report on; pytest keeps it to the end, so without what it carries."""
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        vars(report).pop("gpukern", None)
         self._tell("report", data)
 
     def pytest_warning_recorded(

@@ -128,6 +128,8 @@ class Found:
 
     def add_note(self, *notes: str) -> None:
         """Adds notes to the result."""
+        if not notes:
+            return
         self.result = dataclasses.replace(self.result, notes=(*self.result.notes, *notes))
 
     def add_first_call(self, time_ns: float | None) -> None:

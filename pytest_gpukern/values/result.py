@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -528,6 +529,10 @@ def hash_method(text: str) -> str:
 
 def plain(value: Any) -> Any:
     """Turns dataclasses into dicts, tuples into lists, enums into strings, non-finite numbers into None."""
+    if value is None or type(value) in (bool, str, int):  # most values of a result
+        return value
+    if isinstance(value, float):  # np.float64 is one, and execnet takes exact types only
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -537,10 +542,6 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         known = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {**known.pop(EXTRA, {}), **known}
-    if value is None or type(value) in (bool, str, int):
-        return value
-    if isinstance(value, float):  # np.float64 is one, and execnet takes exact types only
-        return float(value) if value == value and abs(value) != float("inf") else None
     if hasattr(value, "tolist"):  # a NumPy scalar or array in a point or a parameter
         return plain(value.tolist())
     return str(value)

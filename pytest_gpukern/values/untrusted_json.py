@@ -191,6 +191,8 @@ def _of_scalar(kind: type, *, nullable: bool) -> _Reader:
             raise unexpected(_SCALARS[kind], value)
         if kind is int and abs(value) >= _MOST:
             raise unexpected("a whole number of 64 bits", value)
+        if kind is str:
+            return sys.intern(value)  # thousands of results hold the same names and notes
         return float(value) if kind is float else value
 
     return read

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from pytest_gpukern.run.stash import MEASURED
+
 from .conftest import results_in
 
 SPY = """
@@ -98,6 +100,18 @@ def test_what_a_report_carries_is_plain_json(host, pytester, monkeypatch):
         result = host("--gpu-benchmark", "-s", workers)
         result.assert_outcomes(passed=4)
         assert result.stdout.str().count("CARRIED doubling/host.") == 4
+
+
+def test_of_what_a_report_carries_a_run_keeps_the_result_alone(host):
+    recorder = host("--gpu-benchmark").reprec
+    reports = recorder.getreports("pytest_runtest_logreport")
+    assert len(reports) == 12
+    assert not any(hasattr(report, "gpukern") for report in reports)
+    (finished,) = recorder.getcalls("pytest_sessionfinish")
+    assert not any(MEASURED in item.stash for item in finished.session.items)
+    results = finished.session.config.pluginmanager.get_plugin("gpukern-controller").results
+    assert len(results) == 4
+    assert len({id(result.fingerprint) for result in results}) == 1
 
 
 def test_skips_and_failures_travel_as_well(host, pytester):

@@ -68,6 +68,12 @@ def test_a_result_comes_back_from_json_as_it_was(result):
     assert through_json(result) == result
 
 
+def test_results_of_different_reports_share_their_texts():
+    one, another = (through_json(made(measurements=(measured(measures="a kernel"),))) for _ in range(2))
+    assert one.measurements[0].measures is another.measurements[0].measures
+    assert one.case.id is another.case.id
+
+
 EXACT = (dict, list, str, float, int, bool, type(None))
 
 
