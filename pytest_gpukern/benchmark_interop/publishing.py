@@ -46,7 +46,7 @@ class _Params(dict[str, Any]):
 
 
 def write(report: RunReport, config: pytest.Config) -> None:
-    """Appends every valid measurement to pytest-benchmark's session, so that it saves and shows them.
+    """Appends every valid measurement to pytest-benchmark's session, if that saves, compares or shows them.
 
     To be called on the controller before that plugin's `pytest_sessionfinish`. It has no way to mark what is
     simulated, invalid, incorrect or without samples: all that is left out. A saved time with another timer,
@@ -54,7 +54,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
     Names, parameters and `extra_info` of tests that used that plugin's fixture stay as they are without us.
     """
     session = session_of(config)
-    if session is None or switched_off(config):
+    if session is None or switched_off(config) or not (_saves_or_compares(session) or _shows_all(config)):
         return
     published = [
         metadata
@@ -73,15 +73,24 @@ def left_for_the_table(
 
     Our report shows those already. What pytest-benchmark saves, and its JSON, has all of them.
     """
-    given = [*config.invocation_params.args, *config.getini("addopts")]
-    given += os.environ.get("PYTEST_ADDOPTS", "").split()
-    if any(str(argument).startswith(_ASK_FOR_ALL) for argument in given):
+    if _shows_all(config):
         return groups
     others = (
         (name, [each for each in entries if "gpukern_schema" not in _ours(each["extra_info"])])
         for name, entries in groups
     )
     return [(name, entries) for name, entries in others if entries]
+
+
+def _saves_or_compares(session: Any) -> bool:
+    return any((session.json, session.save, session.autosave, session.compare, session.compare_fail))
+
+
+def _shows_all(config: pytest.Config) -> bool:
+    """Returns whether an option asks for pytest-benchmark's table, or for what comes with it."""
+    given = [*config.invocation_params.args, *config.getini("addopts")]
+    given += os.environ.get("PYTEST_ADDOPTS", "").split()
+    return any(str(argument).startswith(_ASK_FOR_ALL) for argument in given)
 
 
 def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> Iterator[Any]:

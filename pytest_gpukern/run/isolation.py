@@ -210,7 +210,7 @@ class _Attempt:
         if word == "begun":
             self.begun = True
         elif word == "report":
-            self._report(_with_tuples(config.hook.pytest_report_from_serializable(config=config, data=what)))
+            self._report(_as_of_here(config.hook.pytest_report_from_serializable(config=config, data=what)))
         elif word == "warning":
             _record_warning(config, **what)
         elif word == "tell":
@@ -283,11 +283,16 @@ def _report_data(item: pytest.Item, why: str) -> JsonDict | None:
     return carried(item, result)
 
 
-def _with_tuples(report: pytest.TestReport) -> pytest.TestReport:
-    """Turns a report's lists back into tuples, which JSON lacks and pytest's own plugins expect."""
+def _as_of_here(report: pytest.TestReport) -> pytest.TestReport:
+    """Turns a report's lists back into tuples, which JSON lacks and pytest's own plugins expect.
+
+    pytest keeps all reports to the end; they share their texts, as those of one process do.
+    """
+    report.keywords = {sys.intern(keyword): value for keyword, value in report.keywords.items()}
     if isinstance(report.longrepr, list):  # a skip's file, line and reason
         report.longrepr = tuple(report.longrepr)
-    report.location = tuple(report.location)  # type: ignore[assignment]
+    path, line, name = report.location
+    report.location = (sys.intern(path), line, sys.intern(name))
     report.sections = [(title, text) for title, text in report.sections]
     report.user_properties = [(name, value) for name, value in report.user_properties]
     return report

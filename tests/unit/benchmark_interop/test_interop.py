@@ -124,6 +124,15 @@ def benchmarks_of(suite):
     return {benchmark["fullname"]: benchmark for benchmark in data["benchmarks"]}
 
 
+@pytest.mark.parametrize(
+    ("option", "published"), [("-q", False), ("--benchmark-sort=name", True), ("--benchmark-autosave", True)]
+)
+def test_entries_are_made_only_where_pytest_benchmark_saves_compares_or_shows_them(suite, option, published):
+    ran = suite(option)
+    ran.assert_outcomes(passed=3)
+    assert ("benchmark 'mine': 1 tests" in ran.stdout.str()) == published
+
+
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_every_measurement_is_in_the_json_and_in_the_table(suite, workers):
     ran = suite(workers, "--benchmark-json=out.json")
