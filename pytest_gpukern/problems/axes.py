@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.call_by_name import Point
 
 
-SIZES = ("smoke", "full", "huge")
-
-
 @dataclass(frozen=True)
 class Axis:
     """Declares the values of one axis of a problem, for each size of a run.

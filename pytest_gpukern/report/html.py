@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import json
 import math
+import operator
 import statistics
 from collections import Counter
 from datetime import UTC, datetime
@@ -73,6 +74,7 @@ _POINTS = 150_000
 _MOST_BINS, _FEWEST_BINS = 40, 8
 _LARGEST = 1e30
 """Numbers from here on, which only a damaged file has, are left out: the axes of a plot would have no end."""
+_TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
@@ -369,14 +371,7 @@ class _RunData:
         """
         recorded = self.run.history.get(result.case.id)
         found: list[tuple[Any, ...]] = [
-            (
-                self._moment(each.recorded),
-                self._card(each.device),
-                each.epoch,
-                each.median_ns,
-                each.low_ns,
-                each.high_ns,
-            )
+            (self._moment(each.recorded), self._card(each.device), each.epoch, *_TIMES(each))
             for each in (recorded.times.get(measurement.key, ()) if recorded else ())
             if _drawable(each.median_ns)
         ]
@@ -385,17 +380,7 @@ class _RunData:
                 known = _drawable(each.summary.median_ns)
                 if each.key == measurement.key and each.invalid is None and known:
                     card = self._card(session.fingerprint.get("device_uuid") if result.case.on_gpu else None)
-                    summary = each.summary
-                    found.append(
-                        (
-                            self._moment(self.run.created),
-                            card,
-                            None,
-                            summary.median_ns,
-                            summary.low_ns,
-                            summary.high_ns,
-                        )
-                    )
+                    found.append((self._moment(self.run.created), card, None, *_TIMES(each.summary)))
         return found
 
     def _moment(self, moment: datetime | str) -> int:
@@ -614,15 +599,9 @@ def _canaries(run: Run) -> list[tuple[str, str, str, str]]:
     changes = run.shift.canaries if run.shift else {}
     rows = []
     for name, by_session in times.items():
-        moved = changes.get(name)
-        rows.append(
-            (
-                name,
-                units.time(statistics.median(by_session.values())),
-                units.change(moved.ratio) if moved else "",
-                "moved" if moved and moved.moved else "",
-            )
-        )
+        moved, time = changes.get(name), units.time(statistics.median(by_session.values()))
+        change = (units.change(moved.ratio), "moved" if moved.moved else "") if moved else ("", "")
+        rows.append((name, time, *change))
     return rows
 
 

@@ -295,8 +295,6 @@ def test_a_suspect_is_measured_until_its_fresh_pairs_decide_and_no_longer(tmp_pa
 MARKED = """
 import pytest
 
-from pytest_gpukern.cli import main as cli
-
 def kernel(): pass
 
 @pytest.mark.xfail(strict=True)

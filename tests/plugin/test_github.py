@@ -63,11 +63,3 @@ def test_a_stored_run_gives_the_comment_that_the_summary_is(recorded, step, monk
     comment = (pytester.path / "comment.md").read_text(encoding="utf-8")
     assert comment == "<!-- gpukern -->\n" + step.read_text().removeprefix("# Before\n")
     assert SECOND.replace("_", "&#95;") not in comment
-
-
-def test_a_form_that_is_not_there_is_refused_with_those_that_are(recorded, pytester, capsys):
-    recorded("--gpukern-output=run.json")
-    assert cli.main(["report", "run.json", "-o", "run.txt"]) == 2
-    assert "run.txt names no form of a report: end it in .html or .md" in capsys.readouterr().err
-    assert cli.main(["report", "missing.json", "-o", "comment.md"]) == 3
-    assert not (pytester.path / "comment.md").exists()

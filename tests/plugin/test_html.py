@@ -21,6 +21,7 @@ def test_a_run_and_its_file_make_the_same_page(recorded, monkeypatch, pytester):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
+        (["run.json", "-o", "a.txt"], 2, "a.txt names no form of a report: end it in .html or .md"),
         (["run.json", "run.json", "-o", "a.md"], 2, ".md is a report of one run, and 2 are given"),
         (["run.json", "missing.json", "-o", "a.html"], 3, "missing.json: cannot be read"),
         (["run.json", "-o", "no/folder.html"], 3, "no/folder.html: cannot be written"),

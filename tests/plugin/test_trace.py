@@ -71,11 +71,6 @@ def test_a_test_of_a_callable_has_one_too_also_in_rounds(with_cupti, pytester):
         assert len(result["trace"]["activities"]) == 1
 
 
-def test_a_run_that_did_not_ask_records_none(with_cupti, pytester):
-    with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)
-    assert not any("trace" in result for result in results_in(pytester.path / "run.json").values())
-
-
 def test_without_cupti_the_reason_is_told_once_and_nothing_fails(gpu, pytester):
     result = gpu("--gpukern-trace", "--gpukern-output=run.json")
     result.assert_outcomes(passed=2)
@@ -143,6 +138,3 @@ def test_a_file_that_cannot_be_written_or_read_is_named(stored, capsys, pytester
     status, _, complaints = gpukern(capsys, "trace", "none.json", "-o", "trace.json")
     assert status == 3
     assert "none.json" in complaints
-    status, _, complaints = gpukern(capsys, "trace", stored, "third", "-o", "trace.json")
-    assert status == 1
-    assert "no case with 'third' in its id; it has 2 others" in complaints

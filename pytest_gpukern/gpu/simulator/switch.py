@@ -125,12 +125,6 @@ def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
         environ[VARIABLE] = previous
 
 
-def is_active() -> bool:
-    """Says whether Numba in this process is, or would be, the simulator, without importing Numba."""
-    loaded = _loaded_switch(sys.modules)
-    return _as_numba_reads(os.environ.get(VARIABLE)) is True if loaded is None else loaded
-
-
 def _wanted(
     mode: str, environ: Mapping[str, str], loaded: bool | None, gpu_missing: Callable[[], str | None]
 ) -> SimulatorState:

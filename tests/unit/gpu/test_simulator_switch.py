@@ -142,7 +142,7 @@ def test_an_unknown_mode_is_refused():
 
 def test_importing_the_package_loads_no_gpu_library_and_no_numpy():
     script = (
-        "import sys; from pytest_gpukern.gpu.simulator.switch import is_active; is_active(); "
+        "import sys, pytest_gpukern.gpu.simulator.switch; "
         "heavy = ('numba', 'numba_cuda', 'numpy', 'cupy', 'cuda', 'pytest'); "
         "print([name for name in sys.modules if name.split('.')[0] in heavy])"
     )
@@ -204,13 +204,13 @@ def run(script, value=None):
 def test_activating_sets_the_variable_loads_the_simulator_and_can_be_repeated_and_undone():
     run("""
 simulator.activate(OFF)
-assert VARIABLE not in os.environ and "numba" not in sys.modules and not simulator.is_active()
+assert VARIABLE not in os.environ and "numba" not in sys.modules and not simulator._loaded_switch(sys.modules)
 simulator.activate(ON)
 from numba import cuda
 jit = cuda.jit
 simulator.activate(ON)
 assert cuda.jit is jit, "mended twice"
-assert os.environ[VARIABLE] == "1" and simulator.is_active() and cuda.is_available()
+assert os.environ[VARIABLE] == "1" and simulator._loaded_switch(sys.modules) and cuda.is_available()
 simulator.deactivate()
 assert VARIABLE not in os.environ
 simulator.deactivate()
@@ -218,7 +218,7 @@ assert VARIABLE not in os.environ
 
 import numba
 numba.njit(lambda x: x)(1)  # a compilation re-reads the environment
-assert simulator.is_active(), "numba.cuda is still the simulator"
+assert simulator._loaded_switch(sys.modules), "numba.cuda is still the simulator"
 simulator.activate(ON)
 assert os.environ[VARIABLE] == "1"
 """)
@@ -235,7 +235,7 @@ def test_a_variable_that_the_user_set_is_put_back(value):
 def test_numba_loaded_for_a_gpu_is_refused_by_decide_and_by_activate():
     run("""
 import numba
-assert not simulator.is_active()
+assert not simulator._loaded_switch(sys.modules)
 arguments = dict(asked=True, gpu_missing=lambda: "none", environ=os.environ, modules=sys.modules)
 try:
     simulator.decide("auto", **arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import gzip
 import json
 import re
@@ -93,11 +92,3 @@ def test_a_trace_has_copies_around_the_kernel_in_both_forms(stored, tmp_path, ca
     events = json.loads(made(stored, tmp_path, "trace.json", "trace", one))["traceEvents"]
     kernels = [event for event in events if event["ph"] == "X" and event["name"].startswith("exp_one")]
     assert [event["dur"] for event in kernels] == [pytest.approx(32.192)]
-
-
-def test_a_run_without_traces_says_how_to_get_them(stored, tmp_path, capsys):
-    run = read_run(stored)
-    without = [dataclasses.replace(result, trace=None) for result in run.results[:3]]
-    write_run_file(tmp_path / "run.json", dataclasses.replace(run, results=without))
-    cli.main(["show", "--trace", str(tmp_path / "run.json")])
-    assert "--gpukern-trace" in "".join(capsys.readouterr())

@@ -17,7 +17,6 @@ import pytest
 from pytest_gpukern.baseline.history import RecordedCase, RecordedMedian
 from pytest_gpukern.report import html
 from pytest_gpukern.report.run import Failure, Run
-from pytest_gpukern.report.run_file import read_run, write_run_file
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import Correctness, Summary, VerdictKind
 from pytest_gpukern.values.untrusted_json import FileError
@@ -124,12 +123,6 @@ def test_the_newest_run_comes_first():
     old = made_up_runs.gpu_run(6, created=made_up_runs.CREATED.replace(year=2025))
     runs = data_of(old, made_up_runs.gpu_run(6))["runs"]
     assert [run["name"][:4] for run in runs] == ["2026", "2025"]
-
-
-def test_a_stored_run_makes_the_page_that_the_run_itself_made(tmp_path):
-    run = made_up_runs.gpu_run(24, pairs=3)
-    write_run_file(tmp_path / "run.json", run)
-    assert html.page([read_run(tmp_path / "run.json")]) == html.page([run])
 
 
 def test_sessions_of_the_record_come_before_those_of_the_run_with_card_and_epoch():

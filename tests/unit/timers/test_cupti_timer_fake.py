@@ -606,9 +606,6 @@ def test_what_was_executed_in_vain_is_in_no_sample_and_no_suspicion(machine):
     assert timer.suspicion(iterations[0]) is None
 
 
-# one trace for the process
-
-
 # one execution in full
 
 
