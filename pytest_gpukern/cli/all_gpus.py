@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -59,7 +60,8 @@ from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import FrameType
 
     from pytest_gpukern.findings.cards import CardFinding, Times
     from pytest_gpukern.gpu.model import Device
@@ -97,6 +99,7 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
     if given.problem is not None:
         exits.complain(_COMMAND, given.problem)
         return _USAGE_ERROR
+    signal.signal(signal.SIGTERM, _end)  # Python would die on the spot, and leave pytest running
     try:
         with open_nvml() as nvml:
             host = _Host.of(nvml)
@@ -163,8 +166,8 @@ def _options_of_pytest() -> list[KnownOption]:
     from _pytest.config import get_config
 
     config = get_config()
-    config.pluginmanager.consider_env()
     config.pluginmanager.load_setuptools_entrypoints("pytest11")
+    config.pluginmanager.consider_env()
     if not config.pluginmanager.has_plugin("gpukern"):
         config.pluginmanager.import_plugin("pytest_gpukern.plugin")
     return known_options(config)
@@ -221,12 +224,22 @@ def _seeing(uuids: Iterable[str], environ: Mapping[str, str] = os.environ) -> di
     return {**environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
+@contextlib.contextmanager
 def _started(
     arguments: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None
-) -> subprocess.Popen[bytes]:
-    """Starts a process that writes to a log, or to our own output."""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a process that writes to a log, or to our own output; it ends when we are ended."""
     errors = None if log is None else subprocess.STDOUT
-    return subprocess.Popen(arguments, env=environ, stdout=log, stderr=errors)
+    with subprocess.Popen(arguments, env=environ, stdout=log, stderr=errors) as process:
+        try:
+            yield process
+        except BaseException:
+            process.terminate()
+            raise
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 # --- recording ------------------------------------------------------------------------------------

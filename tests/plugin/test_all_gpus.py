@@ -1,6 +1,8 @@
 """Tests `gpukern validate --all-gpus` with fake GPUs: by real rounds once, and by made-up ones."""
 
 import json
+import signal
+import sys
 from pathlib import Path
 
 import made_up_results as made_up
@@ -52,7 +54,9 @@ def host(monkeypatch, tmp_path, capfd):
         status = cli.main(["validate", "--all-gpus", *options])
         return status, *capfd.readouterr()
 
-    return run
+    before = signal.getsignal(signal.SIGTERM)
+    yield run
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_each_gpu_is_recorded_and_then_compared_with_its_record_and_the_others(host, monkeypatch):
@@ -75,6 +79,25 @@ def test_each_gpu_is_recorded_and_then_compared_with_its_record_and_the_others(h
     assert row[2:6] == ["+5.0", "%", "+5.0", "%"], "beside the other GPU, and since its record"
     assert len(json.loads(Path("after.json").read_text())["results"]) == 10
     assert out.count("test session starts") == 1, "only the first round is shown"
+
+
+def test_sigterm_ends_what_was_started(host, monkeypatch):
+    waited, ended = all_gpus.subprocess.Popen.wait, []
+
+    def killed(process, timeout=None):
+        if SLEEP in process.args and not ended:
+            ended.append(process)
+            signal.raise_signal(signal.SIGTERM)
+        return waited(process, timeout)
+
+    monkeypatch.setattr(all_gpus.subprocess.Popen, "wait", killed)
+    monkeypatch.setattr(validate, "command", lambda *_: [sys.executable, "-c", SLEEP])
+    with pytest.raises(SystemExit) as end:
+        host()
+    assert (end.value.code, ended[0].returncode) == (143, -signal.SIGTERM)
+
+
+SLEEP = "import time; time.sleep(60)"
 
 
 class Rounds:
