@@ -336,11 +336,14 @@ class Datasets:
         points: how many of the newest points of a problem to keep.
         seed: seed of all inputs, instead of each problem's own.
         folder: where sessions of the same code keep sets for each other; None for nowhere.
+
+    Attributes:
+        folder: the same.
     """
 
     def __init__(self, points: int = 1, seed: int | None = None, folder: Path | None = None) -> None:
         self._seed = seed
-        self._folder = folder
+        self.folder = folder
         self._most = points
         self._problem: Problem | None = None  # an id alone may come back for another problem
         self._held: dict[str, dict[int, Dataset]] = {}
@@ -351,7 +354,7 @@ class Datasets:
         sets = self._at(problem, point)
         if seed_offset in sets:
             return sets[seed_offset]
-        stored = None if self._folder is None else self._stored_in(self._folder, problem, point, seed_offset)
+        stored = None if self.folder is None else self._stored_in(self.folder, problem, point, seed_offset)
         made = None if stored is None else load(stored, problem, point, seed_offset, self._seed)
         if made is None:
             if seed_offset == CONTENTS - 1 and problem.check is None:  # a check judges independent runs

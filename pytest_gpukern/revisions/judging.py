@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.findings.explain import NEW_CODE, SAME_CODE
+from pytest_gpukern.gate.change import log_ratios, percent
 from pytest_gpukern.gate.judge import (
     confirm_paired,
     judge_paired,
@@ -41,10 +43,14 @@ class Ending:
 
 @dataclass(frozen=True)
 class CaseRuns:
-    """Holds how one test ended in each session of both sides, in order; None where it was not reported."""
+    """Holds how one test ended in each session of both sides, in order; None where it was not reported.
+
+    With `same_work`, both sides did the same, so it was measured in one session each (see `does_the_same`).
+    """
 
     base: tuple[Ending | None, ...]
     head: tuple[Ending | None, ...]
+    same_work: bool = False
 
     @property
     def shown(self) -> Result | None:
@@ -87,6 +93,59 @@ class CaseRuns:
         """Says whether its kernels' machine code is the same on both sides; None where that is not known."""
         codes = [_codes(side) for side in (self.base, self.head)]
         return None if None in codes else codes[0] == codes[1]
+
+
+def does_the_same(case: CaseRuns, threshold: float) -> bool:
+    """Returns whether a test, by the first session of each side, has the device do the same in the same time.
+
+    The same are machine code, launches, copies, inputs, device and libraries. Arguments that are no inputs,
+    such as a number of rounds, are not known. So the times of both sessions have to agree within half the
+    threshold. Only a case that is measured in scope `kernel` alone, and whose machine code is known, does
+    the same.
+    """
+    both = []
+    for side in (case.base, case.head):
+        if not side or side[0] is None or side[0].outcome != "passed" or side[0].result is None:
+            return False
+        both.append(side[0].result)
+    base, head = both
+    agree = math.log1p(threshold) / 2
+    return (
+        all(_is_known(result) for result in both)
+        and _does(base) == _does(head)
+        and all(abs(log_ratios([(old, new)])[0]) < agree for old, new in _main_pairs(base, head))
+    )
+
+
+def _is_known(result: Result) -> bool:
+    """Returns whether all that a result's times depend on is known, but for arguments that are no inputs."""
+    main = [each for each in result.measurements if not each.beside]
+    return (
+        result.valid
+        and result.correctness is Correctness.PASSED
+        and result.inputs is not None
+        and [each.scope for each in main] == ["kernel"]
+        and all(each.work and each.summary.median_ns > 0 for each in main)
+        and bool(result.kernels)
+        and all(kernel.machine_code_sha256 is not None for kernel in result.kernels)
+    )
+
+
+def _does(result: Result) -> tuple[object, ...]:
+    """Returns what has to be equal for equal times."""
+    (main,) = [each for each in result.measurements if not each.beside]
+    work = [
+        (each.kind, None if each.kernel else each.name, each.count, each.size_bytes) for each in main.work
+    ]
+    kernels = [kernel.executed for kernel in result.kernels]
+    rates = (main.key, main.buffer_sets, main.traffic_bytes, main.flops)
+    point = (result.case.problem_version, result.case.measured_point, result.case.parameters, result.seed)
+    return (work, kernels, rates, point, result.inputs, result.fingerprint)
+
+
+def _main_pairs(base: Result, head: Result) -> list[Pair]:
+    mains = ([each for each in result.measurements if not each.beside] for result in (base, head))
+    return list(zip(*mains, strict=True))
 
 
 @dataclass(frozen=True)
@@ -172,6 +231,8 @@ def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSp
     """
     if case.shown is None:
         return {}
+    if case.same_work:
+        return {key: _same_work(case.pairs(key), threshold) for key in case.judged_keys()}
     verdicts = {}
     for key in case.judged_keys():
         verdicts[key] = _barred(case, key) or _judged(case, key, threshold, spreads)
@@ -258,6 +319,19 @@ def _judged(
         because=(*([NEW_CODE] if case.same_code is False else []), *verdict.because),
         unchanged=(*([SAME_CODE] if case.same_code else []), *verdict.unchanged),
         reason=reason if invalid else verdict.reason,
+    )
+
+
+def _same_work(pairs: Sequence[Pair], threshold: float) -> Verdict:
+    """Returns the verdict on a case that does the same on both sides, from its only pair."""
+    (change,) = log_ratios(pairs)
+    return Verdict(
+        VerdictKind.SAME,
+        f"the same machine code, launches, inputs and libraries on both sides, and {percent(change)} in one "
+        "pair of sessions: not measured again",
+        ratio=math.exp(change),
+        threshold=threshold,
+        pairs=tuple((base.summary.median_ns, head.summary.median_ns) for base, head in pairs),
     )
 
 

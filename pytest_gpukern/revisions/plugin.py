@@ -128,11 +128,20 @@ class Against:
         """Runs the sessions of both sides, and those that a suspicion needs, and judges by them."""
         settings = settings_of(self._config)
         base_and_head = (True, False)
-        turns.take(list(items), settings.sessions, then=base_and_head if settings.gate != "off" else ())
-        cases = turns.cases(list(items))
         thresholds = {
             nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()
         }
+
+        def does_the_same(nodeid: str, case: judging.CaseRuns) -> bool:
+            return judging.does_the_same(case, thresholds[nodeid])
+
+        turns.take(
+            list(items),
+            settings.sessions,
+            then=base_and_head if settings.gate != "off" else (),
+            does_the_same=None if self._revisions.identical else does_the_same,
+        )
+        cases = turns.cases(list(items))
         hosts = "host" in settings.gate_on
         found = judging.conclude(cases, thresholds, hosts=hosts)
         suspects = [nodeid for nodeid, conclusion in found.items() if conclusion.suspected]
@@ -181,6 +190,7 @@ class Against:
         removed = [nodeid for nodeid in turns.removed if nodeid not in self._collected]
         self._controller.closing = closing(
             {nodeid: case.same_code for nodeid, case in cases.items()},
+            same_work=sum(case.same_work for case in cases.values()),
             new=[nodeid for nodeid, case in cases.items() if not any(case.base)],
             removed=removed,
             failed_on_base={
@@ -201,7 +211,7 @@ class Against:
         def say() -> None:
             test = new_test(item, environment_of(self._config))
             if found.result is not None:
-                test.result = dataclasses.replace(found.result, verdicts=verdicts)
+                test.result = dataclasses.replace(found.result, verdicts=verdicts, inputs=None)
                 test.sessions = (*found.sessions, *more)
             end_as(found.outcome, found.text)
 
@@ -238,6 +248,7 @@ def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[st
 def closing(
     same_code: Mapping[str, bool | None],
     *,
+    same_work: int,
     new: Sequence[str],
     removed: Sequence[str],
     failed_on_base: Mapping[str, str],
@@ -246,6 +257,7 @@ def closing(
 
     Args:
         same_code: test → whether its kernels' machine code is the same on both sides, where that is known.
+        same_work: how many tests were not measured again, since both sides do the same.
         new: tests that the base does not have.
         removed: tests that only the base has.
         failed_on_base: test → why.
@@ -259,6 +271,11 @@ def closing(
         equal = len(known) - len(changed)
         same = f"machine code: same in {equal} case{'' if equal == 1 else 's'}"
         lines.append(f"{same}, changed in {len(changed)}{some}{unknown}")
+    if same_work:
+        lines.append(
+            f"{same_work} measured in one pair of sessions: the same machine code, launches, inputs and "
+            "libraries on both sides, and times that agree"
+        )
     lines += [f"failed on the base, so not compared: {each}: {why}" for each, why in failed_on_base.items()]
     if new:
         lines.append(f"{len(new)} new, not in the base: {_some(new)}")

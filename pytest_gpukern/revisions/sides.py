@@ -132,13 +132,21 @@ class Turns:
         self._ahead = ahead
         self._folder = folder
         self._known = {True: _Known(), False: _Known()}
+        self._same_work: set[str] = set()
         self._environ = environ
         self._children = children
         self._tell = tell
         self.base: list[ChildRun] = []
         self.head: list[ChildRun] = []
 
-    def take(self, nodeids: Sequence[str], pairs: int, why: str = "", then: Sequence[bool] = ()) -> None:
+    def take(
+        self,
+        nodeids: Sequence[str],
+        pairs: int,
+        why: str = "",
+        then: Sequence[bool] = (),
+        does_the_same: Callable[[str, CaseRuns], bool] | None = None,
+    ) -> None:
         """Runs `pairs` sessions of each side: base, head, head, base, and so on.
 
         Args:
@@ -146,6 +154,7 @@ class Turns:
             pairs: sessions of each side.
             why: what they are for, in words.
             then: whether each of the sessions that may follow is the base's.
+            does_the_same: says by the first pair of sessions which tests the others leave out.
 
         Raises:
             AgainstError: a session did not come to its end, or did not run its side's code.
@@ -158,11 +167,17 @@ class Turns:
             runs = self.base if on_base else self.head
             started = self._ahead.take(on_base, [*order[number:], *then])
             runs.append(self._run(nodeids, line, started, on_base=on_base))
-            if on_base and not runs[-1].outcomes:
+            if on_base and not runs[-1].outcomes and len(runs) == 1:
                 some = ", ".join(nodeids)[:_SHOWN]
                 raise AgainstError(f"{side.label} has none of the tests, so nothing is compared: {some}")
-            if combined_hash(runs[-1].modules, side)[0] == 0:
+            if runs[-1].outcomes and not own_files(runs[-1].modules, side):
                 raise AgainstError(f"{side.label} loaded no module from {side.top}: other code was run")
+            if number == 2 and does_the_same is not None:
+                cases = self.cases(nodeids)
+                self._same_work = {nodeid for nodeid in nodeids if does_the_same(nodeid, cases[nodeid])}
+                nodeids = [nodeid for nodeid in nodeids if nodeid not in self._same_work]
+                if not nodeids:
+                    return
 
     def take_head(self, nodeids: Sequence[str], why: str) -> None:
         """Runs one session of the working tree alone, or raises as `take` does."""
@@ -178,16 +193,25 @@ class Turns:
 
     def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
         """Returns how each test ended in all sessions."""
-        return {nodeid: CaseRuns(_ends(self.base, nodeid), _ends(self.head, nodeid)) for nodeid in nodeids}
+        found = {}
+        for nodeid in nodeids:
+            once = nodeid in self._same_work
+            base, head = (runs[: 1 if once else None] for runs in (self.base, self.head))
+            found[nodeid] = CaseRuns(_ends(base, nodeid), _ends(head, nodeid), once)
+        return found
 
     def code(self) -> list[str]:
         """Says how many modules of its own each side loaded, and one hash over them."""
-        lines, digests = [], set()
-        for side, runs in ((self._sides.base, self.base), (self._sides.head, self.head)):
-            count, digest = combined_hash(runs[-1].modules, side)
-            lines.append(f"{side.label} loaded {count} modules of its own, hash {digest}")
-            digests.add(digest)
-        return [*lines, *(["the modules of both are the same"] if len(digests) == 1 else [])]
+        base, head = self._sides.base, self._sides.head
+        on_base, later = own_files(_modules(self.base), base), own_files(_modules(self.base[1:]), base)
+        on_head = own_files(_modules(self.head), head)
+        # Its first session alone loads the files of removed tests.
+        on_base = {name: file for name, file in on_base.items() if name in later or name in on_head}
+        lines = [
+            f"{side.label} loaded {len(own)} modules of its own, hash {combined_hash(own)}"
+            for side, own in ((base, on_base), (head, on_head))
+        ]
+        return [*lines, *(["the modules of both are the same"] if on_base == on_head else [])]
 
     @property
     def removed(self) -> list[str]:
@@ -350,15 +374,23 @@ def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str |
     )
 
 
-def combined_hash(modules: Iterable[LoadedModule], side: Tree) -> tuple[int, str]:
-    """Returns how many files of a side's own its session loaded, and the start of one hash over them."""
-    own = {
+def own_files(modules: Iterable[LoadedModule], side: Tree) -> dict[str, str]:
+    """Returns the path in its tree of each file of a side's own among loaded modules, with its hash."""
+    return {
         str(Path(module.file).relative_to(side.top)): module.sha256
         for module in modules
         if side.holds(Path(module.file))
     }
-    digest = hashlib.sha256("".join(f"{path}\0{own[path]}\0" for path in sorted(own)).encode())
-    return len(own), digest.hexdigest()[:8]
+
+
+def combined_hash(own: Mapping[str, str]) -> str:
+    """Returns the start of one hash over such files."""
+    return hashlib.sha256("".join(f"{path}\0{own[path]}\0" for path in sorted(own)).encode()).hexdigest()[:8]
+
+
+def _modules(runs: Iterable[ChildRun]) -> Iterator[LoadedModule]:
+    for run in runs:
+        yield from run.modules
 
 
 def _tree_of(file: Path, *trees: Tree) -> Tree | None:

@@ -107,6 +107,12 @@ class KernelFacts:
     extra: JsonDict = field(default_factory=dict, hash=False)
 
     @property
+    def executed(self) -> tuple[object, ...]:
+        """What the device executes, whatever the kernel is called."""
+        sizes = (self.registers, self.local_bytes, self.shared_bytes)
+        return (self.machine_code_sha256, self.grid, self.block, *sizes)
+
+    @property
     def launch(self) -> tuple[object, ...]:
         """What a timer sees of a launch; launches that differ in it are different kernels."""
         return (self.symbol, self.grid, self.block, self.registers, self.shared_bytes, self.local_bytes)
@@ -449,6 +455,7 @@ class Result:
             suspicion. None if it did not come to its end.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
         spent_s: `phases.Phase` → seconds that the test spent in it.
+        inputs: hash of the inputs that it was timed on, in sessions that compare revisions, or None.
     """
 
     case: CaseInfo
@@ -478,6 +485,7 @@ class Result:
     duration_s: float | None = None
     trace: Trace | None = None
     spent_s: dict[str, float] = field(default_factory=dict)
+    inputs: str | None = None
 
     @property
     def gpu_in_name(self) -> str:
@@ -506,8 +514,9 @@ class Result:
         for each in (data, *data["measurements"]):
             if not each["observations"]:
                 del each["observations"]
-        if self.trace is None:
-            del data["trace"]
+        for name in ("trace", "inputs"):
+            if data[name] is None:
+                del data[name]
         return data
 
     @classmethod

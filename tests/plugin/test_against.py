@@ -49,6 +49,7 @@ def launch_of(name, x, y):
     def launch():
         np.multiply(x, FACTOR.get(name, 2), out=y)
     launch.takes_ns = TAKES_NS[name]
+    launch.kernel = globals().get("KERNEL", {}).get(name, "null")
     return launch
 
 @doubling.variant("numba")
@@ -290,6 +291,35 @@ def test_a_suspect_is_measured_until_its_fresh_pairs_decide_and_no_longer(tmp_pa
     assert told == [""] * 4 + ["still "] * 8
     assert found.status == pytest.ExitCode.TESTS_FAILED
     assert re.search(r"; 6 fresh pairs\s+confirmed at least \+", found.out)
+
+
+KNOWN = """
+ONE = '{"code": "c0de", "registers": 32}'
+KERNEL = {"first": ONE, "second": ONE, "mended": ONE}
+"""
+
+
+def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_found(tmp_path):
+    """The machine code is the same everywhere: `first` is given more to do, `mended` has another grid."""
+    repository = Repository(tmp_path / "project")
+    kernels = KERNELS.replace('FACTOR = {"mended": 3}', "FACTOR = {}") + KNOWN
+    repository.commit(kernels=kernels, test_doubling=SUITE.replace("import FACTOR", "import KERNEL, FACTOR"))
+    wider = """KERNEL["mended"] = ONE.replace("}", ', "grid": [2, 1, 1]}')"""
+    repository.write(kernels=kernels.replace('"first": 1000', '"first": 1022') + wider)
+    found = run(repository, "--gpukern-output=run.json", "--gpukern-sessions=3")
+    found.results = {
+        result["case"]["variant"]: result
+        for result in json.loads((repository.top / "run.json").read_text())["results"]
+    }
+    assert verdict(found, "first")["kind"] == "SLOWER"
+    assert verdict(found, "first")["reason"].startswith("+2.2 %")
+    assert [len(verdict(found, each)["pairs"]) for each in ("second", "mended")] == [1, 3]
+    assert [verdict(found, each)["kind"] for each in ("second", "mended")] == ["SAME", "SAME"]
+    assert (
+        "one pair of sessions: not measured again; against merge-base" in verdict(found, "second")["reason"]
+    )
+    assert "gpukern: 1 measured in one pair of sessions: the same machine code, launches," in found.out
+    assert "inputs" not in found.results["second"]
 
 
 MARKED = """

@@ -5,9 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from made_up_results import EXP_KERNEL, measured, result
+from made_up_results import COPY_IN, EXP_KERNEL, measured, result
 
-from pytest_gpukern.revisions.judging import CaseRuns, Conclusion, Ending, conclude, confirm, shared_spreads
+from pytest_gpukern.revisions.judging import (
+    CaseRuns,
+    Conclusion,
+    Ending,
+    conclude,
+    confirm,
+    does_the_same,
+    shared_spreads,
+)
 from pytest_gpukern.values.result import Correctness, VerdictKind
 
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
@@ -187,6 +195,66 @@ def test_a_verdict_says_whether_the_machine_code_is_the_same(code, unchanged, be
     case = CaseRuns(sessions(BASE_NS, code="aa"), sessions(BASE_NS, code=code))
     verdict = only_verdict(case)
     assert (verdict.unchanged, verdict.because) == (unchanged, because)
+
+
+LAUNCH = dataclasses.replace(EXP_KERNEL.kernel, machine_code_sha256="code:aa")
+
+
+def known(median_ns=1000.0, work=(EXP_KERNEL,), kernels=(LAUNCH,), scope="kernel", bytes_=8.0, **changes):
+    """Returns the ending of a session of which everything is known that its time depends on."""
+    measurement = measured(median_ns, scope, work=work, traffic_bytes=bytes_)
+    found = result("cupy.exp", measurement, kernels=kernels, **{"inputs": "1a", **changes})
+    return Ending("passed", "", found)
+
+
+def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
+    renamed = dataclasses.replace(LAUNCH, name="other", symbol="other")
+    again = known(1009.0, (dataclasses.replace(EXP_KERNEL, name="other"),), (renamed,))
+    case = CaseRuns((known(),), (again,))
+    assert does_the_same(case, 0.02)
+    same = only_verdict(dataclasses.replace(case, same_work=True))
+    assert (same.kind, same.suspected, same.false_alarm) == (VerdictKind.SAME, False, 0.0)
+    assert same.ratio == pytest.approx(1.009)
+    assert same.reason == (
+        "the same machine code, launches, inputs and libraries on both sides, and +0.90 % in one pair of "
+        "sessions: not measured again"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"median_ns": 1011.0},  # such as by another argument
+        {"median_ns": 989.0},
+        {"kernels": (dataclasses.replace(LAUNCH, machine_code_sha256="code:bb"),)},
+        {"kernels": (dataclasses.replace(LAUNCH, machine_code_sha256=None),)},
+        {"kernels": (dataclasses.replace(LAUNCH, grid=(64, 2, 1)),)},
+        {"kernels": (LAUNCH, LAUNCH), "work": (EXP_KERNEL, EXP_KERNEL)},
+        {"work": (dataclasses.replace(EXP_KERNEL, count=2.0),)},
+        {"work": (EXP_KERNEL, COPY_IN)},
+        {"work": ()},
+        {"bytes_": 9.0},
+        {"scope": "end_to_end"},
+        {"inputs": "1b"},
+        {"inputs": None},
+        {"seed": 1},
+        {"fingerprint": {"libraries": {"cupy": "15"}}},
+        {"measured_point": {"n": 999}},
+        {"parameters": {"block": 128}},
+        {"correctness": Correctness.UNCHECKED},
+    ],
+)
+def test_what_differs_or_is_not_known_is_measured_again(changed):
+    ends = [known(), known(**changed)]
+    assert does_the_same(CaseRuns((ends[0],), (ends[0],)), 0.02)
+    for base, head in (ends, reversed(ends)):
+        assert not does_the_same(CaseRuns((base,), (head,)), 0.02)
+
+
+@pytest.mark.parametrize("there", [(), (None,), (Ending("failed", "x", known().result),), (ending(),)])
+def test_what_did_not_pass_with_its_machine_code_on_both_sides_is_measured_again(there):
+    for case in (CaseRuns(there, (known(),)), CaseRuns((known(),), there), CaseRuns(there, there)):
+        assert not does_the_same(case, 0.02)
 
 
 def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missing():

@@ -104,6 +104,40 @@ def test_a_file_that_changes_between_sessions_of_a_side_ends_the_comparison(side
         turns_of(sides, children, [].append, {}).take([A], 2)
 
 
+def test_what_does_the_same_on_both_sides_is_left_out_after_the_first_pair(sides):
+    both = ChildRun(outcomes={A: ("passed", ""), B: ("passed", "")}, status=0)
+    children, asked = Children(both), []
+
+    def does_the_same(nodeid, case):
+        asked.append((nodeid, len(case.base), len(case.head)))
+        return nodeid == B
+
+    found = turns_of(sides, children, [].append, {})
+    found.take([A, B], 3, does_the_same=does_the_same)
+    assert asked == [(A, 1, 1), (B, 1, 1)]
+    assert [request.nodeids for request in children.requests] == [(A, B)] * 2 + [(A,)] * 4
+    cases = found.cases([A, B])
+    assert [(len(case.base), len(case.head), case.same_work) for case in cases.values()] == [
+        (3, 3, False),
+        (1, 1, True),
+    ]
+
+
+def test_two_sessions_are_enough_where_everything_does_the_same(sides):
+    children = Children(RAN)
+    turns_of(sides, children, [].append, {}).take([A], 4, does_the_same=lambda nodeid, case: True)
+    assert len(children.requests) == 2
+
+
+def test_a_base_without_the_tests_that_are_left_is_no_error(sides):
+    first, new = ChildRun(outcomes={A: ("passed", "")}, status=0), ChildRun(status=5)
+    first_head = ChildRun(outcomes={A: ("passed", ""), B: ("passed", "")}, status=0)
+    children = Children(first, first_head, first_head, new)
+    found = turns_of(sides, children, [].append, {})
+    found.take([A, B], 2, does_the_same=lambda nodeid, case: nodeid == A)
+    assert [ending.outcome for ending in found.cases([B])[B].head] == ["passed"] * 2
+
+
 class Waiting:
     """Plays a session that waits for its turn."""
 
