@@ -189,8 +189,11 @@ def _first_line(text: str) -> str:
 
 
 def _code(name: str) -> str:
-    """Returns a name as code: nothing in it is markup, and GitHub neither links nor notifies anybody."""
-    return f"<code>{_escaped(bounded(name, _LONGEST_NAME))}</code>"
+    """Returns a name as code: nothing in it is markup, and GitHub neither links nor notifies anybody.
+
+    It may break behind its parts, or a long one would push the other columns out of sight.
+    """
+    return f"<code>{re.sub('(?<=[/,])', '<wbr>', _escaped(bounded(name, _LONGEST_NAME)))}</code>"
 
 
 def _text(text: str) -> str:
