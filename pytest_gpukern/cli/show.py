@@ -62,13 +62,13 @@ def _run(known: argparse.Namespace) -> int:
             failures_known=run.failures_known,
         )
     if known.trace:
-        lines, none = gpu_trace(results, exits.width(exits.UNLIMITED)), UNTRACED
+        lines, reason = gpu_trace(results, exits.width(exits.UNLIMITED)), UNTRACED
     elif known.durations:
-        lines, none = durations(run, width=exits.width()), _UNTIMED
+        lines, reason = durations(run, width=exits.width()), _UNTIMED
     else:
-        lines, none = whole(run, width=exits.width(), verbose=True), ""
+        lines, reason = whole(run, width=exits.width(), verbose=True), ""
     if not lines:
-        exits.complain("show", f"{known.file}: {none}")
+        exits.complain("show", f"{known.file}: {reason}")
         return exits.BAD
     exits.show(line.text for line in lines)
     return exits.FINE

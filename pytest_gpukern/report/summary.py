@@ -38,7 +38,7 @@ _FIRST, _LAST = STATES[:4], ("FASTER", "UNCOMPARABLE", "")
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProblemTable:
     """Holds the results of one problem, ordered, and the rows that they make."""
 
     name: str
@@ -61,7 +61,7 @@ class Told:
     labels: tuple[str, ...]
 
 
-def problems_of(run: Run) -> list[Problem]:
+def problems_of(run: Run) -> list[ProblemTable]:
     """Returns the problems in order of arrival."""
     members: dict[str, list[Result]] = {}
     for result in run.results:
@@ -77,7 +77,7 @@ def problems_of(run: Run) -> list[Problem]:
             for result in ordered
             for row in rows_of(result, peers[_point(result)], shared, failure=run.own_failure(result))
         ]
-        problems.append(Problem(name, ordered, rows))
+        problems.append(ProblemTable(name, ordered, rows))
     return problems
 
 

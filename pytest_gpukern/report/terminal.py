@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.rows import Footnote, Row, Timing
     from pytest_gpukern.report.run import Failure, Run, Skip
-    from pytest_gpukern.report.summary import Problem, Told
+    from pytest_gpukern.report.summary import ProblemTable, Told
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
@@ -111,7 +111,7 @@ def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bo
     return [*lines, *above, *skip_lines(report.skips, width=width, room=room), *below]
 
 
-def _without_failures(problem: Problem, report: Run) -> Problem:
+def _without_failures(problem: ProblemTable, report: Run) -> ProblemTable:
     """Returns the problem without what the failures of its tests said."""
     rows = [_without_failure(row, report.failures.get(row.result.nodeid)) for row in problem.rows]
     return dataclasses.replace(problem, rows=rows)
@@ -201,7 +201,7 @@ def _quiet(rows: Iterable[Row], width: int) -> list[Line]:
     return wrapped(f"told with -v: {', '.join(parts)}", width) if parts else []
 
 
-def _tables(problems: Iterable[Problem], width: int, *, verbose: bool) -> list[Line]:
+def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> list[Line]:
     """Returns a table a problem, each followed by an empty line.
 
     Where `verbose`, quiet footnotes, what was checked, what the device did in each case, as far as a timer
@@ -254,7 +254,7 @@ def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int) -> l
     return lines
 
 
-def _table(problem: Problem, width: int, left_out: dict[str, None], *, verbose: bool) -> list[Line]:
+def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verbose: bool) -> list[Line]:
     rows, shared = problem.rows, shared_sizes(problem.results)
     timings = _timings(rows)
     sizes = [sizes_text(shared)] if shared else []
