@@ -535,9 +535,9 @@ def _outcome(run: Run) -> str:
     """Says in a word how a run ended; nothing where it is not known, since an older release wrote it."""
     if run.failures or run.problems:
         return "FAILED"
-    if not run.ran:
-        return "NOTHING RAN"
-    return "PASSED" if run.failures_known else ""
+    if not run.failures_known:
+        return ""
+    return "PASSED" if run.ran else "NOTHING RAN"
 
 
 def _device(run: Run) -> str:

@@ -66,10 +66,10 @@ def summary(run: Run, *, most: int) -> str:
     failed, changed = list(_failed(run)), sorted(_changed(run), key=_by_size)
     count = len(run.failures)
     title = f"### gpukern: {count or 'no'} test{'s' * (count != 1)} failed"
-    if not run.ran:
-        title = "### gpukern: nothing ran"
-    elif not run.failures_known:
+    if not run.failures_known:
         title = f"### gpukern: {count} incorrect, other failures are not stored"
+    elif not run.ran:
+        title = "### gpukern: nothing ran"
     counts = [totals(run), _devices(run), *run.since_record, *run.problems]
     end = "\n\n".join(_fitting([_text(text) for text in counts if text], most // 4))
     room = most - len(f"{title}\n\n{end}\n".encode())

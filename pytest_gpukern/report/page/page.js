@@ -676,13 +676,16 @@
     });
   }
 
+  const classes = (column, number) =>
+    [number && "number", column.minor && "minor", column.least && "least"].filter(Boolean).join(" ");
+
   function rowOf(run, row) {
     const name = el("a", { href: linkTo(run, row.case) }, ...breakable(row.variant));
     const cells = COLUMNS.map((column) => {
       if (column.title === "variant") return el("td", {}, name);
       if (column.title === "verdict") return el("td", {}, badge(row.state));
       if (column.title === "change") return changeCell(row);
-      return el("td", { class: [column.number && "number", column.minor && "minor", column.least && "least"].filter(Boolean).join(" ") }, row[column.text] ?? "");
+      return el("td", { class: classes(column, column.number) }, row[column.text] ?? "");
     });
     return el("tr", { class: tone(row.state) }, ...cells);
   }
@@ -720,7 +723,7 @@
         head.children[i].firstChild.focus();
       };
       const button = el("button", { type: "button", on: { click: sort } }, column.title);
-      head.append(el("th", { scope: "col", class: [column.number && i !== VERDICT && "number", column.minor && "minor", column.least && "least"].filter(Boolean).join(" ") }, button));
+      head.append(el("th", { scope: "col", class: classes(column, column.number && i !== VERDICT) }, button));
     });
     const show = () => {
       const rows = filtered(run);

@@ -88,6 +88,7 @@ def test_it_says_what_the_terminal_says():
         ({"failures": {"test_it.py::test_it": Failure("SLOWER", by_the_gate=True)}}, "FAILED"),
         ({"problems": ("the run measured nothing on a GPU",)}, "FAILED"),
         ({"failures_known": False}, ""),
+        ({"results": (), "failures_known": False}, ""),
         ({"failures_known": False, "problems": ("the run measured nothing on a GPU",)}, "FAILED"),
         ({"results": (), "skips": (("test_it.py::test_it", "no GPU"),)}, "NOTHING RAN"),
         ({"results": (), "rejected": ("exp/numba.wrong",)}, "PASSED"),
