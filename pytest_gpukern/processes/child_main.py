@@ -17,8 +17,9 @@ The parent is `child_sessions.py`. It starts Python with `BOOTSTRAP` and the pat
   begins), `test` (its outcome), `listed` (how pytest-benchmark lists it), `observed` (what it left on the
   device), `modules` or `end` (pytest is done).
 
-A child that is started before its turn gets the first four of these and `imports`, `run_folder` and `busy`
-(see `wait_for_turn`). Its turn begins with a line on its standard input, the path of the whole spec.
+A child that is started before its turn gets the first four of these, and `run_folder` and `busy`, of its
+turns on the host. It reads lines from its standard input: `import`, and the name of a module; then `run`, and
+the path of the whole spec.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def main(spec: dict[str, Any]) -> int:
     """Runs the tests of a spec; returns pytest's exit status."""
     become_child(spec)
     collects_first = CollectsFirst()
-    if "imports" in spec:
+    if "busy" in spec:
         spec = wait_for_turn(spec)
     with open(spec["lines"], "a", encoding="utf-8") as lines:  # noqa: PTH123 - stays open while tests run
         status = int(pytest.main(list(spec["arguments"]), plugins=[ChildPlugin(spec, lines), collects_first]))
@@ -98,29 +99,36 @@ def wait_for_turn(spec: dict[str, Any]) -> dict[str, Any]:
     This process ends itself if its parent has no turn for it, or if a library has started CUDA.
     """
     turns, waits = HostTurns(Path(spec["run_folder"])), select.poll()
-    waits.register(sys.stdin, select.POLLIN)
+    waits.register(0, select.POLLIN)
     if spec["busy"] is not None:
         os.close(spec["busy"])
-    for name in spec["imports"]:
-        with turns.busy(), suppress(Exception):  # which the test files will meet
-            importlib.import_module(name)
-        if LibCuda().is_initialized() and not waits.poll(0):
-            sys.exit(f"{name} starts CUDA when it is imported")
-    path = sys.stdin.readline().rstrip("\n")
-    if not path:
-        sys.exit("the run had no turn for this session")
+    starts_cuda = None
+    with open(0, "rb", buffering=0, closefd=False) as lines:  # so that `waits` sees each line
+        while starts_cuda is None or waits.poll(0):
+            what, _, name = lines.readline().decode().rstrip("\n").partition(" ")
+            if what == "run":
+                break
+            if what != "import":
+                sys.exit("the run had no turn for this session")
+            if starts_cuda is None:
+                with turns.busy(), suppress(Exception):  # which the test files will meet
+                    importlib.import_module(name)
+                starts_cuda = name if LibCuda().is_initialized() else None
+        else:
+            sys.exit(f"{starts_cuda} starts CUDA when it is imported")
     with open(os.devnull) as nothing:  # noqa: PTH123 - nobody types for a child
-        os.dup2(nothing.fileno(), sys.stdin.fileno())
-    whole: dict[str, Any] = decoded(Path(path).read_bytes())
+        os.dup2(nothing.fileno(), 0)
+    whole: dict[str, Any] = decoded(Path(name).read_bytes())
     sys.path[:] = whole["path"]
     return whole
 
 
 class CollectsFirst:
-    """Delays Python's garbage collection until the tests are collected.
+    """Delays Python's garbage collection until the tests are collected, and leaves out what there is by then.
 
     A session keeps what it imports. On an H200's host, searching it nine times over as it grew took 1.4 to
-    1.7 s of the nine that a session of these suites took to start.
+    1.7 s of the nine that a session of these suites took to start. Later pytest has everything searched five
+    times when it ends, and we do around each test.
     """
 
     def __init__(self) -> None:
@@ -133,6 +141,7 @@ class CollectsFirst:
         try:
             return (yield)
         finally:
+            gc.freeze()
             if self._looked:
                 gc.enable()
 

@@ -136,6 +136,9 @@ class ChildSessions:
         while True:
             request = dataclasses.replace(request, nodeids=left)
             self._run_once(started or self._start(request), request, found, progress, total)
+            if started is not None and found.ended_early and not found.outcomes:  # perhaps before its turn
+                started = None
+                continue
             asked, started = len(left), None
             left = tuple(id_ for id_ in left if id_ not in found.outcomes and id_ != found.during)
             # A process that ran no test would fail again. Under a tool, the tool judges.
@@ -146,27 +149,20 @@ class ChildSessions:
             request = dataclasses.replace(request, collects_all=False)
 
     def start_ahead(
-        self,
-        imports: Sequence[str],
-        host: HostTurns,
-        run_folder: Path,
-        *,
-        moved: Mapping[str, str],
-        environ: Mapping[str, str],
+        self, host: HostTurns, run_folder: Path, *, moved: Mapping[str, str], environ: Mapping[str, str]
     ) -> StartedChild:
-        """Starts a process that imports libraries and then waits until `run` is given it.
+        """Starts a process that imports what it is told to until `run` is given it.
 
         Call it while nobody times anything on the host.
 
         Args:
-            imports: modules that leave CUDA alone.
             host: the turns that it takes on the host while it imports.
             run_folder: where the lock files of these turns lie.
             moved: see `ChildRequest`, and so is `environ`.
         """
         busy = host.busy_from_its_start()
         try:
-            told = {"imports": list(imports), "run_folder": str(run_folder), "busy": busy}
+            told = {"run_folder": str(run_folder), "busy": busy}
             return self._start(ChildRequest((), moved, environ), told)
         finally:
             if busy is not None:
@@ -281,15 +277,23 @@ class StartedChild:
 
     def begin(self, told: JsonDict) -> None:
         """Begins the turn of a process that waits; it may have ended meanwhile."""
-        file = _written(told, self.place / "turn.json")
+        self._tell(f"run {_written(told, self.place / 'turn.json')}")
+
+    def imports(self, module: str) -> None:
+        """Has a process that waits import a module, which must leave CUDA alone."""
+        self._tell(f"import {module}")
+
+    def _tell(self, line: str) -> None:
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
-            pipe.write(f"{file}\n".encode())
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.flush()
 
     def end(self) -> None:
         """Ends the process and all that it started, and removes its folder."""
         if self.process.stdin is not None:
-            self.process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
         end_group(self.process)
         self.folder.cleanup()
 

@@ -10,6 +10,7 @@ import dataclasses
 import os
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import GitError, Worktree, resolve, short
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
 from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_tests
-from pytest_gpukern.run.stash import environment_of, marker_of, new_test, settings_of, tell
+from pytest_gpukern.run.stash import children_of, environment_of, marker_of, new_test, settings_of, tell
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
@@ -54,11 +55,28 @@ class Against:
         self._collected: set[str] = set()
         revision = settings_of(config).against
         assert revision is not None
+        self._ahead: Ahead | None = None
+        self._held = ExitStack()
+        config.add_cleanup(self._held.close)
         refuse_distribution(config, f"--gpukern-against={revision}", "the sessions of both sides")
         try:
             self._revisions = resolve(revision, config.rootpath)
         except GitError as error:
             raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Starts the first sessions, so that they import what this process imports while it collects."""
+        settings = settings_of(self._config)
+        in_vain = not runs_tests(session) or settings.against_setup is not None
+        if in_vain or not environment_of(self._config).gpu.measures:
+            return
+        try:
+            self._begin()
+        except GitError:
+            return  # said when the tests are to run
+        if self._ahead is not None and self._missing_folder() is None:
+            self._ahead.prepare([True, False])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -87,42 +105,60 @@ class Against:
         gpu = environment_of(self._config).gpu
         if settings.require_gpu and not gpu.has_gpu:
             raise AgainstError(f"--gpukern-require=gpu cannot be met: {gpu.why_no_gpu}")
-        worktree = Worktree.make(self._revisions)
+        if self._ahead is None:
+            self._begin()
         try:
             if settings.against_setup is not None:
                 tell(self._config, f"setting up the base: {settings.against_setup}")
-                worktree.set_up(settings.against_setup)
-            with tempfile.TemporaryDirectory(prefix="gpukern-run-", ignore_cleanup_errors=True) as folder:
-                self._measure(worktree, items, Path(folder))
+                self._worktree.set_up(settings.against_setup)
+            self._measure(items)
         finally:
-            worktree.remove()
+            self._held.close()
 
-    def _measure(self, worktree: Worktree, items: Mapping[str, pytest.Item], run_folder: Path) -> None:
-        config, environment = self._config, environment_of(self._config)
-        folder = config.invocation_params.dir
-        top = self._revisions.top
-        if folder.is_relative_to(top) and not (worktree.path / folder.relative_to(top)).is_dir():
-            raise AgainstError(f"the base has no folder {folder.relative_to(top)}; run from a folder above")
-        children = environment.children
+    def _begin(self) -> None:
+        """Makes the base's worktree and the run's folder, which go with `self._held`, as sessions do."""
+        self._worktree = Worktree.make(self._revisions)
+        self._held.callback(self._worktree.remove)
+        folder = tempfile.TemporaryDirectory(prefix="gpukern-run-", ignore_cleanup_errors=True)
+        self._folder = Path(self._held.enter_context(folder))
+        self._host = HostTurns(self._folder)
+        most = most_ahead() if environment_of(self._config).gpu.measures else 0
+        modules = [name for row in BACKENDS.values() for name in row.imports]
+        self._ahead = Ahead(self._start, most, modules, self._say)
+        self._held.callback(self._ahead.close)
+
+    def _start(self, on_base: bool) -> StartedChild:
+        """Starts a session that waits for its turn."""
+        moved = Sides.of(self._revisions, self._worktree).moved if on_base else {}
+        return children_of(self._config).start_ahead(
+            self._host, self._folder, moved=moved, environ=self._environ
+        )
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        gpu = environment_of(self._config).gpu
+        return {**gpu.for_children, RUN_FOLDER_VARIABLE: str(self._folder)}
+
+    def _say(self, line: str) -> None:
+        tell(self._config, line)
+
+    def _missing_folder(self) -> Path | None:
+        """Returns the working folder, from the top of the tree, if the base lacks it."""
+        folder, top = self._config.invocation_params.dir, self._revisions.top
+        inside = folder.relative_to(top) if folder.is_relative_to(top) else Path()
+        return None if (self._worktree.path / inside).is_dir() else inside
+
+    def _measure(self, items: Mapping[str, pytest.Item]) -> None:
+        config, missing = self._config, self._missing_folder()
+        if missing is not None:
+            raise AgainstError(f"the base has no folder {missing}; run from a folder above")
+        children = environment_of(config).children
         # Else an ini file that only one side has would change the node ids of that side.
         named = (*children.options, f"--rootdir={config.rootpath}")
         children = dataclasses.replace(children, options=named)
-        sides = Sides.of(self._revisions, worktree)
-        host, environ = HostTurns(run_folder), {RUN_FOLDER_VARIABLE: str(run_folder)}
-        environ |= environment.gpu.for_children
-
-        def start(on_base: bool) -> StartedChild:
-            moved = sides.moved if on_base else {}
-            return children.start_ahead(imports_ahead(), host, run_folder, moved=moved, environ=environ)
-
-        def say(line: str) -> None:
-            tell(config, line)
-
-        ahead = Ahead(start, most_ahead() if environment.gpu.measures else 0, say)
-        try:
-            self._take_turns(items, Turns(sides, children, say, environ, ahead, run_folder))
-        finally:
-            ahead.close()
+        sides = Sides.of(self._revisions, self._worktree)
+        assert self._ahead is not None
+        self._take_turns(items, Turns(sides, children, self._say, self._environ, self._ahead, self._folder))
 
     def _take_turns(self, items: Mapping[str, pytest.Item], turns: Turns) -> None:
         """Runs the sessions of both sides, and those that a suspicion needs, and judges by them."""
@@ -220,14 +256,7 @@ class Against:
 
 _MOST_AHEAD = 2
 """Sessions that wait for their turn at a time: their imports take longer than a turn with few cases."""
-_OUR_IMPORTS = ("pytest_gpukern.run.collection", "pytest_gpukern.run.measured_test")
 _NAMED = 3
-
-
-def imports_ahead() -> list[str]:
-    """Returns what a session imports before its turn: known libraries that this run has loaded, and us."""
-    libraries = dict.fromkeys(name for row in BACKENDS.values() for name in row.imports)
-    return [*_OUR_IMPORTS, *(name for name in libraries if name in sys.modules)]
 
 
 def most_ahead() -> int:

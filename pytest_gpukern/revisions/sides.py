@@ -10,6 +10,7 @@ import hashlib
 import importlib.machinery
 import sys
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.revisions.git import Revisions, Worktree
 
 
+_OURS = ("pytest_gpukern.run.collection", "pytest_gpukern.run.measured_test")
 _SHOWN = 200
 
 
@@ -74,17 +76,37 @@ class Sides:
 class Ahead:
     """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
 
+    They import what a session needs of us, and those of `modules` that this process imports, even while it
+    does.
+
     Args:
         start: starts one, of the base or of the working tree.
         most: how many wait at a time; 0 for none.
+        modules: names of modules that leave CUDA alone.
         tell: is given a line if one ends before its turn. Then no more are started.
     """
 
-    def __init__(self, start: Callable[[bool], StartedChild], most: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        start: Callable[[bool], StartedChild],
+        most: int,
+        modules: Iterable[str],
+        tell: Callable[[str], None],
+    ) -> None:
         self._start = start
         self._most = most
+        self._modules = tuple(modules)
         self._tell = tell
         self._waiting: dict[bool, list[StartedChild]] = {True: [], False: []}
+        self._imported = [*_OURS, *(name for name in self._modules if name in sys.modules)]
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        """Has the sessions that wait import what this process begins to import; finds nothing itself."""
+        if name in self._modules and name not in self._imported:
+            self._imported.append(name)
+            for child in (*self._waiting[True], *self._waiting[False]):
+                child.imports(name)
 
     def take(self, on_base: bool, coming: Sequence[bool]) -> StartedChild | None:
         """Returns the session of a side that waits, or None, and starts those that come after it."""
@@ -95,13 +117,22 @@ class Ahead:
             self._most = 0
             child.end()
             child = None
-        wanted = coming[: self._most]
-        for side, there in self._waiting.items():
-            there += [self._start(side) for _ in range(wanted.count(side) - len(there))]
+        self.prepare(coming)
         return child
+
+    def prepare(self, coming: Sequence[bool]) -> None:
+        """Starts as many of the sessions to come as may wait."""
+        wanted = coming[: self._most]
+        for side, waiting in self._waiting.items():
+            for _ in range(wanted.count(side) - len(waiting)):
+                waiting.append(self._start(side))
+                for name in self._imported:
+                    waiting[-1].imports(name)
 
     def close(self) -> None:
         """Ends the sessions that wait."""
+        with suppress(ValueError):
+            sys.meta_path.remove(self)
         for waiting in self._waiting.values():
             while waiting:
                 waiting.pop().end()

@@ -322,9 +322,9 @@ def ahead(tmp_path, monkeypatch):
     def start(*imports, **modules):
         for name, text in modules.items():
             (tmp_path / f"{name}.py").write_text(text)
-        started.append(
-            children.start_ahead(imports, HostTurns(folder), folder, moved={}, environ={"MINE": "1"})
-        )
+        started.append(children.start_ahead(HostTurns(folder), folder, moved={}, environ={"MINE": "1"}))
+        for name in imports:
+            started[-1].imports(name)
         return children, started[-1]
 
     yield start
@@ -387,9 +387,22 @@ STARTS_CUDA = "from pytest_gpukern.gpu.libcuda import LibCuda; LibCuda.is_initia
 
 
 def test_a_child_that_starts_cuda_before_its_turn_ends(ahead):
-    _, child = ahead("first", "second", first=STARTS_CUDA, second="")
+    children, child = ahead("first", first=STARTS_CUDA)
     assert child.process.wait(30) == 1
     assert child.said == "first starts CUDA when it is imported\n"
+    child.imports("second")
+    found = children.run(ChildRequest(("test_a.py::test_b",)), None, child)
+    assert found.outcomes == {"test_a.py::test_b": ("passed", "")}, "in another process"
+
+
+def test_a_child_whose_turn_has_come_may_start_cuda(ahead, tmp_path):
+    wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    children, child = ahead("first", "second", first=wait + STARTS_CUDA, second="open('imported', 'w')")
+    (tmp_path / "test_a.py").write_text("import sys\ndef test_b(): assert 'first' in sys.modules")
+    threading.Timer(0.2, (tmp_path / "go").touch).start()
+    found = children.run(ChildRequest(("test_a.py::test_b",)), None, child)
+    assert found.outcomes == {"test_a.py::test_b": ("passed", "")}
+    assert not (tmp_path / "imported").exists(), "it is left to the test files"
 
 
 def test_child_sessions_travel_to_a_worker_as_plain_json():
@@ -410,6 +423,16 @@ def test_a_real_child_finds_a_test_below_a_folder_with_a_bracket_in_its_name(tmp
     children = ChildSessions(("-pno:benchmark",), (".",), str(tmp_path), tuple(sys.path))
     found = children.run(ChildRequest(("sm[90]/test_a.py::test_b",)))
     assert found.outcomes == {"sm[90]/test_a.py::test_b": ("passed", "")}
+
+
+def test_a_real_child_searches_its_imports_for_garbage_no_more_but_what_tests_leave(tmp_path):
+    (tmp_path / "test_a.py").write_text(
+        "import gc\ndef test_b(): "
+        "assert gc.isenabled() and gc.get_freeze_count() > 10000 > len(gc.get_objects())"
+    )
+    children = ChildSessions(("-pno:benchmark",), (".",), str(tmp_path), tuple(sys.path))
+    found = children.run(ChildRequest(("test_a.py::test_b",)))
+    assert found.outcomes == {"test_a.py::test_b": ("passed", "")}
 
 
 @pytest.mark.parametrize("gone", [True, False])

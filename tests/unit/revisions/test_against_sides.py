@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,7 +51,7 @@ class Children:
 
 
 def turns_of(*arguments, ahead=None):
-    return Turns(*arguments, ahead or Ahead(None, 0, None), Path("run"))
+    return Turns(*arguments, ahead or Ahead(None, 0, (), None), Path("run"))
 
 
 RAN = ChildRun(outcomes={A: ("passed", "")}, status=0)
@@ -147,6 +149,8 @@ class Waiting:
         self.on_base = on_base
         self.process = SimpleNamespace(poll=lambda: 1 if dead else None)
         self.ended = False
+        self.imported = []
+        self.imports = self.imported.append
 
     def end(self):
         self.ended = True
@@ -159,7 +163,7 @@ def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(s
         started.append(Waiting(on_base))
         return started[-1]
 
-    ahead, children = Ahead(start, 2, None), Children(RAN)
+    ahead, children = Ahead(start, 2, (), None), Children(RAN)
     measure = children.run
 
     def run(*arguments):
@@ -179,6 +183,31 @@ def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(s
     assert all(each.ended for each in left)
 
 
+def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_path, monkeypatch):
+    for name in ("known_early", "known_late", "other"):
+        (tmp_path / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("known_early")
+    started = []
+
+    def start(on_base):
+        started.append(Waiting(on_base))
+        return started[-1]
+
+    ahead = Ahead(start, 2, ["known_early", "known_late", "known_never"], None)
+    try:
+        ahead.prepare([True])
+        importlib.import_module("other")
+        importlib.import_module("known_late")
+        ahead.prepare([True, False])
+    finally:
+        ahead.close()
+    first, second = ([name for name in each.imported if name.startswith("known")] for each in started)
+    assert first == second == ["known_early", "known_late"]
+    assert started[0].imported[0].startswith("pytest_gpukern.")
+    assert ahead not in sys.meta_path
+
+
 def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides):
     started, said = [], []
 
@@ -187,7 +216,7 @@ def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides):
         return started[-1]
 
     children = Children(RAN)
-    turns_of(sides, children, [].append, {}, ahead=Ahead(start, 1, said.append)).take([A], 2)
+    turns_of(sides, children, [].append, {}, ahead=Ahead(start, 1, (), said.append)).take([A], 2)
     assert children.started == [None] * 4
     assert len(started) == 1
     assert started[0].ended
