@@ -57,6 +57,14 @@ class LibCuda:
         context = ctypes.c_void_p()
         return int(library.cuCtxGetCurrent(ctypes.byref(context))) != _CUDA_ERROR_NOT_INITIALIZED
 
+    def has_context(self) -> bool:
+        """Returns whether this thread has a context, or a device its primary one; initialises nothing."""
+        library, context, count = _loaded_library(), ctypes.c_void_p(), ctypes.c_int()
+        if library is None or int(library.cuCtxGetCurrent(ctypes.byref(context))) != _CUDA_SUCCESS:
+            return False
+        library.cuDeviceGetCount(ctypes.byref(count))
+        return bool(context.value) or any(_is_active(library, ordinal) for ordinal in range(count.value))
+
     def devices(self) -> tuple[CudaDevice, ...]:
         """Initialises CUDA without a context and lists its devices. Raises CudaError."""
         library = load_library()
@@ -104,6 +112,15 @@ def _loaded_library() -> Any:
         return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return None
+
+
+def _is_active(library: Any, ordinal: int) -> bool:
+    """Returns whether the primary context of a device exists."""
+    handle, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+    _check(library, library.cuDeviceGet(ctypes.byref(handle), ordinal), "cuDeviceGet")
+    status = library.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active))
+    _check(library, status, "cuDevicePrimaryCtxGetState")
+    return bool(active.value)
 
 
 def _device(library: Any, ordinal: int) -> CudaDevice:

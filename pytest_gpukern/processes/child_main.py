@@ -96,26 +96,26 @@ def wait_for_turn(spec: dict[str, Any]) -> dict[str, Any]:
     when they are imported, and collecting opens the device. While another process times something on the
     host, nothing is imported: this process was started `busy`, and takes turns from then on.
 
-    This process ends itself if its parent has no turn for it, or if a library has started CUDA.
+    This process ends itself if its parent has no turn for it, or if a library has made a CUDA context.
     """
     turns, waits = HostTurns(Path(spec["run_folder"])), select.poll()
     waits.register(0, select.POLLIN)
     if spec["busy"] is not None:
         os.close(spec["busy"])
-    starts_cuda = None
+    culprit = None
     with open(0, "rb", buffering=0, closefd=False) as lines:  # so that `waits` sees each line
-        while starts_cuda is None or waits.poll(0):
+        while culprit is None or waits.poll(0):
             what, _, name = lines.readline().decode().rstrip("\n").partition(" ")
             if what == "run":
                 break
             if what != "import":
                 sys.exit("the run had no turn for this session")
-            if starts_cuda is None:
+            if culprit is None:
                 with turns.busy(), suppress(Exception):  # which the test files will meet
                     importlib.import_module(name)
-                starts_cuda = name if LibCuda().is_initialized() else None
+                culprit = name if LibCuda().has_context() else None
         else:
-            sys.exit(f"{starts_cuda} starts CUDA when it is imported")
+            sys.exit(f"{culprit} makes a CUDA context when it is imported")
     with open(os.devnull) as nothing:  # noqa: PTH123 - nobody types for a child
         os.dup2(nothing.fileno(), 0)
     whole: dict[str, Any] = decoded(Path(name).read_bytes())

@@ -20,7 +20,7 @@ class BackendRow(NamedTuple):
         packages: top-level Python packages that define its errors and array types.
         starts_cuda: modules that may start CUDA when they are imported.
         imports: modules that take long to import and make no CUDA context. A session imports them before its
-            turn on the device, and ends itself if one starts CUDA after all.
+            turn on the device, and ends itself if one makes a context after all.
         distributions: names of its distributions, whose versions are part of a fingerprint.
     """
 

@@ -35,7 +35,13 @@ int cuInit(unsigned flags) {
     if (visible && !*visible) return 100;
     ready = 1; return 0;
 }
-int cuCtxGetCurrent(void **context) { *context = 0; return ready ? 0 : 3; }
+static int current = 0, active = 0;
+void make(int device) { active = 1 + device; }
+void use(int some) { current = some; }
+int cuCtxGetCurrent(void **context) { *context = current ? &current : 0; return ready ? 0 : 3; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is) {
+    *flags = 0; *is = device + 1 == active; return ready ? 0 : 3;
+}
 int cuDeviceGetCount(int *count) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (!ready) return 3;
@@ -108,6 +114,30 @@ print(json.dumps(states))
         [sys.executable, "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == [False, False, False, True]
+
+
+@needs_compiler
+def test_a_context_is_seen_in_this_thread_and_on_any_device(environ: dict[str, str]) -> None:
+    script = """
+import ctypes, json
+from pytest_gpukern.gpu.libcuda import LibCuda, load_library
+cuda, states = LibCuda(), []
+states.append(cuda.has_context())         # not loaded
+library = load_library()
+states.append(cuda.has_context())         # not initialised
+cuda.devices()
+states.append(cuda.has_context())
+library.use(1)
+states.append(cuda.has_context())
+library.use(0)
+library.make(1)
+states.append(cuda.has_context())
+print(json.dumps(states))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [False, False, False, True, True]
 
 
 def test_a_missing_library_is_said_to_be_missing(tmp_path: Path) -> None:

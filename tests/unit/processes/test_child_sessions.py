@@ -383,21 +383,21 @@ def test_a_child_imports_nothing_while_something_is_timed_on_the_host(ahead, tmp
     assert appears(tmp_path / "imported")
 
 
-STARTS_CUDA = "from pytest_gpukern.gpu.libcuda import LibCuda; LibCuda.is_initialized = lambda self: True"
+MAKES_A_CONTEXT = "from pytest_gpukern.gpu.libcuda import LibCuda; LibCuda.has_context = lambda self: True"
 
 
-def test_a_child_that_starts_cuda_before_its_turn_ends(ahead):
-    children, child = ahead("first", first=STARTS_CUDA)
+def test_a_child_that_makes_a_context_before_its_turn_ends(ahead):
+    children, child = ahead("first", first=MAKES_A_CONTEXT)
     assert child.process.wait(30) == 1
-    assert child.said == "first starts CUDA when it is imported\n"
+    assert child.said == "first makes a CUDA context when it is imported\n"
     child.imports("second")
     found = children.run(ChildRequest(("test_a.py::test_b",)), None, child)
     assert found.outcomes == {"test_a.py::test_b": ("passed", "")}, "in another process"
 
 
-def test_a_child_whose_turn_has_come_may_start_cuda(ahead, tmp_path):
+def test_a_child_whose_turn_has_come_may_make_a_context(ahead, tmp_path):
     wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
-    children, child = ahead("first", "second", first=wait + STARTS_CUDA, second="open('imported', 'w')")
+    children, child = ahead("first", "second", first=wait + MAKES_A_CONTEXT, second="open('imported', 'w')")
     (tmp_path / "test_a.py").write_text("import sys\ndef test_b(): assert 'first' in sys.modules")
     threading.Timer(0.2, (tmp_path / "go").touch).start()
     found = children.run(ChildRequest(("test_a.py::test_b",)), None, child)

@@ -143,7 +143,7 @@ def test_a_base_without_the_tests_that_are_left_is_no_error(sides):
 class Waiting:
     """Plays a session that waits for its turn."""
 
-    said = "importing\ntorch starts CUDA when it is imported\n"
+    said = "importing\ntorch makes a CUDA context when it is imported\n"
 
     def __init__(self, on_base, *, dead=False):
         self.on_base = on_base
@@ -221,7 +221,7 @@ def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides):
     assert len(started) == 1
     assert started[0].ended
     (line,) = said
-    assert line.endswith("any more: importing / torch starts CUDA when it is imported")
+    assert line.endswith("any more: importing / torch makes a CUDA context when it is imported")
 
 
 def test_a_run_that_names_single_tests_does_not_take_the_others_for_removed(sides):
