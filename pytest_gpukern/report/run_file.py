@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -143,10 +143,8 @@ class _Stored:
     extra: JsonDict = field(default_factory=dict)
 
 
-_AS_THEY_ARE = (
-    *("skips", "rejected", "failures", "failures_known", "history", "shift", "since_record", "compared_with"),
-    *("heading", "closing", "problems", "duration_s", "spent_s"),
-)
+_IN_ANOTHER_FORM = ("created", "fingerprints", "results", "sessions", "extra")
+_AS_THEY_ARE = tuple(each.name for each in fields(_Stored) if each.name not in _IN_ANOTHER_FORM)
 """Fields of `Run` that a file has in their own form."""
 
 
