@@ -239,14 +239,17 @@ class _RunData:
             "verdict": totals(run).removeprefix("gpukern: "),
             "facts": _facts(run),
             "problems": run.problems,
-            "since": [*run.since_record, *false_alarms(run.results), *filter(None, [time_spent(run)])],
+            "since": [
+                *(text.strip() for text in _without_our_name(run.heading) if text.strip()),
+                *(*run.since_record, *false_alarms(run.results), *filter(None, [time_spent(run)])),
+            ],
             "canaries": _canaries(run),
             "told": [
                 (kind or "note", each.footnote.text, self._who(each))
                 for kind, found in told.items()
                 for each in found
             ],
-            "closing": [text.removeprefix("gpukern: ") for text in run.closing],
+            "closing": _without_our_name(run.closing),
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),
             "speedups": self._speedups(),
@@ -529,6 +532,11 @@ def _sampling(measurement: Measurement) -> str:
     stopped = f"; stopped: {measurement.stopped}" if measurement.stopped else ""
     contains = f"{measurement.measures}; " if measurement.measures else ""
     return f"{contains}{measurement.summary.n} samples{calls}{stopped}"
+
+
+def _without_our_name(lines: Sequence[str]) -> list[str]:
+    """Returns lines of the terminal without what tells there who writes them."""
+    return [line.removeprefix("gpukern: ") for line in lines]
 
 
 def _outcome(run: Run) -> str:

@@ -99,6 +99,12 @@ def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, outcome):
     assert data_of(run)["runs"][0]["outcome"] == outcome
 
 
+def test_two_revisions_are_named_above_all_else_that_is_said_of_the_run():
+    run = made_up_runs.gpu_run(6, heading=("gpukern: working tree against beef", "  A/A", ""))
+    (data,) = data_of(run)["runs"]
+    assert data["since"][:3] == ["working tree against beef", "A/A", run.since_record[0]]
+
+
 def test_a_failure_that_no_row_tells_is_told_first():
     kernel = made_up.measured()
     new = made_up.result("cupy.exp", kernel, verdicts=(made_up.verdict("NEW", reason="nothing recorded"),))
