@@ -9,6 +9,7 @@ import json
 import os
 import pkgutil
 import secrets
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -118,12 +119,26 @@ def _plain_environment(monkeypatch, pytester, tmp_path_factory):
     )
 
 
+@pytest.fixture
+def on_fake_gpu(pytester, monkeypatch):
+    """Runs pytest in this process with `-p fake_gpu`; its workers, measuring process and children are real."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.setattr("xdist.workermanage._sys_path", list(sys.path))  # which workers get
+
+    def run(*options):
+        return pytester.runpytest_inprocess("-p", "fake_gpu", *options)
+
+    return run
+
+
 @pytest.fixture(autouse=True)
-def _no_further_processes(monkeypatch):
+def _no_further_processes(request, monkeypatch):
     """Runs in this process record one session and isolate nothing; child sessions find what was found here.
 
-    Runs in a process of their own are not touched: those of `test_sessions.py` have real child sessions.
+    Not those of `on_fake_gpu`, nor runs in a process of their own.
     """
+    if "on_fake_gpu" in request.fixturenames:
+        return
     from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
     from pytest_gpukern.run import settle as settling
     from pytest_gpukern.run import stash as state

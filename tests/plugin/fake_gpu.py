@@ -75,9 +75,17 @@ class Account:
     release = reset_peak
 
 
+INSTALLED = pytest.MonkeyPatch()
+
+
 def pytest_addoption():
     """The first hook that pytest calls: before any plugin looks for a GPU."""
-    install(pytest.MonkeyPatch())
+    install(INSTALLED)
+
+
+def pytest_load_initial_conftests(early_config):
+    """Leaves the process of a test as it was, if the run is in that one."""
+    early_config.add_cleanup(INSTALLED.undo)
 
 
 class Board:

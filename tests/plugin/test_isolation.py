@@ -62,14 +62,14 @@ def test_third(gpu_benchmark, number):
 
 
 @pytest.fixture
-def project(pytester):
-    """Runs `TESTS` in processes of their own, with some code in place of BROKEN."""
+def project(pytester, on_fake_gpu):
+    """Runs `TESTS`, with some code in place of BROKEN."""
     pytester.makeconftest(CONFTEST)
-    pytester.makeini("[pytest]\naddopts = -p fake_gpu --junitxml=junit.xml\ngpukern_output = run.json")
+    pytester.makeini("[pytest]\naddopts = --junitxml=junit.xml\ngpukern_output = run.json")
 
     def run(broken, *options, tests=TESTS):
         pytester.makepyfile(test_it=tests.replace("BROKEN", broken))
-        return pytester.runpytest_subprocess("--gpu-benchmark", "-v", *options)
+        return on_fake_gpu("--gpu-benchmark", "-v", *options)
 
     return run
 
@@ -126,7 +126,6 @@ def test_gpu_tests_run_in_one_other_process_in_their_order_and_the_rest_where_th
 
 ENDS = {
     "os.kill(os.getpid(), signal.SIGSEGV)": "ended by SIGSEGV",
-    "os._exit(3)": "ended with status 3",
     # The child of a fork keeps the connection open: of one by C nobody hears.
     "import ctypes; ctypes.CDLL(None).fork() or time.sleep(600); os._exit(3)": "ended with status 3",
 }
@@ -151,14 +150,9 @@ def test_the_child_of_a_fork_sends_nothing_though_it_fails(project):
     result.assert_outcomes(passed=7)
 
 
-@pytest.mark.parametrize(
-    ("options", "mark"),
-    [(["--gpukern-timeout=3"], ""), ([], "@pytest.mark.gpu_benchmark(timeout=3)\n")],
-    ids=["option", "marker"],
-)
-def test_a_test_that_takes_too_long_is_ended_and_shows_where_it_was(project, pytester, options, mark):
-    tests = TESTS.replace("def test_broken", f"{mark}def test_broken")
-    result = project("time.sleep(600)", *options, tests=tests)
+def test_a_test_that_takes_too_long_is_ended_and_shows_where_it_was(project, pytester):
+    tests = TESTS.replace("def test_broken", "@pytest.mark.gpu_benchmark(timeout=3)\ndef test_broken")
+    result = project("time.sleep(600)", tests=tests)
     assert_only_the_broken_one_failed(result, pytester, "took longer than 3 s (--gpukern-timeout)")
     result.stdout.fnmatch_lines(["*measuring process*", "*(most recent call first):", "*in test_broken"])
     ran = pids(pytester)
@@ -314,8 +308,10 @@ def test_a_run_whose_worker_may_not_be_replaced_fails_and_names_what_did_not_run
     result.stdout.fnmatch_lines(["*1 of 2 selected tests did not run: test_it.py::test_work; *"])
 
 
-def test_a_worker_in_which_a_test_takes_too_long_ends_with_it_and_the_others_go_on(project, pytester):
-    result = project("time.sleep(600)", "-n1", "--gpukern-timeout=3")
+def test_a_worker_in_which_a_test_takes_too_long_ends_with_it_and_the_others_go_on(pytester):
+    pytester.makepyfile(test_it=TESTS.replace("BROKEN", "time.sleep(600)"))
+    options = ("-p", "fake_gpu", "--gpu-benchmark", "-n1", "--gpukern-timeout=3")
+    result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(passed=6, failed=1)
     assert "test_broken" in failure(result)
     result.stderr.fnmatch_lines(["Timeout (0:00:0*)!"])
@@ -489,8 +485,9 @@ def pytest_sessionstart(session):
     assert results_in(pytester.path / "run.json")["test_it/test_first"]["measurements"]
 
 
-def test_output_is_shown_at_once_where_nothing_is_captured(project):
-    result = project("print('hello from the test')", "-s")
+def test_output_is_shown_at_once_where_nothing_is_captured(pytester):
+    pytester.makepyfile(test_it=TESTS.replace("BROKEN", "print('hello from the test')"))
+    result = pytester.runpytest_subprocess("-p", "fake_gpu", "--gpu-benchmark", "-s")
     result.assert_outcomes(passed=7)
     result.stdout.fnmatch_lines(["*hello from the test*"])
     assert result.stdout.str().count("test session starts") == 1
@@ -504,9 +501,10 @@ def test_options_that_need_pytests_own_process_have_the_tests_there(project, pyt
     result.stderr.fnmatch_lines(["ERROR: --gpukern-isolate=on: --pdb needs the tests in pytest's own *"])
 
 
-def test_tests_that_are_only_checked_are_isolated_on_request(project, pytester):
+def test_tests_that_are_only_checked_are_isolated_on_request(on_fake_gpu, pytester):
+    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_it=TESTS.replace("BROKEN", "os.abort()"))
-    result = pytester.runpytest_subprocess("--gpukern-isolate=on")
+    result = on_fake_gpu("--gpukern-isolate=on")
     result.assert_outcomes(passed=6, failed=1)
     assert len(set(pids(pytester).values())) == 3
 
@@ -570,12 +568,12 @@ def double(x, out):
 @cuda.jit
 def spin_for_ever(x, out):
     while out[0] == 0:
-        time.sleep(0.01)  # in the simulator this is Python, and other tests want the processor
+        time.sleep(0.1)  # in the simulator this is Python, and other tests want the processor
 
 @pytest.mark.parametrize("kernel", [double, KERNEL, double], ids=["first", "broken", "last"])
 def test_it(gpu_benchmark, kernel):
     x, out = np.arange(8.0), np.zeros(8)
-    gpu_benchmark(kernel[1, 32], x, out)
+    gpu_benchmark(kernel[1, 8], x, out)
     gpu_benchmark.verify(out, 2 * x)
 
 def test_here():
@@ -600,7 +598,7 @@ def simulated(pytester):
 
 @pytest.mark.parametrize("workers", [[], ["-n1"]])
 def test_without_a_gpu_a_kernel_that_never_ends_is_ended_where_somebody_says_when(simulated, workers):
-    result = simulated("spin_for_ever", "--gpukern-timeout=6", *workers)
+    result = simulated("spin_for_ever", "--gpukern-timeout=3", *workers)
     result.assert_outcomes(passed=3, failed=1)
     assert "[broken]" in failure(result)
 
