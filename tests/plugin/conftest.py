@@ -121,7 +121,7 @@ def _plain_environment(monkeypatch, pytester, tmp_path_factory):
 
 @pytest.fixture
 def on_fake_gpu(pytester, monkeypatch):
-    """Runs pytest in this process with `-p fake_gpu`; its workers, measuring process and children are real."""
+    """Runs pytest in this process with `-p fake_gpu`; the processes that it starts are real."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     monkeypatch.setattr("xdist.workermanage._sys_path", list(sys.path))  # which workers get
 

@@ -83,9 +83,11 @@ def pytest_addoption():
     install(INSTALLED)
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config):
-    """Leaves the process of a test as it was, if the run is in that one."""
+    """Leaves the process of a test as it was, if the run is in that one; before our plugin may refuse it."""
     early_config.add_cleanup(INSTALLED.undo)
+    return (yield)
 
 
 class Board:
@@ -226,6 +228,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     monkeypatch.setattr(DeviceSession, "launching_threads", lambda self: LAUNCHING[0] if LAUNCHING else "")
     monkeypatch.setattr(DeviceSession, "canaries", property(lambda self: canaries()))
     monkeypatch.setattr("pytest_gpukern.run.environment.Libraries.unusable", _not_selected)
+    monkeypatch.setattr("pytest_gpukern.sanitizer.child_setup.prepare_libraries", lambda: lambda: None)
     monkeypatch.setattr(
         backends,
         "open_backend",

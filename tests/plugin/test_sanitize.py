@@ -49,13 +49,13 @@ def tool(pytester, monkeypatch):
 
 
 @pytest.fixture
-def sanitized(pytester, tool):
+def sanitized(pytester, tool, on_fake_gpu):
     """Runs a project of two correct variants under tools, with faults: tool, part of a test's name, how."""
     pytester.makepyfile(test_doubling=GPU_PROBLEM)
 
     def run(tools, *options, faults=()):
         (pytester.path / "faults").write_text("".join(f"{fault}\n" for fault in faults))
-        return pytester.runpytest_subprocess("-p", "fake_gpu", f"--gpukern-sanitize={tools}", *options)
+        return on_fake_gpu(f"--gpukern-sanitize={tools}", *options)
 
     return run
 
@@ -204,19 +204,19 @@ SanitizedSessions.run = interrupted
 """
 
 
-def test_an_interrupted_run_tells_of_the_tools_that_came_to_their_end(sanitized, pytester):
+def test_an_interrupted_run_tells_of_the_tools_that_came_to_their_end(tool, pytester):
     pytester.makeconftest(INTERRUPTED)
     pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
-    result = sanitized("memcheck,racecheck")
+    result = pytester.runpytest_subprocess("-p", "fake_gpu", "--gpukern-sanitize=memcheck,racecheck")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["gpukern: memcheck: 3 checked (3 clean)*", "*KeyboardInterrupt*"])
     result.stdout.no_fnmatch_line("gpukern: racecheck: * checked*")
     assert "Traceback" not in result.stderr.str()
 
 
-def test_an_ordinary_run_skips_what_a_sanitizer_judges(pytester):
+def test_an_ordinary_run_skips_what_a_sanitizer_judges(pytester, on_fake_gpu):
     pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
-    result = pytester.runpytest_subprocess("-p", "fake_gpu", "-rs", "-k", "broken")
+    result = on_fake_gpu("-rs", "-k", "broken")
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED *only racecheck detects it: use --gpukern-sanitize=racecheck"])
 
@@ -304,11 +304,11 @@ def test_pytest_benchmarks_own_tests_with_our_marker_are_called_once_and_a_mark_
     )
 
 
-def test_what_cannot_be_is_refused_with_the_way_out(pytester, tool, monkeypatch):
+def test_what_cannot_be_is_refused_with_the_way_out(pytester, tool, on_fake_gpu):
     pytester.makepyfile(test_doubling=GPU_PROBLEM)
 
-    def run(*options, plugin=("-p", "fake_gpu")):
-        return pytester.runpytest_subprocess(*plugin, "--gpukern-sanitize=memcheck", *options)
+    def run(*options, runs=on_fake_gpu):
+        return runs("--gpukern-sanitize=memcheck", *options)
 
     refused(run("--gpu-benchmark"), "--gpukern-sanitize=memcheck: times under a sanitizer mean nothing; *")
     refused(run("--gpukern-simulator=always"), "--gpukern-sanitize=memcheck: the simulator has no kernels*")
@@ -317,7 +317,8 @@ def test_what_cannot_be_is_refused_with_the_way_out(pytester, tool, monkeypatch)
         run("--gpukern-sanitize=valgrind"), "--gpukern-sanitize=valgrind: 'valgrind' is none of memcheck*"
     )
     refused(run("-n2"), "--gpukern-sanitize=memcheck: *tests cannot be distributed; drop -n, or add -n 0")
-    refused(run(plugin=()), "--gpukern-sanitize=memcheck: compute-sanitizer needs a GPU: no GPU*")
+    without = run(runs=pytester.runpytest_inprocess)
+    refused(without, "--gpukern-sanitize=memcheck: compute-sanitizer needs a GPU: no GPU*")
     tool.write_text("#!/bin/sh\nexit 3\n")
     refused(
         run(), "--gpukern-sanitize=memcheck: *compute-sanitizer --version ended with status 3*pip install*"
