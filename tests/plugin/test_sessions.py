@@ -32,12 +32,15 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     assert config.getoption("--database") == "a b"
     config.in_child = config.pluginmanager.has_plugin("gpukern-child")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Store, "add", noted)
+    config.add_cleanup(patch.undo)
     if config.in_child:
         time.sleep(float(os.environ.get("CHILD_SLEEPS", 0)))
     with open("sessions.log", "a") as log:
         print(os.getpid(), config.in_child, config.pluginmanager.has_plugin("dsession"), file=log)
     for name, value in [entry.split("=") for entry in os.environ.get("PARENT_ONLY", "").split()]:
-        os.environ.pop(name, None) if config.in_child else os.environ.__setitem__(name, value)
+        patch.delenv(name, raising=False) if config.in_child else patch.setenv(name, value)
 
 add = Store.add
 
@@ -45,8 +48,6 @@ def noted(self, result, **kwargs):
     with open("added.log", "a") as log:
         print(result.case.id, result.session, file=log)
     add(self, result, **kwargs)
-
-Store.add = noted
 
 @pytest.fixture(autouse=True)
 def _fault(request):
@@ -65,20 +66,20 @@ def _fault(request):
 
 
 @pytest.fixture
-def project(pytester):
-    """Makes a project with an option of its own, whose ini file reports, distributes and selects."""
+def project(pytester, on_fake_gpu):
+    """Makes a project with an option of its own, whose ini file reports and selects; it isolates nothing."""
     pytester.makepyfile(test_doubling=GPU_PROBLEM)
     pytester.makeconftest(CONFTEST)
     pytester.makeini(
         """
         [pytest]
-        addopts = -v --junitxml=junit.xml --database="a b" -k "not nothing" -p fake_gpu
+        addopts = -v --junitxml=junit.xml --database="a b" -k "not nothing"
         gpukern_output = run.json
         """
     )
 
     def run(*options):
-        return pytester.runpytest_subprocess("--gpu-benchmark", *options)
+        return on_fake_gpu("--gpu-benchmark", "--gpukern-isolate=off", *options)
 
     return run
 
@@ -118,7 +119,7 @@ def test_a_suspicion_fails_where_fresh_sessions_confirm_it_and_passes_where_they
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     monkeypatch.setenv("PARENT_ONLY", "SECOND_TAKES_NS=1100")
     (pytester.path / "sessions.log").unlink()
-    result = project()
+    result = project("--gpukern-isolate=on")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["SLOWER (kernel/event/cold): +10.0 % *", f"FAILED *{FIRST}*"])
     # This run, the process that measures for it, two that confirm each suspicion, and one more of what was
@@ -189,7 +190,7 @@ def test_sessions_that_confirm_do_not_count_against_the_time_that_a_test_may_tak
     repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     monkeypatch.setenv("CHILD_SLEEPS", "3")
-    result = project("--gpukern-timeout=4")  # two sessions alone take longer
+    result = project("--gpukern-isolate=on", "--gpukern-timeout=4")  # two sessions alone take longer
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["SLOWER (kernel/event/cold): +10.0 % *"])
 
@@ -310,7 +311,7 @@ def test_a_child_that_dies_or_loses_its_context_costs_its_test_the_record_and_th
     project, pytester, monkeypatch, fault, why
 ):
     monkeypatch.setenv("FAULT", fault)
-    monkeypatch.setenv("FAULT_IN", "4")
+    monkeypatch.setenv("FAULT_IN", "3")
     result = project("--gpukern-baseline=create", "--gpukern-sessions=4")
     result.assert_outcomes(passed=2)
     assert recorded_sessions(pytester, FIRST) == 0
@@ -324,8 +325,8 @@ def test_an_interrupt_while_sessions_are_recorded_writes_nothing_and_leaves_no_p
     monkeypatch.setenv("FAULT", "hang")
     monkeypatch.setenv("FAULT_IN", "3")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # children find our plugin as this run does
-    options = ["-p", "pytest_gpukern.plugin", "--gpu-benchmark", "--gpukern-baseline=create"]
-    command = [sys.executable, "-m", "pytest", *options]
+    options = ["-p", "pytest_gpukern.plugin", "-p", "fake_gpu", "--gpu-benchmark", "--gpukern-isolate=off"]
+    command = [sys.executable, "-m", "pytest", *options, "--gpukern-baseline=create"]
     output = pytester.path / "output"
     with output.open("wb") as into, subprocess.Popen(command, stdout=into, cwd=pytester.path) as run:
         give_up_s = time.monotonic() + 60
