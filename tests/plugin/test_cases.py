@@ -210,7 +210,7 @@ def test_a_variants_file_whose_library_is_missing_is_named_from_its_source_and_s
     result.stdout.fnmatch_lines(["*4 skipped: no_such_library_of_anybody is not installed (doubling/*"])
 
 
-@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["here", "workers"])
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["here", "workers"])
 def test_a_decorator_that_cannot_be_read_is_an_error_of_its_module_without_a_traceback(
     host, package, workers
 ):
@@ -272,7 +272,7 @@ def test_a_typo_is_one_sentence_with_file_and_line(host, pytester, right, typo, 
 
 def test_an_unknown_fault_is_refused(host, pytester):
     pytester.makepyfile(test_doubling=HOST_PROBLEM + BROKEN_ON_PURPOSE.replace("not written", "not writen"))
-    result = host("-n2")
+    result = host("-n1")
     assert result.ret != pytest.ExitCode.OK
     told = "test_doubling.py:*: variant 'host.idle': expected_fault='not writen' is none of launch failed, *"
     result.stdout.fnmatch_lines([told])

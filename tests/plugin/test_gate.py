@@ -303,9 +303,9 @@ def test_an_expected_failure_covers_a_regression(recorded, slower, pytester):
     result.stdout.fnmatch_lines([f"1 skipped: expected to fail: slow driver ({FIRST})"])
 
 
-def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test(pytester, monkeypatch):
+def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test(pytester, on_fake_gpu, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", "GPU-A,GPU-B")
-    run = recorded_by_workers(pytester, 2)
+    run = recorded_by_workers(pytester, on_fake_gpu, 2)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = run("-rf", "--junitxml=junit.xml")
     result.assert_outcomes(passed=1, failed=1)

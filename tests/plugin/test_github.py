@@ -33,8 +33,8 @@ def test_a_failure_is_told_at_its_variant_and_in_the_summary(recorded, step, mon
     assert "| 1.00~µs | 1.10~µs | +10.0~%".replace("~", "\N{NO-BREAK SPACE}") in text
 
 
-def test_a_worker_of_xdist_knows_the_place_too(pytester, step, monkeypatch):
-    run = recorded_by_workers(pytester, 1)
+def test_a_worker_of_xdist_knows_the_place_too(pytester, on_fake_gpu, step, monkeypatch):
+    run = recorded_by_workers(pytester, on_fake_gpu, 1)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     result = run()
     place = f"file=test_doubling.py,line={line_of_the_first_variant()}"

@@ -21,7 +21,7 @@ NEVER = ("--gpukern-simulator=never", "-p", "no:cacheprovider")
         ("12", "gpu_benchmark takes no positional arguments, found (12,); name them: bytes, *"),
     ],
 )
-@pytest.mark.parametrize("options", [NEVER, (), (*NEVER, "-n2")], ids=["asked", "never asked", "workers"])
+@pytest.mark.parametrize("options", [NEVER, (), (*NEVER, "-n1")], ids=["asked", "never asked", "workers"])
 def test_a_wrong_argument_fails_its_own_test_with_file_and_line(pytester, arguments, message, options):
     pytester.makepyfile(test_it=MARKED.format(arguments=arguments) + "\ndef test_other(): pass\n")
     result = pytester.runpytest_inprocess(*options)

@@ -135,26 +135,18 @@ def test_next(gpu_benchmark):
     assert not any(result["findings"] for result in found.values())
 
 
-def test_workers_of_xdist_tell_the_controller(pytester, monkeypatch):
-    monkeypatch.setenv("FAKE_GPUS", "GPU-A,GPU-B")
+def test_workers_of_xdist_tell_the_controller(pytester, on_fake_gpu):
     pytester.makepyfile(test_doubling=KERNELS)
-    options = ("-p", "fake_gpu", "--gpu-benchmark", "-n2", "--dist=loadfile", "--gpukern-output=run.json")
-    pytester.runpytest_subprocess(*options).assert_outcomes(passed=5)
+    on_fake_gpu("--gpu-benchmark", "-n1", "--gpukern-output=run.json").assert_outcomes(passed=5)
     found = results_in(pytester.path / "run.json")
     assert found["test_doubling/test_keeps"]["memory"]["kept_bytes"] == 8 * MIB
 
 
-def test_child_sessions_tell_of_memory_too(pytester):
+def test_child_sessions_tell_of_memory_too(pytester, on_fake_gpu):
     pytester.makepyfile(test_doubling=KERNELS)
-    options = (
-        "-p",
-        "fake_gpu",
-        "--gpu-benchmark",
-        "--gpukern-output=run.json",
-        "-knot leaks and not between",
-    )
-    create = ("--gpukern-baseline=create", "--gpukern-sessions=2")
-    pytester.runpytest_subprocess(*options, *create).assert_outcomes(passed=3, deselected=2)
+    options = ("--gpu-benchmark", "--gpukern-isolate=off", "--gpukern-output=run.json")
+    create = ("--gpukern-baseline=create", "--gpukern-sessions=2", "-knot leaks and not between")
+    on_fake_gpu(*options, *create).assert_outcomes(passed=3, deselected=2)
     sessions = json.loads((pytester.path / "run.json").read_text())["sessions"]
     told = {each["case"]["variant"]: each for each in sessions}
     assert told["test_before"]["memory"]["kept_bytes"] == 0

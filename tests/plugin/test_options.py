@@ -28,11 +28,11 @@ def test_a_value_of_another_kind_than_the_axis_has_is_refused_with_its_own(host,
 
 
 def test_an_axis_is_refused_by_the_workers_of_xdist_as_well(host):
-    refused(host("--gpukern-axis=m=3", "-n2"), "--gpukern-axis m=…: no selected problem has this axis; *")
+    refused(host("--gpukern-axis=m=3", "-n1"), "--gpukern-axis m=…: no selected problem has this axis; *")
 
 
 def test_an_impossible_value_is_refused_before_workers_are_started(host):
-    result = host("--gpukern-size=tiny", "-n2")
+    result = host("--gpukern-size=tiny", "-n1")
     refused(result, "--gpukern-size=tiny: *")
     result.stdout.no_fnmatch_line("*bringing up nodes*")
 

@@ -157,7 +157,7 @@ def test_pruning_removes_them_with_an_update_of_everything(recorded, pytester):
     recorded().stdout.no_fnmatch_line("*no longer exist*")
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
 @pytest.mark.parametrize(
     ("selection", "words"),
     [
@@ -183,13 +183,13 @@ def test_pruning_in_a_run_of_a_part_is_refused_before_anything_runs(host, select
 
 
 def test_workers_of_xdist_tell_which_cases_there_are(host, pytester):
-    host("--gpu-benchmark", "--gpukern-baseline=create", "-n2").assert_outcomes(passed=4)
+    host("--gpu-benchmark", "--gpukern-baseline=create", "-n1").assert_outcomes(passed=4)
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text().replace("def add(", "def plus("))
-    host("--gpu-benchmark", "-n2").stdout.fnmatch_lines(
+    host("--gpu-benchmark", "-n1").stdout.fnmatch_lines(
         ["gpukern: 2 recorded cases no longer exist: doubling/host.add/n=8, doubling/host.add/n=9; *"]
     )
-    host("--gpu-benchmark", "-n2", "--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune")
+    host("--gpu-benchmark", "-n1", "--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune")
     assert len(load(stored(pytester)).cases) == 4
 
 

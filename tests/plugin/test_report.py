@@ -57,7 +57,7 @@ def test_a_run_without_cases_reports_nothing(pytester, gpu):
     gpu().stdout.no_fnmatch_line("gpukern: *")
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
 def test_a_long_run_shows_how_far_it_is(host, monkeypatch, workers):
     from pytest_gpukern.report.progress import Progress
 

@@ -146,7 +146,8 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("simulated")
     (folder / "conftest.py").write_text(IMPORTS_NUMBA_FIRST)
     (folder / "test_it.py").write_text(TESTS)
-    options = ["--gpu-benchmark", "--gpukern-output=run.json", "--gpukern-baseline=create", "-rA", "-v"]
+    options = ["--gpu-benchmark", "--gpukern-output=run.json", "-rA", "-v"]
+    options += ["--gpukern-baseline=create", "--gpukern-sessions=1"]
     script = (
         "import os, pytest; before = dict(os.environ)\n"
         f"code = pytest.main({[*options, '-p', 'no:cacheprovider']!r})\n"
@@ -308,7 +309,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 """
     )
     pytester.syspathinsert()
-    result = pytester.runpytest_subprocess("-p", "early", "--gpu-benchmark", "-n2")
+    result = pytester.runpytest_subprocess("-p", "early", "--gpu-benchmark", "-n1")
     refused(
         result,
         "numba.cuda is already loaded with ENABLE_CUDASIM=0, but this run needs the CUDA simulator on *",
@@ -319,7 +320,7 @@ def test_workers_of_xdist_simulate_as_well(pytester):
     pytester.makeconftest(IMPORTS_NUMBA_FIRST)
     pytester.makepyfile(test_it=TESTS)
     result = pytester.runpytest_subprocess(
-        "--gpukern-simulator=always", "-n2", "-k", "plain or pedantic or numpy"
+        "--gpukern-simulator=always", "-n1", "-k", "plain or pedantic or numpy"
     )
     result.assert_outcomes(passed=3, skipped=1)
 

@@ -97,7 +97,7 @@ def test_a_baseline_is_written_once_by_the_controller_whatever_the_workers_measu
 def test_what_a_report_carries_is_plain_json(host, pytester, monkeypatch):
     pytester.makeconftest(SPY)
     monkeypatch.setenv("SPY_LOG", str(pytester.path / "spy.log"))
-    for workers in ("-n0", "-n2"):
+    for workers in ("-n0", "-n1"):
         result = host("--gpu-benchmark", "-s", workers)
         result.assert_outcomes(passed=4)
         assert result.stdout.str().count("CARRIED doubling/host.") == 4
@@ -124,7 +124,7 @@ def limited(x, y):
     return lambda: np.add(x, 1, out=y)
 """
     )
-    result = host("-n2", "--gpukern-output=run.json")
+    result = host("-n1", "--gpukern-output=run.json")
     result.assert_outcomes(passed=4, failed=1, skipped=1)
     result.stdout.fnmatch_lines(["1 skipped: too large: n=9, *(doubling/host.limited/n=9)"])
     result.stdout.fnmatch_lines(["gpukern: 4 passed, 1 incorrect, 1 skipped (too large)"])
