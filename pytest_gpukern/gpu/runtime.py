@@ -319,6 +319,13 @@ class CudaRuntime:
     def _copied_bytes(self) -> int:
         return sum(copy.allocated_bytes for _, copy in self._copies.values())
 
+    @functools.cached_property
+    def _hash(self) -> DeviceArray:
+        """What a hash adds up in; to allocate it each time would take longer than most hashes."""
+        import numpy as np
+
+        return DeviceArray((1,), np.uint64)
+
     def hash(self, array: DeviceArray) -> int:
         """Returns a 64-bit hash of the contents, computed on the device."""
         return self.hash_at(array.pointer, array.nbytes)
@@ -327,21 +334,17 @@ class CudaRuntime:
         """Hashes device memory likewise, from an address divisible by four; the same in every process."""
         import numpy as np
 
-        total = DeviceArray((1,), np.uint64)
-        try:
-            total.upload(np.zeros(1, np.uint64))
-            self.synchronize()  # the timed stream does not wait for the copy
-            whole = nbytes // 4
-            kernel = self.kernel(cuda_source("hash.cu"), "gpukern_hash")
-            self.launch(kernel, whole, pointer, np.uint64(whole), total.pointer)
-            self.synchronize()
-            rest = nbytes - 4 * whole
-            tail = np.zeros(rest, np.uint8)
-            if rest:
-                checked("cuMemcpyDtoH", tail.ctypes.data, pointer + 4 * whole, rest)
-            return int(total.download()[0]) ^ int.from_bytes(tail.tobytes(), "little")
-        finally:
-            total.free()
+        self.synchronize()  # the timed stream does not wait for others
+        total, whole = self._hash, nbytes // 4
+        total.fill(0, self.stream)
+        kernel = self.kernel(cuda_source("hash.cu"), "gpukern_hash")
+        self.launch(kernel, whole, pointer, np.uint64(whole), total.pointer)
+        self.synchronize()
+        rest = nbytes - 4 * whole
+        tail = np.zeros(rest, np.uint8)
+        if rest:
+            checked("cuMemcpyDtoH", tail.ctypes.data, pointer + 4 * whole, rest)
+        return int(total.download()[0]) ^ int.from_bytes(tail.tobytes(), "little")
 
 
 @functools.cache

@@ -133,7 +133,7 @@ class FakeNvml(Nvml):
     def memory_bus_width_bits(self, uuid: str) -> int | None:
         return self.bus_bits
 
-    def state(self, uuid: str) -> DeviceState:
+    def state(self, uuid: str, *, energy: bool = True) -> DeviceState:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
     def pcie_bytes(self, uuid: str) -> int | None:

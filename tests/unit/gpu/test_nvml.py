@@ -177,6 +177,20 @@ def test_a_state_holds_what_nvml_tells_in_the_units_of_its_names(monkeypatch: py
     assert found.foreign == ()
 
 
+def test_a_state_without_energy_does_not_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, asked = FakePynvml(), []
+
+    def fields(handle: object, ids: list[int]) -> list[object]:
+        asked.extend(ids)
+        return []
+
+    monkeypatch.setattr(module, "nvmlDeviceGetFieldValues", fields, raising=False)
+    monkeypatch.setattr(module, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: asked.append(83))
+    assert opened(monkeypatch, module).state(UUIDS[0], energy=False).energy_mj is None
+    assert 186 in asked
+    assert 83 not in asked
+
+
 def test_several_bits_are_several_names_and_one_that_is_new_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     module = FakePynvml(nvmlDeviceGetCurrentClocksEventReasons=0x40 | 0x4 | 0x8000)
     found = opened(monkeypatch, module).state(UUIDS[0])
