@@ -386,9 +386,9 @@ import os, sys, time; from pathlib import Path; from pytest_gpukern.gpu.lock imp
 turns = HostTurns(Path(sys.argv[2]))
 with turns.busy():
     child = os.fork()
-    if not child:
+    if not child:  # what runs after a fork has run
+        print(os.getpid(), flush=True)
         time.sleep(600)
-    print(child, flush=True)
     sys.stdin.read()
     os._exit(1)
 """
