@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.run.spine import Found, SubjectContext
     from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.values.result import OutputError
 
 MOST_SETS = 512
 _QUICKLY_MADE_BYTES = 2**24
@@ -145,7 +146,7 @@ class CaseSubject:
                 self.sets.append(checked_copy(first, self._point, workspace, dataset))
                 self._held.callback(self.sets[-1].let_go)
         found.result = dataclasses.replace(
-            found.result, errors=first.errors_with_bits, first_call_ns=first.first_call_ns
+            found.result, errors=self._errors_of(first), first_call_ns=first.first_call_ns
         )
         if self._environment.datasets.folder is not None:
             found.result = dataclasses.replace(found.result, inputs=hash_of_inputs(self.sets))
@@ -197,10 +198,17 @@ class CaseSubject:
             recheck(self.sets, self._point, self._checked_on, launches=not self._checked)
         found.result = dataclasses.replace(
             found.result,
-            errors=first.errors_with_bits,
+            errors=self._errors_of(first),
             dtype=first.dataset.output_dtype,
             compile_ns=_compile_time_ns(first) if self._backend.on_gpu else None,
         )
+
+    def _errors_of(self, first: Prepared) -> dict[str, OutputError]:
+        """Returns what is known of the outputs; too few launches tell nothing of their determinism."""
+        errors = first.errors_with_bits
+        if not self._checked:
+            return errors
+        return {name: dataclasses.replace(error, determinism=None) for name, error in errors.items()}
 
     def _checked_on_the_first_set(self) -> Prepared:
         datasets = self._datasets

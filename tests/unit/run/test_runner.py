@@ -73,6 +73,8 @@ def test_a_case_that_an_earlier_session_checked_is_checked_on_what_it_is_timed_o
     assert set(events[last_timed + 1 :]) == {"queue_poison", "launch", "close"}
     assert result.correctness is Correctness.PASSED
     assert result.corners == ()
+    assert (whole.errors["out"].determinism, result.errors["out"].determinism) == ("bitwise", None)
+    assert result.errors["out"].bits == whole.errors["out"].bits
     assert result.measurements[0].buffer_sets == whole.measurements[0].buffer_sets == 3
 
 
