@@ -3,6 +3,8 @@
 import ast
 import functools
 import math
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -54,6 +56,20 @@ def pointer_of(array):
 
 
 # one context, one memory
+
+
+@pytest.mark.parametrize("name", GPU_BACKENDS)
+def test_what_sessions_import_before_their_turn_makes_no_context(name):
+    script = f"""
+import importlib, importlib.util
+from pytest_gpukern.gpu.libcuda import LibCuda
+for module in {BACKENDS[name].imports!r}:
+    if importlib.util.find_spec(module.partition(".")[0]):
+        importlib.import_module(module)
+    assert not LibCuda().has_context(), module
+"""
+    folder = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True)
 
 
 def test_the_current_context_is_the_primary_one_inside_and_outside(backend):
