@@ -237,7 +237,14 @@ class ChildSessions:
         """
         moved = moved or {}
         cache = [f"-ocache_dir={place / 'cache'}"] if self.has_cache else []
-        given = (*self.options, *cache, f"--basetemp={basetemp or place / 'basetemp'}", *self.positional)
+        # Nobody reads a child's summary; Hypothesis imports itself for its own, up to a second.
+        given = (
+            *self.options,
+            *cache,
+            "--no-summary",
+            f"--basetemp={basetemp or place / 'basetemp'}",
+            *self.positional,
+        )
         return {
             "main": f"pytest_gpukern.{main}",
             "path": [_elsewhere(entry, moved) for entry in self.path],

@@ -27,17 +27,21 @@ import faulthandler
 import os
 import signal
 import sys
-import threading
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from pytest_gpukern.benchmark_interop.plugin import take_entries
-from pytest_gpukern.gpu.live_threads import threads_left
-from pytest_gpukern.processes.child_main import CollectsFirst, become_child, deselect_others, files_to_collect
+from pytest_gpukern.processes.child_main import (
+    CollectsFirst,
+    become_child,
+    deselect_others,
+    end_at_once,
+    files_to_collect,
+)
 from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
 from pytest_gpukern.values.untrusted_json import own_json
 
@@ -51,13 +55,10 @@ STACKS_SIGNAL = signal.SIGUSR1
 """The signal that writes every thread's stack to the spec's file, whatever the process does."""
 
 
-def main(spec: dict[str, Any]) -> int:
-    """Runs the tests of a spec as it is told; returns pytest's exit status."""
+def main(spec: dict[str, Any]) -> NoReturn:
+    """Runs the tests of a spec as it is told, and ends with pytest's exit status."""
     become_child(spec)
-    status = int(pytest.main(list(spec["arguments"]), plugins=[MeasuringChild(spec), CollectsFirst()]))
-    if any(not thread.daemon for thread in threads_left(frozenset({threading.main_thread()}))):
-        os._exit(status)  # Python would wait for them, maybe for ever
-    return status
+    end_at_once(int(pytest.main(list(spec["arguments"]), plugins=[MeasuringChild(spec), CollectsFirst()])))
 
 
 class MeasuringChild:
