@@ -16,6 +16,7 @@ from repositories import Repository
 
 from pytest_gpukern import __version__
 
+from .conftest import repeat_sessions
 from .test_against import HERE, KERNELS, SUITE
 
 WORKFLOW = (Path(__file__).parents[2] / "pytest_gpukern/cli/templates/kernels.yml").read_text(
@@ -233,13 +234,19 @@ def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(
 
 def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path, origin):
     record = [*(sys.executable, "-m", "pytest", "-q", "-p", "fake_gpu", "-p", "no:cacheprovider")]
-    record += ["--gpu-benchmark", "--gpukern-baseline=create", "--gpukern-sessions=3"]
+    record += [
+        "--gpu-benchmark",
+        "--gpukern-baseline=create",
+        "--gpukern-sessions=1",
+        "--gpukern-isolate=off",
+    ]
     environ = {name: value for name, value in os.environ.items() if name != "CI"}
     paths = [str(HERE), *environ.get("PYTHONPATH", "").split(os.pathsep)]
     environ |= {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "", "PYTEST_ADDOPTS": ""}
     subprocess.run(record, cwd=origin.top, env=environ, check=True, capture_output=True)
+    repeat_sessions(origin.top, 3)
     same = origin.commit()
-    runner = Runner(tmp_path / "same", origin, "merge_group", same, "-p fake_gpu")
+    runner = Runner(tmp_path / "same", origin, "merge_group", same, "-p fake_gpu --gpukern-isolate=off")
     assert runner.run(JOBS["gpu"]) == 0, runner.output
     assert "3 same" in runner.output
     slower = origin.commit(kernels=SLOWER)
