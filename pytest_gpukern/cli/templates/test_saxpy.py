@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-N = 10_000
+N = 1_000
 
 
 @cuda.jit
