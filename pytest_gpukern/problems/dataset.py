@@ -258,7 +258,9 @@ def store(made: Dataset, folder: Path) -> None:
         if made.expected is not None:
             told["expected"] = {name: entry(value) for name, value in made.expected.items()}
         partial.mkdir(parents=True)
-        if made.host_bytes <= shutil.disk_usage(partial).free / 4:
+        stored = sum(file.stat().st_size for file in folder.parent.glob("*/*.npy"))
+        # All sets together take a quarter: the disk is not ours alone, and may be memory.
+        if stored + made.host_bytes <= (stored + shutil.disk_usage(partial).free) / 4:
             (partial / "names.json").write_text(own_json.dumps(told, allow_nan=False), encoding="utf-8")
             for number, value in enumerate(arrays, 1):
                 np.save(partial / f"{number}.npy", value, allow_pickle=False)
@@ -339,11 +341,14 @@ class Datasets:
 
     Attributes:
         folder: the same.
+        test: the test function whose cases are measured. Each has its own files, since problems that one
+            helper declares share line and name.
     """
 
     def __init__(self, points: int = 1, seed: int | None = None, folder: Path | None = None) -> None:
         self._seed = seed
         self.folder = folder
+        self.test = ""
         self._most = points
         self._problem: Problem | None = None  # an id alone may come back for another problem
         self._held: dict[str, dict[int, Dataset]] = {}
@@ -393,7 +398,7 @@ class Datasets:
                 yield Dataset.make(problem, point, offset, self._seed)
 
     def _stored_in(self, folder: Path, problem: Problem, point: Point, seed_offset: int) -> Path:
-        identity = (problem.declared_at, problem.name, sorted(point.items()), self._seed, seed_offset)
+        identity = (self.test, problem.name, sorted(point.items()), self._seed, seed_offset)
         return folder / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
 
     def _at(self, problem: Problem, point: Point) -> dict[int, Dataset]:

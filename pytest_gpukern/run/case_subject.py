@@ -113,6 +113,7 @@ class CaseSubject:
             NotRunError: the arrays do not fit.
             ProblemError: a wrong variant would pass with these data.
         """
+        self._environment.datasets.test = self._context.nodeid.removesuffix(f"[{self._case.id}]")
         sets_of = functools.partial(
             self._environment.datasets.for_check,
             self._case.problem,
@@ -248,8 +249,16 @@ class CaseSubject:
 
 
 def hash_of_inputs(sets: Sequence[Prepared]) -> str:
-    """Returns a hash of the inputs that a checked variant is timed on: arrays and scalars."""
-    told = [(each.dataset.digests[type(each.workspace)], each.dataset.scalars) for each in sets]
+    """Returns a hash of the inputs that a checked variant is timed on: arrays and scalars.
+
+    Shapes, dtypes and strides count, also those of the outputs: the same bytes may be a wider matrix.
+    """
+    told = []
+    for prepared in sets:
+        dataset = prepared.dataset
+        arrays = {name: value for name, value in dataset.inputs.items() if name not in dataset.scalars}
+        forms = {name: (value.dtype.str, value.shape, value.strides) for name, value in arrays.items()}
+        told.append((dataset.digests[type(prepared.workspace)], dataset.scalars, forms, dataset.specs))
     return hashlib.sha256(repr(told).encode()).hexdigest()
 
 

@@ -299,6 +299,16 @@ def test_sessions_with_one_folder_draw_inputs_and_compute_references_once(tmp_pa
     assert for_check(Datasets(folder=tmp_path, seed=2), second)[0].inputs["a"][0] != one[0].inputs["a"][0]
 
 
+def test_problems_that_one_helper_declares_share_no_files(tmp_path):
+    doubled, tripled = counting()[0], doubling(reference=lambda a: 3.0 * a)
+    assert doubled.declared_at == tripled.declared_at
+    for problem, test, factor in ((doubled, "test_double", 2.0), (tripled, "test_triple", 3.0)):
+        sets = Datasets(folder=tmp_path)
+        sets.test = test
+        made = sets.get(problem, POINT, 0)
+        assert np.array_equal(made.expected["out"], factor * made.inputs["a"])
+
+
 @pytest.mark.parametrize(
     "value",
     [np.arange(16.0)[::2], np.array([object()]), np.ma.masked_array([1.0]), float("nan"), 1j, np.zeros(0)],
@@ -314,9 +324,15 @@ def test_what_would_not_come_back_as_it_was_is_made_in_each_session(tmp_path, va
 
 
 def test_a_full_disk_costs_time_and_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(dataset_module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=4 * 64 - 1))
+    """Also one that the sets fill: a set of 32 bytes and its reference of 32 have headers of 128."""
+    free = [4 * 64 - 1]
+    monkeypatch.setattr(dataset_module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
     problem, calls = counting()
     for times in (1, 2):
         Datasets(folder=tmp_path).get(problem, POINT, 0)
         assert len(calls) == times
     assert list(tmp_path.iterdir()) == []
+    free[0] = 4 * 64
+    for offset in (0, 1):
+        Datasets(folder=tmp_path).get(problem, POINT, offset)
+    assert len(list(tmp_path.iterdir())) == 1

@@ -78,6 +78,33 @@ def test_a_case_that_an_earlier_session_checked_is_checked_on_what_it_is_timed_o
     assert result.measurements[0].buffer_sets == whole.measurements[0].buffer_sets == 3
 
 
+def test_the_hash_of_inputs_tells_shapes_dtypes_and_outputs_apart(gpu, timer, tmp_path):
+    """Zeros have the same bytes in any shape."""
+
+    def hashed(folder, shape=(8,), dtype="float32", written="float32"):
+        problem = doubling(
+            make_inputs=lambda rng, n: {"a": np.zeros(shape, dtype), "b": rng.random(n).astype("float32")},
+            outputs=lambda n: {"out": ((n,), written)},
+            reference=lambda b: 2.0 * b,
+        )
+        environment = FakeEnvironment(gpu)
+        environment.datasets.folder = tmp_path / folder
+        case = case_of(lambda b, out: lambda: np.multiply(b, 2, out=out), problem=problem)
+        result = run(case, environment)
+        assert environment.datasets.test == "test_doubling.py::test[x]"
+        return result.inputs
+
+    same, *others = [
+        hashed("1"),
+        hashed("2", shape=(2, 4)),
+        hashed("3", dtype="int32"),
+        hashed("4", written="float64"),
+    ]
+    assert same == hashed("5")
+    assert len({same, *others}) == 4
+    assert None not in {same, *others}
+
+
 @pytest.mark.parametrize("after", [0, 3, 30])
 def test_a_case_that_an_earlier_session_checked_is_found_wrong_before_and_after_timing(gpu, timer, after):
     wrong = noting([], after=after, then=lambda a, out: np.multiply(a, 3, out=out))
