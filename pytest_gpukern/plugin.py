@@ -5,6 +5,7 @@ Loads only the standard library and pytest.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,8 +31,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepares libraries before any conftest imports them: Numba's simulator, and what scikit-cuda lacks."""
     if asked(early_config):
         from pytest_gpukern.backends.skcuda_imports import supply
-        from pytest_gpukern.run.stash import simulator_of
+        from pytest_gpukern.run.stash import BEGAN_WITH, simulator_of
 
+        early_config.stash[BEGAN_WITH] = dict(os.environ)
         simulator_of(early_config)
         supply()
 

@@ -54,7 +54,7 @@ class ChildRequest:
         nodeids: pytest's names of the tests.
         moved: folder of the parent's tree → the same folder in another tree, for arguments, `sys.path`,
             `PYTHONPATH` and the working folder.
-        environ: additional environment variables.
+        environ: additional environment variables; None for one that the child must not have.
         timeout_s: the longest time without a message, so also that of one test.
         watched_roots: folders; the child lists the modules loaded from below them.
         watched_names: top-level names of modules that it lists wherever they were loaded from.
@@ -66,7 +66,7 @@ class ChildRequest:
 
     nodeids: tuple[str, ...]
     moved: Mapping[str, str] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str | None] = field(default_factory=dict)
     timeout_s: float = TIMEOUT_S
     watched_roots: tuple[str, ...] = ()
     watched_names: tuple[str, ...] = ()
@@ -149,7 +149,12 @@ class ChildSessions:
             request = dataclasses.replace(request, collects_all=False)
 
     def start_ahead(
-        self, host: HostTurns, run_folder: Path, *, moved: Mapping[str, str], environ: Mapping[str, str]
+        self,
+        host: HostTurns,
+        run_folder: Path,
+        *,
+        moved: Mapping[str, str],
+        environ: Mapping[str, str | None],
     ) -> StartedChild:
         """Starts a process that imports what it is told to until `run` is given it.
 
@@ -330,9 +335,10 @@ def _follow(
             process.wait(POLL_S)
 
 
-def environment(environ: Mapping[str, str], moved: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns a child's environment: this process's without what is its own, plus `environ`."""
-    found = {**child_environment(os.environ), **environ}
+def environment(environ: Mapping[str, str | None], moved: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns a child's environment: this process's without what is its own, changed as `environ` says."""
+    changed = {**child_environment(os.environ), **environ}
+    found = {name: value for name, value in changed.items() if value is not None}
     if "PYTHONPATH" in found and moved:
         entries = found["PYTHONPATH"].split(os.pathsep)
         found["PYTHONPATH"] = os.pathsep.join(_elsewhere(entry, moved) for entry in entries)

@@ -23,7 +23,15 @@ from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import GitError, Worktree, resolve, short
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
 from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_tests
-from pytest_gpukern.run.stash import children_of, environment_of, marker_of, new_test, settings_of, tell
+from pytest_gpukern.run.stash import (
+    BEGAN_WITH,
+    children_of,
+    environment_of,
+    marker_of,
+    new_test,
+    settings_of,
+    tell,
+)
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
@@ -135,9 +143,19 @@ class Against:
         )
 
     @property
-    def _environ(self) -> dict[str, str]:
-        gpu = environment_of(self._config).gpu
-        return {**gpu.for_children, RUN_FOLDER_VARIABLE: str(self._folder)}
+    def _environ(self) -> dict[str, str | None]:
+        """Returns the variables of sessions that differ from those here.
+
+        The working tree's conftests and test files may have set some here. The base must not have them, and
+        the sessions of the working tree set them by themselves.
+        """
+        began, gpu = self._config.stash[BEGAN_WITH], environment_of(self._config).gpu
+        changed = {
+            name: began.get(name)
+            for name in {*began, *os.environ}
+            if os.environ.get(name) != began.get(name) and not name.startswith("GPUKERN_")
+        }
+        return {**changed, **gpu.for_children, RUN_FOLDER_VARIABLE: str(self._folder)}
 
     def _say(self, line: str) -> None:
         tell(self._config, line)

@@ -155,7 +155,7 @@ class Turns:
         sides: Sides,
         children: ChildSessions,
         tell: Callable[[str], None],
-        environ: Mapping[str, str],
+        environ: Mapping[str, str | None],
         ahead: Ahead,
         folder: Path,
     ) -> None:

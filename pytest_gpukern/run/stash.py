@@ -62,6 +62,8 @@ WAITS = pytest.StashKey[Any]()
 """The plugin that ends a process if a test takes too long; its `waiting()` stops the clock."""
 RESCHEDULED = "rescheduled"
 """Outcome of a report of a test that a worker of xdist did not begin."""
+BEGAN_WITH = pytest.StashKey[dict[str, str]]()
+"""The environment variables of a run before it loaded any conftest."""
 RUN_FOLDER: pytest.StashKey[Path] = pytest.StashKey()
 """Temporary folder of a run whose workers have a GPU each."""
 RECORDED = "recorded.json"

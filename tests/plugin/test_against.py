@@ -322,6 +322,17 @@ def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_foun
     assert "inputs" not in found.results["second"]
 
 
+def test_variables_that_the_working_tree_sets_do_not_reach_the_base(tmp_path):
+    repository = Repository(tmp_path / "project")
+    slowed = '\nimport os\nTAKES_NS["first"] += 50 * sum(each in os.environ for each in ("EARLY", "LATE"))'
+    repository.commit(kernels=KERNELS + slowed, test_doubling=SUITE)
+    sets = "import os; os.environ['{}'] = '1'\n"
+    repository.write(conftest=sets.format("EARLY"), kernels=sets.format("LATE") + KERNELS + slowed)
+    found = run(repository, "-k", "first")
+    assert re.search(r"numba\.first.*\+10\.0 %", found.out)
+    assert "1 slower" in found.out
+
+
 MARKED = """
 import pytest
 
