@@ -38,8 +38,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import pytest
 
-from pytest_gpukern.gpu.libcuda import LibCuda
-from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 if TYPE_CHECKING:
@@ -98,6 +96,9 @@ def wait_for_turn(spec: dict[str, Any]) -> dict[str, Any]:
 
     This process ends itself if its parent has no turn for it, or if a library has made a CUDA context.
     """
+    from pytest_gpukern.gpu.libcuda import LibCuda  # runs that ask for nothing load this file, too
+    from pytest_gpukern.gpu.lock import HostTurns
+
     turns, waits = HostTurns(Path(spec["run_folder"])), select.poll()
     waits.register(0, select.POLLIN)
     if spec["busy"] is not None:

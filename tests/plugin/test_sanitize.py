@@ -317,7 +317,7 @@ def test_what_cannot_be_is_refused_with_the_way_out(pytester, tool, on_fake_gpu)
         run("--gpukern-sanitize=valgrind"), "--gpukern-sanitize=valgrind: 'valgrind' is none of memcheck*"
     )
     refused(run("-n2"), "--gpukern-sanitize=memcheck: *tests cannot be distributed; drop -n, or add -n 0")
-    without = run(runs=pytester.runpytest_inprocess)
+    without = run(runs=pytester.runpytest_subprocess)  # Numba may be loaded here
     refused(without, "--gpukern-sanitize=memcheck: compute-sanitizer needs a GPU: no GPU*")
     tool.write_text("#!/bin/sh\nexit 3\n")
     refused(
