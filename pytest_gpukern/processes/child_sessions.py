@@ -177,8 +177,9 @@ class ChildSessions:
         """Starts a process for a request; with `ahead`, one that waits to be told what to run."""
         folder = tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True)
         place = Path(folder.name)
-        told = self._told(place, request)
-        if ahead is not None:
+        if ahead is None:
+            told = self._told(place, request)
+        else:
             told = self.spec(place, (), moved=request.moved) | ahead
         with (place / "output").open("wb") as output:
             process = start(

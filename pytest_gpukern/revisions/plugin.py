@@ -149,7 +149,8 @@ class Against:
         The working tree's conftests and test files may have set some here. The base must not have them, and
         the sessions of the working tree set them by themselves.
         """
-        began, gpu = self._config.stash[BEGAN_WITH], environment_of(self._config).gpu
+        gpu = environment_of(self._config).gpu
+        began = self._config.stash.get(BEGAN_WITH, dict(os.environ))  # a conftest may have loaded this plugin
         changed = {
             name: began.get(name)
             for name in {*began, *os.environ}
