@@ -64,7 +64,7 @@ _SIGKILL = 9
 
 
 def main(spec: dict[str, Any]) -> int:
-    """Runs the tests of a spec; returns pytest's exit status."""
+    """Runs the tests of a spec, and ends with pytest's exit status, or returns it under a tool."""
     become_child(spec)
     collects_first = CollectsFirst()
     if "busy" in spec:

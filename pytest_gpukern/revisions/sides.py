@@ -76,8 +76,8 @@ class Sides:
 class Ahead:
     """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
 
-    They import what a session needs of us, and those of `modules` that this process imports, even while it
-    does.
+    They import the parts of this plugin that a session needs. They import each of `modules` as soon as this
+    process begins to import it.
 
     Args:
         start: starts one, of the base or of the working tree.
