@@ -391,7 +391,7 @@ class Nvml:
     def state(self, uuid: str, *, energy: bool = True) -> DeviceState:
         """Returns the device's state now, in six calls; a refused call leaves its field None.
 
-        On an H200 the call takes 2.4 ms, and 3.7 ms more with `energy`.
+        On an H200 asking for the energy takes 3.7 ms, and all else, added up, about 2.6 ms.
         """
         handle, gpu = self._handle(uuid), self._whole_gpu(uuid)
         at_ns = monotonic_ns()
