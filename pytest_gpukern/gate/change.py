@@ -164,6 +164,21 @@ class Change:
         confirmed = limit + (student_t(CONFIRMING, self.dof) + power) * second
         return max(suspected, confirmed)
 
+    def is_confirmable(self, limit: float) -> bool:
+        """Returns whether fresh sessions on the same device would confirm a suspicion with 2.5 % at least.
+
+        They share the device's difference from the recorded ones, so they deviate from this change by the
+        spread between sessions alone. We allow for sessions that agree perfectly, which narrow the bound.
+        What `detectable` promises still holds: such a slowdown is further from here than the bound's error.
+        """
+        fresh, spread = FRESH_SESSIONS, self.spread
+        dof = spread.dof + fresh - 1
+        agreeing = dataclasses.replace(spread, variance=spread.variance * spread.dof / dof, dof=dof)
+        best = dataclasses.replace(self, spread=agreeing, fresh=fresh, noisier=0.0)
+        needed = limit + max(each.reach(CONFIRMING) for each in best._between_any)
+        deviation = math.sqrt((spread.variance + self.noisier) * (1 / self.fresh + 1 / fresh))
+        return self.delta + student_t(CONFIRMING, max(spread.dof, 1.0)) * deviation >= needed
+
     def settling(self, limit: float) -> tuple[int, int] | None:
         """Returns how many recorded and fresh sessions would tell on which side of the threshold it lies.
 

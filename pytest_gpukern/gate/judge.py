@@ -163,6 +163,25 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     return of_host(verdict, basis.fails_with) if basis.fails_with else verdict
 
 
+def unless_hopeless(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
+    """Returns a suspicion of `judge`, or UNDECIDED if two fresh sessions would hardly confirm it.
+
+    On a device that is not on record, the bound of `confirm` lies far above the threshold. Fresh sessions
+    have the same difference between devices, so they would reach it in less than 2.5 % of such cases.
+    """
+    limit, change = math.log1p(basis.threshold), basis.change(basis.reference, fresh)
+    since_opening = [basis.change(basis.opening, fresh)] if basis.opening else []
+    if any(each.is_confirmable(limit) for each in (change, *since_opening)):
+        return suspicion
+    detectable = change.detectable(limit, screening=change.fresh, confirming=FRESH_SESSIONS)
+    reason = (
+        f"suspected {_first(suspicion)}, not measured again, since fresh sessions would hardly confirm it: "
+        f"{numbers(change)}: {undecided_words(change, limit, detectable)}"
+    )
+    reason = "; ".join([reason, *_remarks(basis, change)])
+    return dataclasses.replace(suspicion, kind=VerdictKind.UNDECIDED, reason=reason, suspected=False)
+
+
 def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     """Decides about a suspicion by fresh sessions alone: the measurement that raised it was selected.
 
@@ -489,9 +508,12 @@ def _decided(
 
 def _unconfirmed(suspicion: Verdict, again: Verdict, sessions: str = "fresh sessions") -> Verdict:
     """Returns the verdict of fresh sessions that do not confirm a suspicion, with a reason that names it."""
-    first = "a slowdown" if suspicion.ratio is None else percent(math.log(suspicion.ratio))
-    reason = f"suspected {first}, not confirmed by {sessions}: {again.reason}"
+    reason = f"suspected {_first(suspicion)}, not confirmed by {sessions}: {again.reason}"
     return dataclasses.replace(again, reason=reason, suspected=False)
+
+
+def _first(suspicion: Verdict) -> str:
+    return "a slowdown" if suspicion.ratio is None else percent(math.log(suspicion.ratio))
 
 
 def _sessions(change: Change) -> str:

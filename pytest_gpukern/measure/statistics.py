@@ -159,7 +159,7 @@ def student_t(probability: float, dof: float) -> float:
     if not (0.5 <= probability < 1 and dof >= 1):
         raise ValueError(f"0.5 ≤ probability < 1 and dof ≥ 1 must hold, got {probability!r} and {dof!r}")
     t = statistics.NormalDist().inv_cdf(probability)
-    if math.isinf(dof):
+    if dof >= _KNOWN:
         return t
     log_peak = math.lgamma((dof + 1) / 2) - math.lgamma(dof / 2) - math.log(dof * math.pi) / 2
     for _ in range(_MOST_STEPS):

@@ -10,7 +10,7 @@ from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import Conditions
-from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable
+from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, VerdictKind
@@ -117,6 +117,8 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
             continue
         fresh = [measurement, *_under(key, extra)]
         verdict = judge(fresh, bases[key])
+        if verdict.suspected:
+            verdict = unless_hopeless(verdict, fresh, bases[key])
         if problem is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
         if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:

@@ -1,5 +1,6 @@
 """Checks what fails a test, by name, and what does not. The GPU is fake, and so are its times."""
 
+import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -46,6 +47,18 @@ def test_a_regression_fails_its_own_test_by_name(recorded, slower):
         ]
     )
     result.stdout.no_fnmatch_line(f"FAILED *{SECOND}*")
+
+
+def test_a_suspicion_on_a_card_that_is_not_on_record_is_measured_again_if_that_may_confirm_it(
+    recorded, pytester, monkeypatch
+):
+    (record,) = pytester.path.glob("baselines/*.json")
+    record.write_text(record.read_text().replace("GPU-fa4e", "GPU-0ddd"))
+    for takes_ns, sessions, verdict in (("1050", 0, "UNDECIDED"), ("3000", 2, "SLOWER")):
+        monkeypatch.setenv("FIRST_TAKES_NS", takes_ns)
+        recorded("--gpukern-output=run.json")
+        assert verdict_of(pytester.path / "run.json", FIRST) == verdict
+        assert len(json.loads((pytester.path / "run.json").read_text())["sessions"]) == sessions
 
 
 def test_a_record_of_one_session_is_reported_and_fails_only_a_strict_run(gpu, slower, monkeypatch):

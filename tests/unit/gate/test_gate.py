@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import Basis, confirm, expected_false_alarms, fails, judge
+from pytest_gpukern.gate.judge import Basis, confirm, expected_false_alarms, fails, judge, unless_hopeless
 from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.values.result import Measurement, Summary, Verdict, VerdictKind
 from pytest_gpukern.values.timer_table import TIMERS
@@ -391,6 +391,28 @@ def test_a_suspicion_on_another_device_is_confirmed_beyond_what_devices_differ_b
     suspicion = on_three(1.25)
     for change, kind in ((1.25, SLOWER), (1.1, UNDECIDED)):
         assert confirm(suspicion, [measured(BASE_NS * change)] * 2, basis).kind is kind
+
+
+def test_a_suspicion_on_another_device_that_would_hardly_be_confirmed_is_not_measured_again():
+    """The bound is 2 % and 4.303 errors of 2 %·√(4/3): +12.6 %."""
+    old = [*on("GPU-a", *around(0, 0)), *on("GPU-b", *around(0.1, 0.1)), *on("GPU-c", *around(-0.1, -0.1))]
+    shared = spreading(1e-4, devices=0.02, devices_dof=2, between_devices=ALIKE)
+    basis = Basis(old, HERE, 0.02, 0, "GPU-d", shared)
+    small, large = ([measured(BASE_NS * change)] for change in (1.10, 1.13))
+    assert judge(small, basis).suspected
+    found = unless_hopeless(judge(small, basis), small, basis)
+    assert (found.kind, found.suspected) == (UNDECIDED, False)
+    assert found.reason.startswith(
+        "suspected +10.0 %, not measured again, since fresh sessions would hardly confirm it: +10.0 % (90 %: "
+    )
+    assert unless_hopeless(judge(large, basis), large, basis) == judge(large, basis)
+
+
+def test_every_suspicion_on_a_device_that_is_on_record_is_measured_again():
+    basis = Basis(on("GPU-a", *CALM), HERE, 0.02, 0, "GPU-a", spreading(0.002))
+    slower = [measured(BASE_NS * 1.0201)]
+    assert judge(slower, basis).suspected
+    assert unless_hopeless(judge(slower, basis), slower, basis).suspected
 
 
 def test_every_verdict_on_a_ratio_says_what_would_be_caught():

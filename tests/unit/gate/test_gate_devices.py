@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpukern.gate.change import Change
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
-from pytest_gpukern.gate.judge import Basis, confirm, judge
+from pytest_gpukern.gate.judge import Basis, confirm, judge, unless_hopeless
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
 
@@ -60,6 +61,7 @@ def judged(key, unknown, known, slower=1.0, opening=0):
             fresh = [measured(key, slower * each) for each in times[unknown]]
             basis = Basis(record[case], HERE, 0.02, 0.0, unknown, shared)
             found = judge(fresh[:1], basis)
+            found = unless_hopeless(found, fresh[:1], basis) if found.suspected else found
             yield confirm(found, (fresh * 2)[:2], basis) if found.suspected else found
 
 
@@ -98,3 +100,12 @@ def test_a_slowdown_by_a_tenth_is_caught_on_an_unknown_card_where_five_are_recor
     found = shares(TIMERS[0], 5, slower=1.1)
     assert found[VerdictKind.SLOWER] >= 0.95
     assert found[VerdictKind.SAME] == 0
+
+
+def test_no_suspicion_that_is_not_measured_again_would_be_confirmed(monkeypatch):
+    unknown, known = next(each_unknown(5))
+    found = list(judged(TIMERS[0], unknown, known, slower=1.05))
+    monkeypatch.setattr(Change, "is_confirmable", lambda *_: True)
+    confirmed = list(judged(TIMERS[0], unknown, known, slower=1.05))
+    assert [v.kind is VerdictKind.SLOWER for v in found] == [v.kind is VerdictKind.SLOWER for v in confirmed]
+    assert sum("not measured again" in verdict.reason for verdict in found) > 50
