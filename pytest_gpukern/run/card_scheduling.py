@@ -5,7 +5,6 @@ Loads xdist, so only a run that distributes loads this module.
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 from xdist.scheduler import LoadScheduling
@@ -34,8 +33,10 @@ def scheduler(config: pytest.Config, log: Any) -> CardScheduling | None:
 class CardScheduling(LoadScheduling):  # type: ignore[misc]
     """Schedules as xdist's `load` does, two tests a worker at a time.
 
-    A worker first takes cases that were recorded on its GPU, then tests without a recorded GPU here. If it
-    may take no more, it ends; a worker that replaces another on the same GPU takes what that one left.
+    A worker first takes cases that were recorded on its GPU, then tests without a recorded GPU here. Among
+    these it prefers the inputs and reference of its last test, then such as no other worker has: making them
+    may take longer than measuring. If it may take no more, it ends; a worker that replaces another on the
+    same GPU takes what that one left.
 
     Args:
         config: of the controller.
@@ -48,14 +49,17 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
         self.maxschedchunk = 1
         self._file = recorded
         self._here: dict[str, list[str]] = {}
+        self._data: dict[str, str] = {}
+        self._last: dict[Any, str | None] = {}
 
     def schedule(self) -> None:
         """Gives each worker its first tests; called again for a worker that replaces another."""
         if self.collection is None and self._file.exists():
             given = set(gpus_of_workers(self.config))
-            recorded = own_json.loads(self._file.read_text(encoding="utf-8"))["gpus"]
+            told = own_json.loads(self._file.read_text(encoding="utf-8"))
+            self._data = told["data"]
             self._here = {
-                nodeid: [uuid for uuid in uuids if uuid in given] for nodeid, uuids in recorded.items()
+                nodeid: [uuid for uuid in uuids if uuid in given] for nodeid, uuids in told["gpus"].items()
             }
         super().schedule()
         for node in self.nodes if self.collection else ():
@@ -71,15 +75,34 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
 
     def _send_tests(self, node: Any, num: int) -> None:
         """Sends a worker up to `num` of the tests that it may take."""
-        uuid = gpu_of(node)
-        own = (index for index in self.pending if uuid in self._recorded_on(index))
-        free = (index for index in self.pending if not self._recorded_on(index))
-        chosen = list(itertools.islice(itertools.chain(own, free), max(0, num)))
+        chosen = []
+        for _ in range(num):
+            index = self._best_for(node)
+            if index is None:
+                break
+            self.pending.remove(index)
+            self._last[node] = self._data.get(self.collection[index])
+            chosen.append(index)
         if chosen:
-            for index in chosen:
-                self.pending.remove(index)
             self.node2pending[node].extend(chosen)
             node.send_runtest_some(chosen)
+
+    def _best_for(self, node: Any) -> int | None:
+        """Returns the test that a worker should take next, or None if there is none for it."""
+        uuid, last = gpu_of(node), self._last.get(node)
+        others = {self._last.get(other) for other in self.nodes if other is not node}
+        best, rank = None, None
+        for index in self.pending:
+            recorded = self._recorded_on(index)
+            if recorded and uuid not in recorded:
+                continue
+            data = self._data.get(self.collection[index])
+            its_rank = (not recorded, data != last, data in others)
+            if rank is None or its_rank < rank:
+                best, rank = index, its_rank
+            if data == last and (recorded or not self._here):
+                break
+        return best
 
     def _recorded_on(self, index: int) -> Collection[str]:
         """Returns the GPUs of this run that a test was recorded on, and that still work."""

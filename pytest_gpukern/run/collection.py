@@ -237,19 +237,21 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
 
 
 def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Has the run's first worker write which GPUs each test's newest record is of, and how long it took."""
+    """Has the run's first worker write what helps to distribute the tests; see `RECORDED`."""
     worker = getattr(config, "workerinput", {}).get("workerid")
-    folder = environment_of(config).gpu.run_folder
-    if folder is None or worker != "gw0" or settings_of(config).baseline == "off":
-        return
     environment, found = environment_of(config), {}
-    for item in items:
+    folder = environment.gpu.run_folder
+    if folder is None or worker != "gw0":
+        return
+    cases = {item.nodeid: case_of(item) for item in items}
+    data = {nodeid: f"{case.problem.name} {case.point}" for nodeid, case in cases.items() if case}
+    for item in items if settings_of(config).baseline != "off" else ():
         info = measured_case(config, item)
         past = environment.records.past(info) if info is not None and info.on_gpu else None
         if past is not None:
             uuids = {session.fingerprint.get("device_uuid") for session in past.sessions}
             found[item.nodeid] = sorted(uuid for uuid in uuids if isinstance(uuid, str))
-    told = {"gpus": found, "durations_s": recorded_durations(config, items)}
+    told = {"gpus": found, "data": data, "durations_s": recorded_durations(config, items)}
     (folder / RECORDED).write_text(own_json.dumps(told), encoding="utf-8")
 
 

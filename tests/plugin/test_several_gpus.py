@@ -227,6 +227,15 @@ def test_checks_and_times_of_the_host_take_turns_and_kernels_do_not(
     assert set((pytester.path / "states.log").read_text().split()) == seen
 
 
+def test_cases_of_the_same_data_go_to_one_worker(several, pytester):
+    pytester.makepyfile(test_it=GPU_PROBLEM.replace("full=(8,)", "full=(8, 16, 24)"))
+    several("-n3").assert_outcomes(passed=6)
+    workers = {}
+    for worker, _, nodeid in ran(pytester):
+        workers.setdefault(nodeid.partition("n=")[2], set()).add(worker)
+    assert sorted(map(len, workers.values())) == [1, 1, 1]
+
+
 TWO = "GPU-A,GPU-B"
 ENDS = """import os
 
