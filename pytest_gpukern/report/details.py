@@ -125,7 +125,7 @@ def _breakdown_lines(result: Result, found: Breakdown, width: int) -> list[Line]
     names = tuple(fitted(entry.name, max(room, _SHORTEST_NAME)) for entry in found.entries)
     columns.append(Column("Name", names, narrowest=_SHORTEST_NAME))
     rows, _ = table(columns, width, indent=_INDENT, gap=_GAP)
-    lines = [*wrapped(f"{result.case.id} · {found.title}", width, markup={"bold": True}), Line(rows[0])]
+    lines = [*wrapped(f"{result.case_name} · {found.title}", width, markup={"bold": True}), Line(rows[0])]
     for row, entry in zip(rows[1:], found.entries, strict=True):
         lines.append(Line(row))
         if entry.kernel is not None:
@@ -200,7 +200,7 @@ def checks(results: Sequence[Result], *, width: int) -> list[Line]:
     cases: dict[str, list[str]] = {}
     for result in checked:
         for text in _told(result):
-            cases.setdefault(text, []).append(result.case.id)
+            cases.setdefault(text, []).append(result.case_name)
     texts: dict[tuple[str, ...], list[str]] = {}
     for text, ids in cases.items():
         texts.setdefault(tuple(ids), []).append(text)
@@ -228,7 +228,7 @@ def _told(result: Result) -> list[str]:
 def device_memory(result: Result, *, width: int) -> list[Line]:
     """Says what was in use before, at most and after, and what the test keeps."""
     text = memory_text(result)
-    return wrapped(f"{result.case.id} · device memory of libraries: {text}", width) if text else []
+    return wrapped(f"{result.case_name} · device memory of libraries: {text}", width) if text else []
 
 
 def memory_text(result: Result) -> str:

@@ -40,7 +40,9 @@ def durations(run: Run, *, width: int) -> list[Line]:
     lines = wrapped(time_spent(run) or "", width)
     for result in sorted(run.results, key=lambda each: -total_s[each.nodeid]):
         if result.spent_s:
-            told = f"{_seconds(total_s[result.nodeid])}  {result.case.id}: {_phases(_known(result.spent_s))}"
+            told = (
+                f"{_seconds(total_s[result.nodeid])}  {result.case_name}: {_phases(_known(result.spent_s))}"
+            )
             lines += wrapped(told, width)
     return lines
 

@@ -100,7 +100,7 @@ def _residual(compared: Sequence[Compared], shift: Shift) -> str:
             left = _left(verdict, shift.ratio)
             if left is not None and each.result.case.on_gpu and key.startswith("kernel/"):
                 whole = units.change(verdict.ratio)
-                found.append((left, f"{each.result.case.id} {units.change(left)} (of {whole})"))
+                found.append((left, f"{each.result.case_name} {units.change(left)} (of {whole})"))
     if not found:
         return "no kernel's time changed"
     found.sort(key=lambda entry: -abs(math.log(entry[0])))

@@ -104,13 +104,13 @@ def _failed(run: Run) -> Iterator[_Row]:
             yield _Row(nodeid, "FAILED", _first_line(failure.text))
         elif not failure.by_the_gate:
             verdict, reason = without_a_time(result, failure.text)
-            yield _Row(result.case.id, verdict, _first_line(reason))
+            yield _Row(result.case_name, verdict, _first_line(reason))
         else:
             for line in failure.text.split("\n"):
                 found = _GATED.match(line)
                 if found is None:
                     verdict, _, reason = line.partition(": ")
-                    yield _Row(result.case.id, verdict, reason)
+                    yield _Row(result.case_name, verdict, reason)
                 else:
                     yield _of_verdict(run, result, found[2], found[1], line[found.end() :])
 
@@ -125,12 +125,12 @@ def _changed(run: Run) -> Iterator[_Row]:
             if kind in ("SLOWER", "FASTER") or (kind == "UNDECIDED" and reason.startswith("suspected")):
                 yield _of_verdict(run, result, time.shown.key, kind, reason)
         for finding in result.findings:
-            yield _Row(result.case.id, finding.kind, finding.text)
+            yield _Row(result.case_name, finding.kind, finding.text)
 
 
 def _of_verdict(run: Run, result: Result, key: str, kind: str, reason: str) -> _Row:
     verdict = result.verdicts.get(key)
-    label = f"{result.case.id} {key.partition('/')[0]}"
+    label = f"{result.case_name} {key.partition('/')[0]}"
     told = verdict is not None and verdict.kind.value == kind
     if verdict is None or not told or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
         return _Row(label, kind, reason)

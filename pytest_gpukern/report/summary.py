@@ -95,7 +95,7 @@ def needs_a_reader(rows: Iterable[Row], failures: Sequence[Told] = ()) -> dict[s
     for footnote, found in having.values():
         key = f" ({footnote.key})" if footnote.key else ""
         results = tuple(row.result for row in found)
-        told = Told(footnote, results, tuple(result.case.id + key for result in results))
+        told = Told(footnote, results, tuple(result.case_name + key for result in results))
         kinds.setdefault(footnote.kind, []).append(told)
     return {
         kind: sorted(kinds[kind], key=lambda each: -_change(each.footnote.ratio))
@@ -117,7 +117,7 @@ def other_failures(run: Run, rows: Iterable[Row]) -> list[Told]:
             lines = [line for line in text.split("\n") if not any(each in line for each in told[nodeid])]
             text = "\n".join(lines) if failure.by_the_gate else ""
         if text or result is None:
-            label = nodeid if result is None else result.case.id
+            label = nodeid if result is None else result.case_name
             found.append(Told(Footnote("FAILED", text), (result,), (label,)))
     return found
 

@@ -40,7 +40,7 @@ def gpu_trace(results: Iterable[Result], width: int) -> list[Line]:
     for result in results:
         if result.trace is None:
             continue
-        lines += wrapped(f"{result.case.id} · {result.trace.scope}", width, markup={"bold": True})
+        lines += wrapped(f"{result.case_name} · {result.trace.scope}", width, markup={"bold": True})
         lines += [Line(text) for text in _rows(result, result.trace, width, left_out)] + [Line("")]
     if left_out:
         hint = f"columns left out: {', '.join(left_out)}; widen the terminal or set COLUMNS"
@@ -119,7 +119,7 @@ def chrome_trace(results: Iterable[Result]) -> JsonDict:
 
 def _events(result: Result, trace: Trace, numbers: Iterator[int]) -> list[JsonDict]:
     process = next(numbers)
-    events = _names("process", f"{result.case.id} · {trace.scope}", process, process, order=process)
+    events = _names("process", f"{result.case_name} · {trace.scope}", process, process, order=process)
     rows: dict[str, int] = {}
     callers: dict[int, JsonDict] = {}
     for call in trace.calls:

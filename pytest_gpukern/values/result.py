@@ -494,6 +494,11 @@ class Result:
         return found[0] if found else ""
 
     @property
+    def case_name(self) -> str:
+        """Returns the id of the case, with such an addition."""
+        return self.case.id + self.gpu_in_name
+
+    @property
     def test(self) -> str:
         """Returns pytest's name of the test, without such an addition."""
         return self.nodeid.removesuffix(self.gpu_in_name)

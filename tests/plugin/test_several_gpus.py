@@ -156,7 +156,11 @@ def test_each_gpu_measures_every_test_and_names_tell_them_apart(several, pyteste
     assert len(found) == 18
     assert all(test.endswith(f"@{uuid}") for test, uuid in found.items())
     assert len(properties_in(pytester.path / "junit.xml")) == 18
-    result.stdout.fnmatch_lines(["  test_work[[]0[]]@GPU-A *", "gpukern: 0 passed, 18 unchecked *"])
+    result.stdout.fnmatch_lines(
+        ["*[[]100%[]]*", "  test_work[[]0[]]@GPU-A *", "gpukern: 0 passed, 18 unchecked *"]
+    )
+    result.stdout.no_fnmatch_line("*200%*")
+    result.stdout.fnmatch_lines(["note 18 cases (*@GPU-[AB], …): *"])
 
 
 def test_a_run_on_each_gpu_records_nothing(several):
