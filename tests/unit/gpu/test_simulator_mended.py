@@ -341,6 +341,53 @@ def check_an_exception_that_takes_two_arguments_is_not_lost():
         kernel[1, 1](np.zeros(1))
 
 
+def check_an_exception_in_one_thread_ends_the_others_that_wait_at_a_barrier():
+    ended = []
+
+    @cuda.jit
+    def kernel(x):
+        try:
+            cuda.syncthreads()
+            x[cuda.threadIdx.x + 2] = 1
+        finally:
+            ended.append(cuda.threadIdx.x)
+
+    with pytest.raises(IndexError, match=r"tid=\[[12], 0, 0\] ctaid=\[0, 0, 0\]: "):
+        kernel[1, 3](np.zeros(3))
+    assert sorted(ended) == [0, 1, 2]
+
+
+def check_a_missing_barrier_shows_in_one_of_two_launches_whichever_neighbour_is_read():
+    @cuda.jit
+    def kernel(x, y, step):
+        i = cuda.threadIdx.x
+        shared = cuda.shared.array(8, np.float64)
+        shared[i] = x[i]
+        y[i] = shared[(i + step) % 8]
+
+    x = np.arange(1.0, 9.0)
+    for step in (1, -1):
+        ys = np.zeros((2, 8))
+        for y in ys:
+            kernel[1, 8](x, y, step)
+        wrong = (ys != np.roll(x, -step)).sum(axis=1)
+        assert wrong.max() >= 7, "all but one read what nobody has written"
+
+
+def check_threads_that_wait_and_threads_that_ended_do_not_hold_each_other_up():
+    @cuda.jit
+    def kernel(y):
+        i = cuda.grid(1)
+        if i % 2:
+            return
+        cuda.syncthreads()
+        y[i] = cuda.syncthreads_count(i < 4)
+
+    y = np.zeros(8)
+    kernel[1, 8](y)
+    assert list(y) == [2, 0, 2, 0, 2, 0, 2, 0]
+
+
 # --- events, streams, device ----------------------------------------------------------------------
 
 
