@@ -101,10 +101,10 @@ def _mend() -> None:
             "configuration changed, before pytest-gpukern could switch the simulator on. Set "
             "NUMBA_ENABLE_CUDASIM=1 in the environment before Python starts."
         )
-    from pytest_gpukern.gpu.simulator import device, functions, launch, ufuncs
+    from pytest_gpukern.gpu.simulator import device, functions, launch, threads, ufuncs
 
     launch.mend_launches()
-    launch.mend_threads()
+    threads.mend_threads()
     launch.mend_jit()
     launch.mend_shared_memory()
     device.mend_device()

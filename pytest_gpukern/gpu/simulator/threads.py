@@ -1,0 +1,93 @@
+"""Runs the threads of a simulated block in turn."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent, greenlet
+
+from pytest_gpukern.gpu.simulator.launch import Launches, unwritten
+from pytest_gpukern.gpu.simulator.patching import original, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class _Thread(greenlet):  # type: ignore[misc]
+    """Runs one thread of a block until it ends or reaches a barrier.
+
+    It has the attributes of the simulator's own thread that kernels ask for.
+    """
+
+    def __init__(self, block: Any, index: Sequence[int], grid_point: Sequence[int], run: Any) -> None:
+        from numba.cuda.simulator.kernelapi import Dim3
+
+        super().__init__(run)
+        self._manager = block
+        self.blockIdx, self.threadIdx = Dim3(*grid_point), Dim3(*index)
+        width, height, _ = block._block_dim
+        self.thread_id = index[0] + width * (index[1] + height * index[2])
+
+    def syncthreads(self) -> None:
+        """Lets the other threads of the block come as far."""
+        self.parent.switch()
+
+    def go_on(self, *args: Any) -> None:
+        """Runs it to its next barrier; an exception names the thread, and has the same type if possible."""
+        try:
+            self.switch(*args)
+        except Exception as error:  # noqa: BLE001 - the kernel's own, of any type
+            where = f"tid={list(self.threadIdx)} ctaid={list(self.blockIdx)}"
+            try:
+                told = type(error)(f"{where}: {error}" if str(error) else where)
+            except Exception:  # noqa: BLE001 - such as UnicodeDecodeError, which is not made of one string
+                told = RuntimeError(f"{where}: {type(error).__name__}: {error}")
+            raise told.with_traceback(error.__traceback__) from None
+
+
+def mend_threads() -> None:
+    """Runs the threads of a block in turn, each until it ends or reaches a barrier.
+
+    Every other launch begins with the last thread, and shared memory holds a poison at first, so that a
+    missing barrier shows in one of two launches.
+    Numba's simulator starts a thread of the operating system for each, and asks all of them in a loop whether
+    they wait, which takes four times as long. It also takes a kernel for done that raised an exception whose
+    type cannot be built from one string.
+    """
+    from numba.cuda.simulator import kernel as simulated
+    from numba.cuda.simulator import kernelapi
+
+    block_class, its_thread = original(simulated, "BlockManager"), original(simulated, "BlockThread")
+    current_context = original(simulated, "_get_kernel_context")
+
+    def run(self: Any, grid_point: Sequence[int], *args: Any) -> None:
+        import numpy as np
+
+        def in_debug(*args: Any) -> None:
+            with np.errstate(divide="raise"):
+                self._f(*args)
+
+        kernel = in_debug if self._debug else self._f
+        threads = [_Thread(self, index, grid_point, kernel) for index in np.ndindex(*self._block_dim)]
+        if Launches.made % 2 == 0:
+            threads.reverse()
+        shared = current_context().shared
+        shared._allocations.clear()
+        shared._dynshared[:] = unwritten(shared._dynshared_size, np.byte)
+        try:
+            for thread in threads:
+                thread.go_on(*args)
+            while waiting := [thread for thread in threads if not thread.dead]:
+                for thread in waiting:
+                    thread.go_on()
+        finally:
+            for thread in threads:
+                if not thread.dead:  # another one failed
+                    thread.throw()
+
+    replace(block_class, "run", run)
+    for name in ("syncthreads_count", "syncthreads_and", "syncthreads_or"):
+        setattr(_Thread, name, original(its_thread, name))
+    replace(kernelapi, "threading", SimpleNamespace(current_thread=getcurrent, Lock=threading.Lock))
