@@ -6,7 +6,8 @@ import copy
 import inspect
 import math
 import sys
-from typing import Any
+import weakref
+from typing import Any, ClassVar
 
 from pytest_gpukern.arrays.compare import POISON
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
@@ -29,9 +30,20 @@ class Launches:
 
     Attributes:
         made: launches from the host so far.
+        backwards: whether the newest one begins with the last thread of a block, as every other of a kernel.
     """
 
     made = 0
+    backwards = False
+    _of_kernel: ClassVar[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def count(cls, kernel: Any) -> None:
+        """Counts a launch of this function; those that one factory makes count together."""
+        code = kernel.__code__
+        cls.made += 1
+        cls.backwards = cls._of_kernel.get(code, 0) % 2 == 1
+        cls._of_kernel[code] = cls._of_kernel.get(code, 0) + 1
 
 
 class ForAll:
@@ -88,7 +100,8 @@ def mend_launches() -> None:
 
     def call(self: Any, *args: Any) -> Any:
         from_host = not self._device and current_context() is None
-        Launches.made += from_host
+        if from_host:
+            Launches.count(self.fn)
         if from_host and self.grid_dim is not None:
             fault = launch_fault(self.grid_dim, self.block_dim, self.dynshared_size)
             if fault is not None:

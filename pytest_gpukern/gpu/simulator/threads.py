@@ -50,8 +50,9 @@ class _Thread(greenlet):  # type: ignore[misc]
 def mend_threads() -> None:
     """Runs the threads of a block in turn, each until it ends or reaches a barrier.
 
-    Every other launch begins with the last thread, and shared memory holds a poison at first, so that a
-    missing barrier shows in one of two launches.
+    Every other launch of a kernel begins with the last thread, and shared memory holds a poison at first, so
+    that a missing barrier shows in one of two launches.
+
     Numba's simulator starts a thread of the operating system for each, and asks all of them in a loop whether
     they wait, which takes four times as long. It also takes a kernel for done that raised an exception whose
     type cannot be built from one string.
@@ -71,7 +72,7 @@ def mend_threads() -> None:
 
         kernel = in_debug if self._debug else self._f
         threads = [_Thread(self, index, grid_point, kernel) for index in np.ndindex(*self._block_dim)]
-        if Launches.made % 2 == 0:
+        if Launches.backwards:
             threads.reverse()
         shared = current_context().shared
         shared._allocations.clear()

@@ -365,11 +365,16 @@ def check_a_missing_barrier_shows_in_one_of_two_launches_whichever_neighbour_is_
         shared[i] = x[i]
         y[i] = shared[(i + step) % 8]
 
+    @cuda.jit
+    def other():
+        pass
+
     x = np.arange(1.0, 9.0)
     for step in (1, -1):
         ys = np.zeros((2, 8))
         for y in ys:
             kernel[1, 8](x, y, step)
+            other[1, 1]()
         wrong = (ys != np.roll(x, -step)).sum(axis=1)
         assert wrong.max() >= 7, "all but one read what nobody has written"
 

@@ -23,6 +23,7 @@ from fake_cupti import (
     recorded,
 )
 
+from pytest_gpukern.gpu.live_threads import threads_by_id
 from pytest_gpukern.timers.cupti import activity as activity_records
 from pytest_gpukern.timers.cupti.activity import OURS, ActivityTrace, activity_trace
 from pytest_gpukern.timers.cupti.timer import proven_trace
@@ -422,7 +423,7 @@ def test_an_execution_in_full_has_all_that_reports_show_of_it(cupti, machine):
             target="Pinned",
         ),
     )
-    thread = f"MainThread ({threading.get_ident() % 2**32})"
+    thread = f"{threads_by_id([threading.get_ident()])} ({threading.get_ident() % 2**32})"
     begins = machine.LAUNCH_NS
     assert found.calls == tuple(
         HostCall("driver", "cuLaunchKernel", i * begins, i * begins + API_CALL_NS, thread, i + 1)
