@@ -20,7 +20,7 @@ from pytest_gpukern.gate.spread import (
     spread_of_ratios,
     within_devices,
 )
-from pytest_gpukern.measure.statistics import student_t
+from pytest_gpukern.measure.statistics import sample_variance, student_t
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def change_of_pairs(pairs: Sequence[Pair], *, jitter_ns: float, shared: SharedSp
     shared = shared or spread_of_ratios(timer, ())
     shortest = min(each.summary.median_ns for pair in pairs for each in pair)
     floor = 2 * _floor(shortest, jitter_ns)
-    spread = case_spread(statistics.variance(ratios), len(ratios) - 1, shared, floor=floor)
+    spread = case_spread(sample_variance(ratios), len(ratios) - 1, shared, floor=floor)
     return Change(statistics.fmean(ratios), spread, fresh=len(ratios), recorded=0)
 
 
@@ -326,7 +326,7 @@ def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
     own = len(logs) - 1
     if not own:
         return spread
-    pooled = (spread.dof * spread.variance + own * statistics.variance(logs)) / (spread.dof + own)
+    pooled = (spread.dof * spread.variance + own * sample_variance(logs)) / (spread.dof + own)
     return dataclasses.replace(spread, variance=pooled, dof=spread.dof + own)
 
 

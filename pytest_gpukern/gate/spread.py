@@ -18,7 +18,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.measure.statistics import fisher_cdf
+from pytest_gpukern.measure.statistics import fisher_cdf, sample_variance
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def spread_of_ratios(timer: str, cases: Iterable[Sequence[float]]) -> SharedSpre
     assumed = assumed_spread(timer)
     fallback = SharedSpread(assumed.s0 * math.sqrt(2), assumed.d0, cases=0)
     variances = [
-        (max(statistics.variance(ratios), 2 * ROUNDING**2), len(ratios) - 1)
+        (max(sample_variance(ratios), 2 * ROUNDING**2), len(ratios) - 1)
         for ratios in cases
         if len(ratios) > 1
     ]
@@ -130,7 +130,7 @@ def between_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tup
     It contains the spread within a device, which cannot be separated when each card has one session.
     """
     means = [statistics.fmean(group) for group in _by_device(logs, devices)]
-    return (statistics.variance(means) if len(means) > 1 else 0.0), len(means) - 1
+    return (sample_variance(means) if len(means) > 1 else 0.0), len(means) - 1
 
 
 def _by_device(logs: Sequence[float], devices: Sequence[str | None]) -> list[list[float]]:
@@ -194,7 +194,7 @@ def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> S
         return fallback
     logs = [math.log(s2) - _digamma(dof / 2) + math.log(dof / 2) for s2, dof in variances]
     mean = statistics.fmean(logs)
-    excess = statistics.variance(logs) - statistics.fmean(_trigamma(dof / 2) for _, dof in variances)
+    excess = sample_variance(logs) - statistics.fmean(_trigamma(dof / 2) for _, dof in variances)
     pooled = float(sum(dof for _, dof in variances))
     d0 = min(2 * _inverse_trigamma(excess), pooled) if excess > 0 else pooled
     s0 = math.exp((mean + _digamma(d0 / 2) - math.log(d0 / 2)) / 2)
