@@ -101,7 +101,7 @@ def without_repeats(texts: Sequence[str]) -> tuple[str, ...]:
 
 def chosen(command: str, path: Path, results: Sequence[Result], text: str) -> list[Result]:
     """Returns the results of a stored run whose id holds this text; says on stderr why there are none."""
-    found = [result for result in results if text in result.case.id]
+    found = [result for result in results if text in result.case_name]
     if not found:
         others = f"no case with {text!r} in its id; it has {len(results)} others: gpukern show lists them"
         complain(command, f"{path} holds {others if results else 'no results'}")

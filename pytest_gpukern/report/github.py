@@ -62,7 +62,7 @@ def errors(run: Run, places: Mapping[str, tuple[str, int]], root: Path) -> list[
         places: test → file and line of its variant, or of itself.
         root: the folder of the repository's checkout. A place outside it is left out.
     """
-    ids = {result.nodeid: result.case.id for result in run.results}
+    ids = {result.nodeid: result.case_name for result in run.results}
     lines = []
     for nodeid, failure in list(run.failures.items())[:_MOST_ANNOTATIONS]:
         first, *_ = failure.text.split("\n")

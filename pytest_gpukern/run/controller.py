@@ -584,7 +584,7 @@ def _state_of(result: Result) -> str:
     from pytest_gpukern.report.rows import rows_of
 
     first = rows_of(result, ())[0]
-    return f"{result.case.id} {first.verdict if first.verdict == 'INCORRECT' else first.time}"
+    return f"{result.case_name} {first.verdict if first.verdict == 'INCORRECT' else first.time}"
 
 
 def _why_skipped(report: pytest.TestReport) -> str:

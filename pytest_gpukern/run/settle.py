@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement
+    from pytest_gpukern.values.settings import Settings
 
 CONFIRMING_SESSIONS = 2
 """Fresh sessions that decide about a suspected slowdown."""
@@ -117,7 +118,7 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
             continue
         fresh = [measurement, *_under(key, extra)]
         verdict = judge(fresh, bases[key])
-        if verdict.suspected:
+        if verdict.suspected and not _left_open_by(settings, result):
             verdict = unless_hopeless(verdict, fresh, bases[key])
         if problem is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
@@ -140,10 +141,9 @@ def confirmed(judged: Judged, environment: Environment, marker: MarkerOptions) -
     suspected = [key for key, verdict in result.verdicts.items() if verdict.suspected]
     if not suspected:
         return judged
-    if settings.gate == "off":
-        return _left_open(judged, suspected, "the gate is off")
-    if result.case.on_gpu and "time" not in settings.gate_on:
-        return _left_open(judged, suspected, "--gpukern-gate-on omits time")
+    why = _left_open_by(settings, result)
+    if why:
+        return _left_open(judged, suspected, why)
     fresh, problem = _fresh(result, environment, CONFIRMING_SESSIONS, role=SessionRole.CONFIRMING)
     result = decided_by(fresh, problem, result, environment, marker)
     more: list[Result] = []
@@ -223,6 +223,13 @@ def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -
 def _is_recorded(measurement: Measurement, bases: Mapping[str, Basis]) -> bool:
     """Returns whether there is a record under its key; its given sessions may be of another timer."""
     return any(session.key == measurement.key for session in bases[measurement.key].sessions)
+
+
+def _left_open_by(settings: Settings, result: Result) -> str:
+    """Says why no fresh sessions decide about suspicions in this run; empty where they do."""
+    if settings.gate == "off":
+        return "the gate is off"
+    return "--gpukern-gate-on omits time" if result.case.on_gpu and "time" not in settings.gate_on else ""
 
 
 def _left_open(judged: Judged, suspected: Sequence[str], why: str) -> Judged:

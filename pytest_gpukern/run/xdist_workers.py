@@ -95,16 +95,16 @@ class OnEachGpu:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._session: pytest.Session | None = None
-        self._collected = 0
+        self._collected: dict[str | None, int] = {}
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Keeps the session, whose number of tests is shown."""
         self._session = session
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """Adds a worker's tests to that number, of which xdist takes the last worker's."""
-        self._collected += len(ids)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        """Counts a worker's tests in that number, for which xdist takes the last worker's."""
+        self._collected[gpu_of(node)] = len(ids)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
@@ -112,7 +112,7 @@ class OnEachGpu:
         node = getattr(report, "node", None)
         if node is not None:
             assert self._session is not None
-            self._session.testscollected = self._collected
+            self._session.testscollected = sum(self._collected.values())
             report.nodeid = name_on_gpu(self._config, node, report.nodeid)
         return (yield)
 

@@ -50,7 +50,7 @@ def gpus(pytester):
 def test_auto_starts_a_worker_for_each_gpu_which_sees_no_other_from_its_first_import(several, pytester):
     result = several("-n", "auto")
     result.assert_outcomes(passed=12)
-    result.stdout.fnmatch_lines(["gpukern workers: one on each of GPU-A, GPU-B, GPU-C"])
+    result.stdout.fnmatch_lines(["gpukern workers: one on each of GPU-A, GPU-B, GPU-C", "*[[]100%[]]"])
     assert {(worker, gpu) for worker, gpu, _ in ran(pytester)} == {
         *(("gw0", "GPU-A"), ("gw1", "GPU-B"), ("gw2", "GPU-C"))
     }

@@ -30,7 +30,7 @@ class Launches:
 
     Attributes:
         made: launches from the host so far.
-        backwards: whether the newest one begins with the last thread of a block, as every other of a kernel.
+        backwards: whether the newest one begins with the last thread of its first block.
     """
 
     made = 0
@@ -39,11 +39,16 @@ class Launches:
 
     @classmethod
     def count(cls, kernel: Any) -> None:
-        """Counts a launch of this function; those that one factory makes count together."""
+        """Counts a launch of this function; those that one factory makes count together.
+
+        Bits of the count, and not the count, make it even or odd (Thue and Morse): a kernel that is launched
+        twice in each call has both orders in both places.
+        """
         code = kernel.__code__
+        before = cls._of_kernel.get(code, 0)
+        cls._of_kernel[code] = before + 1
         cls.made += 1
-        cls.backwards = cls._of_kernel.get(code, 0) % 2 == 1
-        cls._of_kernel[code] = cls._of_kernel.get(code, 0) + 1
+        cls.backwards = before.bit_count() % 2 == 1
 
 
 class ForAll:

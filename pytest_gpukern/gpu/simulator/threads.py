@@ -50,8 +50,8 @@ class _Thread(greenlet):  # type: ignore[misc]
 def mend_threads() -> None:
     """Runs the threads of a block in turn, each until it ends or reaches a barrier.
 
-    Every other launch of a kernel begins with the last thread, and shared memory holds a poison at first, so
-    that a missing barrier shows in one of two launches.
+    Every other block and launch of a kernel begins with the last thread, and shared memory holds a poison at
+    first, so that a missing barrier shows in one of two.
 
     Numba's simulator starts a thread of the operating system for each, and asks all of them in a loop whether
     they wait, which takes four times as long. It also takes a kernel for done that raised an exception whose
@@ -67,16 +67,17 @@ def mend_threads() -> None:
         import numpy as np
 
         def in_debug(*args: Any) -> None:
-            with np.errstate(divide="raise"):
-                self._f(*args)
+            np.seterr(divide="raise")
+            self._f(*args)
 
         kernel = in_debug if self._debug else self._f
         threads = [_Thread(self, index, grid_point, kernel) for index in np.ndindex(*self._block_dim)]
-        if Launches.backwards:
+        if Launches.backwards != (sum(grid_point) % 2 == 1):
             threads.reverse()
         shared = current_context().shared
         shared._allocations.clear()
         shared._dynshared[:] = unwritten(shared._dynshared_size, np.byte)
+        errors = np.geterr()
         try:
             for thread in threads:
                 thread.go_on(*args)
@@ -87,6 +88,7 @@ def mend_threads() -> None:
             for thread in threads:
                 if not thread.dead:  # another one failed
                     thread.throw()
+            np.seterr(**errors)  # before NumPy 2 all threads of a block share them with the host
 
     replace(block_class, "run", run)
     for name in ("syncthreads_count", "syncthreads_and", "syncthreads_or"):

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpukern.gate.change import Change, Devices
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, expected_false_alarms, fails, judge, unless_hopeless
-from pytest_gpukern.gate.spread import SharedSpread
+from pytest_gpukern.gate.spread import CaseSpread, SharedSpread
 from pytest_gpukern.values.result import Measurement, Summary, Verdict, VerdictKind
 from pytest_gpukern.values.timer_table import TIMERS
 
@@ -406,6 +407,17 @@ def test_a_suspicion_on_another_device_that_would_hardly_be_confirmed_is_not_mea
         "suspected +10.0 %, not measured again, since fresh sessions would hardly confirm it: +10.0 % (90 %: "
     )
     assert unless_hopeless(judge(large, basis), large, basis) == judge(large, basis)
+
+
+def test_a_noisy_session_is_measured_again_though_quiet_ones_would_have_fewer_degrees_of_freedom():
+    """Two cards alone tell what cards differ by: with 1 degree of freedom, quiet sessions have a wide bound."""
+    cards = Devices(1.5 * 0.005**2, 1)
+    change = Change(0.035, CaseSpread(0.003**2, 24), 1, 6, noisier=0.01**2, devices=cards, all_devices=cards)
+    quiet = dataclasses.replace(change, fresh=2, noisier=0.0)
+    noisy = dataclasses.replace(change, fresh=2)
+    assert noisy.reach(0.975) < quiet.reach(0.975)
+    assert change.is_confirmable(math.log(1.02))
+    assert not dataclasses.replace(change, delta=0.01).is_confirmable(math.log(1.02))
 
 
 def test_every_suspicion_on_a_device_that_is_on_record_is_measured_again():

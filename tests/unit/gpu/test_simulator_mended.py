@@ -379,6 +379,32 @@ def check_a_missing_barrier_shows_in_one_of_two_launches_whichever_neighbour_is_
         assert wrong.max() >= 7, "all but one read what nobody has written"
 
 
+def check_a_kernel_that_is_launched_twice_in_each_call_has_both_orders_in_both_places():
+    @cuda.jit
+    def kernel(x):
+        x[cuda.threadIdx.x] = order.append(cuda.threadIdx.x) or 0
+
+    first, second = [], []
+    for _ in range(2):
+        for orders in (first, second):
+            order = []
+            kernel[1, 2](np.zeros(2))
+            orders.append(tuple(order))
+    assert set(first) == set(second) == {(0, 1), (1, 0)}
+
+
+def check_a_kernel_in_debug_raises_where_it_divides_by_zero_and_leaves_the_host_as_it_was():
+    @cuda.jit(debug=True, opt=False)
+    def kernel(x):
+        cuda.syncthreads()
+        x[cuda.threadIdx.x] = x[cuda.threadIdx.x] / np.float64(0)
+
+    before = np.geterr()
+    with pytest.raises(FloatingPointError, match="divide by zero"):
+        kernel[1, 4](np.ones(4))
+    assert np.geterr() == before
+
+
 def check_threads_that_wait_and_threads_that_ended_do_not_hold_each_other_up():
     @cuda.jit
     def kernel(y):
