@@ -410,7 +410,7 @@ def test_a_suspicion_on_another_device_that_would_hardly_be_confirmed_is_not_mea
 
 
 def test_a_noisy_session_is_measured_again_though_quiet_ones_would_have_fewer_degrees_of_freedom():
-    """Two cards alone tell what cards differ by, so 1 degree of freedom makes the bound of quiet ones wide."""
+    """Two cards alone tell what cards differ by: 1 degree of freedom makes the bound of quiet ones wide."""
     cards = Devices(1.5 * 0.005**2, 1)
     change = Change(0.035, CaseSpread(0.003**2, 24), 1, 6, noisier=0.01**2, devices=cards, all_devices=cards)
     quiet = dataclasses.replace(change, fresh=2, noisier=0.0)
