@@ -54,8 +54,8 @@ def mend_threads() -> None:
     first, so that a missing barrier shows in one of two.
 
     Numba's simulator starts a thread of the operating system for each, and asks all of them in a loop whether
-    they wait, which takes four times as long. It also takes a kernel for done that raised an exception whose
-    type cannot be built from one string.
+    they wait, which takes five to thirty times as long. It also takes a kernel for done that raised an
+    exception whose type cannot be built from one string.
     """
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator import kernelapi
