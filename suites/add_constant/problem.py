@@ -63,7 +63,6 @@ add_constant = Problem(
         "fill": Axis(smoke=("random",), full=("random",)),
     },
     check_points=check_points,
-    simulator_limits={"x": 600},  # tiles of four blocks are for the GPU
     special_values={"a": SPECIAL},
     layouts={"misaligned": ("a", "out"), "strided": ("a", "out")},
     make_inputs=make_inputs,

@@ -68,7 +68,6 @@ discount = Problem(
         "fill": Axis(smoke=("random",), full=("random",)),
     },
     check_points=check_points,
-    simulator_limits={"i": 300},  # tiles of four blocks are for the GPU
     special_values={"mult": SPECIAL, "discount": SPECIAL},
     layouts={"misaligned": ("mult", "discount", "cv"), "strided": ("mult", "discount", "cv")},
     make_inputs=make_inputs,

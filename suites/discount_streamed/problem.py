@@ -27,7 +27,6 @@ discount_streamed = Problem(
         "fill": Axis(smoke=("random",), full=("random",)),
     },
     check_points=[{"t": 1, "i": n, "k": 1} for n in boundaries(minimum=1)],
-    simulator_limits={"i": 600},  # tiles of four blocks are for the GPU
     make_inputs=make_inputs,
     outputs=outputs,
     reference=reference,

@@ -52,7 +52,7 @@ matmul = Problem(
     check_points=[
         {"n": n} for n in (1, 2, 15, 16, 31, 33, 63, 64, 65, 127, 128, 129)
     ],  # the edges of all tiles
-    simulator_limits={"n": 16},
+    simulator_limits={"n": 33},
     special_values={"A": (np.nan, np.inf, -np.inf)},  # a row each, of NaN or of both infinities
     layouts={"misaligned": ("A", "B", "C"), "strided": ("A", "B", "C")},
     exact_inputs=exact_inputs,

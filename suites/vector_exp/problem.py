@@ -41,7 +41,6 @@ vector_exp = Problem(
     version=1,
     axes={"n": Axis(smoke=(257, 1024), full=(10**7, 10**8), awkward=(10_000_019,), huge=(2**31 + 11,))},
     check_points=lambda block=256: [{"n": n} for n in boundaries(block)],
-    simulator_limits={"n": 600},  # tiles of four blocks are for the GPU
     special_values={"x": SPECIAL},
     layouts={"misaligned": ("x", "y"), "strided": ("x", "y")},
     make_inputs=make_inputs,
