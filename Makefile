@@ -8,9 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 CUDA  := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[^:]*Version: *\([0-9]*\).*/\1/p' | head -1)
 EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cu12,cu13),numba)
 
-# Tests share out the processors where they do not have to share a GPU. Some wait, so there is one worker more. Slow ones
-# lie together, so a worker takes what is left of another's.
-PARALLEL := $(if $(CUDA),,-n $(shell expr $$(nproc) + 1) --dist=worksteal)
+# Tests share out the processors where they do not have to share a GPU.
+PARALLEL := $(if $(CUDA),,-n auto)
 
 # Byte code is kept: tests start hundreds of processes, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
