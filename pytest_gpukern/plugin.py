@@ -85,8 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         if distributes(config):
             give_each_worker_a_gpu(config)
-            if config.getoption("dist") == "each":
-                config.pluginmanager.register(OnEachGpu(config), "gpukern-each")
+            config.pluginmanager.register(OnEachGpu(config), "gpukern-each")
         plugin = Worker(config) if hasattr(config, "workerinput") else Replacing()
         config.pluginmanager.register(plugin, "gpukern-workers")
     leave_ini_values_out_of_help(config)

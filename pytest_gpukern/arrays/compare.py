@@ -324,7 +324,7 @@ def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
     """Returns `nbytes` bytes that repeat a poison."""
     import numpy as np
 
-    return np.resize(np.frombuffer(np.uint32(poison).tobytes(), np.uint8), nbytes)
+    return np.full(-(-nbytes // 4), poison, np.uint32).view(np.uint8)[:nbytes]
 
 
 def still_poisoned(

@@ -513,6 +513,7 @@ def _unconfirmed(suspicion: Verdict, again: Verdict, sessions: str = "fresh sess
 
 
 def _first(suspicion: Verdict) -> str:
+    """Returns the change that raised a suspicion."""
     return "a slowdown" if suspicion.ratio is None else percent(math.log(suspicion.ratio))
 
 

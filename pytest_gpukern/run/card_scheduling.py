@@ -34,9 +34,9 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
     """Schedules as xdist's `load` does, two tests a worker at a time.
 
     A worker first takes cases that were recorded on its GPU, then tests without a recorded GPU here. Among
-    these it prefers the inputs and reference of its last test, then such as no other worker has: making them
-    may take longer than measuring. If it may take no more, it ends; a worker that replaces another on the
-    same GPU takes what that one left.
+    these it prefers tests with the inputs and reference of its last test, then tests with those that no other
+    worker has: making them may take longer than measuring. If it may take no more, it ends. A worker that
+    replaces another on the same GPU takes what that one left.
 
     Args:
         config: of the controller.
@@ -100,7 +100,7 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
             its_rank = (not recorded, data != last, data in others)
             if rank is None or its_rank < rank:
                 best, rank = index, its_rank
-            if data == last and (recorded or not self._here):
+            if data == last and (recorded or not self._here):  # none can be better
                 break
         return best
 

@@ -243,8 +243,7 @@ def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -
     folder = environment.gpu.run_folder
     if folder is None or worker != "gw0":
         return
-    cases = {item.nodeid: case_of(item) for item in items}
-    data = {nodeid: f"{case.problem.name} {case.point}" for nodeid, case in cases.items() if case}
+    data = {item.nodeid: f"{case.problem.name} {case.point}" for item in items if (case := case_of(item))}
     for item in items if settings_of(config).baseline != "off" else ():
         info = measured_case(config, item)
         past = environment.records.past(info) if info is not None and info.on_gpu else None

@@ -170,6 +170,9 @@ class Controller:
         """Shows on a terminal which test begins."""
         add_to(self._spent_s, ACCOUNT.begin(None))
         self.clear_progress()
+        if self._selected:  # xdist shows progress by the tests of one worker
+            session: Any = self._config.pluginmanager.get_plugin("session")
+            session.testscollected = self._total
         started = yield
         if self._progress is None and (self._results or measures(self._config)):
             from pytest_gpukern.report.progress import TimeLeft

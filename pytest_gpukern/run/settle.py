@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.findings.findings import explained, failures
-from pytest_gpukern.gate.change import FEWEST
+from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement
     from pytest_gpukern.values.settings import Settings
-
-CONFIRMING_SESSIONS = 2
-"""Fresh sessions that decide about a suspected slowdown."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ def confirmed(judged: Judged, environment: Environment, marker: MarkerOptions) -
     why = _left_open_by(settings, result)
     if why:
         return _left_open(judged, suspected, why)
-    fresh, problem = _fresh(result, environment, CONFIRMING_SESSIONS, role=SessionRole.CONFIRMING)
+    fresh, problem = _fresh(result, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
     result = decided_by(fresh, problem, result, environment, marker)
     more: list[Result] = []
     if settings.output is not None and settings.baseline == "compare" and confirmed_slower(result):

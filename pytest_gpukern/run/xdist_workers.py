@@ -36,7 +36,7 @@ from pytest_gpukern.run.stash import (
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator
 
 
 def give_each_worker_a_gpu(config: pytest.Config) -> None:
@@ -94,25 +94,12 @@ class OnEachGpu:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._session: pytest.Session | None = None
-        self._collected: dict[str | None, int] = {}
-
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Keeps the session, whose number of tests is shown."""
-        self._session = session
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
-        """Counts a worker's tests in that number, for which xdist takes the last worker's."""
-        self._collected[gpu_of(node)] = len(ids)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
         """Adds the GPU to the test's name before anybody else sees the report."""
         node = getattr(report, "node", None)
         if node is not None:
-            assert self._session is not None
-            self._session.testscollected = sum(self._collected.values())
             report.nodeid = name_on_gpu(self._config, node, report.nodeid)
         return (yield)
 

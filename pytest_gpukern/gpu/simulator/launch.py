@@ -9,7 +9,7 @@ import sys
 import weakref
 from typing import Any, ClassVar
 
-from pytest_gpukern.arrays.compare import POISON
+from pytest_gpukern.arrays.compare import POISON, poison_bytes
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.gpu.simulator.patching import add, original, publish, replace
 
@@ -224,8 +224,7 @@ def unwritten(shape: Any, dtype: Any) -> Any:
     import numpy as np
 
     size_bytes = math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize
-    words = np.full(-(-size_bytes // 4), POISON, np.uint32)
-    return words.view(np.uint8)[:size_bytes].view(dtype).reshape(shape)
+    return poison_bytes(POISON, size_bytes).view(dtype).reshape(shape)
 
 
 def as_numpy_dtype(dtype: Any) -> Any:

@@ -21,14 +21,12 @@ class _Thread(greenlet):  # type: ignore[misc]
     It has the attributes of the simulator's own thread that kernels ask for.
     """
 
-    def __init__(self, block: Any, index: Sequence[int], grid_point: Sequence[int], run: Any) -> None:
-        from numba.cuda.simulator.kernelapi import Dim3
-
-        super().__init__(run)
+    def __init__(self, kernel: Any, block: Any, block_index: Any, index: Any) -> None:
+        super().__init__(kernel)
         self._manager = block
-        self.blockIdx, self.threadIdx = Dim3(*grid_point), Dim3(*index)
+        self.blockIdx, self.threadIdx = block_index, index
         width, height, _ = block._block_dim
-        self.thread_id = index[0] + width * (index[1] + height * index[2])
+        self.thread_id = index.x + width * (index.y + height * index.z)
 
     def syncthreads(self) -> None:
         """Lets the other threads of the block come as far."""
@@ -50,8 +48,8 @@ class _Thread(greenlet):  # type: ignore[misc]
 def mend_threads() -> None:
     """Runs the threads of a block in turn, each until it ends or reaches a barrier.
 
-    Every other block and launch of a kernel begins with the last thread, and shared memory holds a poison at
-    first, so that a missing barrier shows in one of two.
+    In about half of a kernel's blocks and launches the last thread runs first. Shared memory holds a poison
+    before it is written. So a missing barrier shows in one order or the other.
 
     Numba's simulator starts a thread of the operating system for each, and asks all of them in a loop whether
     they wait, which takes five to thirty times as long. It also takes a kernel for done that raised an
@@ -61,7 +59,7 @@ def mend_threads() -> None:
     from numba.cuda.simulator import kernelapi
 
     block_class, its_thread = original(simulated, "BlockManager"), original(simulated, "BlockThread")
-    current_context = original(simulated, "_get_kernel_context")
+    current_context, dim3 = original(simulated, "_get_kernel_context"), original(kernelapi, "Dim3")
 
     def run(self: Any, grid_point: Sequence[int], *args: Any) -> None:
         import numpy as np
@@ -70,8 +68,8 @@ def mend_threads() -> None:
             np.seterr(divide="raise")
             self._f(*args)
 
-        kernel = in_debug if self._debug else self._f
-        threads = [_Thread(self, index, grid_point, kernel) for index in np.ndindex(*self._block_dim)]
+        kernel, here = in_debug if self._debug else self._f, dim3(*grid_point)
+        threads = [_Thread(kernel, self, here, dim3(*index)) for index in np.ndindex(*self._block_dim)]
         if Launches.backwards != (sum(grid_point) % 2 == 1):
             threads.reverse()
         shared = current_context().shared
