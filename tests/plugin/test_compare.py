@@ -10,24 +10,30 @@ from pytest_gpukern.cli import main as cli
 from .conftest import FIRST, SECOND
 
 
-@pytest.fixture
-def recorded(gpu):
-    """Runs as `gpu`, with a baseline of one session of 1 µs for both variants."""
-    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
-    return gpu
-
-
 KEY = "kernel/event/cold"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return tmp_path_factory.mktemp("compared") / "files"
+
+
 @pytest.fixture
-def files(recorded, pytester, monkeypatch):
-    """Writes two runs, before and after the first variant became slower, also as folders of baselines."""
-    recorded("--gpukern-output=before.json").assert_outcomes(passed=2)
-    (pytester.path / "baselines").rename(pytester.path / "before")
-    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded("--gpukern-output=after.json", "--gpukern-baseline=create", "--gpukern-baseline-dir=after")
-    return pytester.path
+def files(made, request, tmp_path, monkeypatch):
+    """Two runs, before and after the first variant became slower, also as folders of baselines.
+
+    Only the first test measures them.
+    """
+    if not made.exists():
+        gpu = request.getfixturevalue("gpu")
+        pytester = request.getfixturevalue("pytester")
+        gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+        gpu("--gpukern-output=before.json").assert_outcomes(passed=2)
+        (pytester.path / "baselines").rename(pytester.path / "before")
+        monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+        gpu("--gpukern-output=after.json", "--gpukern-baseline=create", "--gpukern-baseline-dir=after")
+        shutil.copytree(pytester.path, made)
+    return shutil.copytree(made, tmp_path / "files")
 
 
 @pytest.fixture

@@ -210,7 +210,8 @@ open("pid", "w").write(str(one.pid))
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "tell('end', status=0)", "time.sleep(60)"])
 def test_processes_that_a_child_started_end_with_it(child, tmp_path, end):
-    child(f"{LEAVE_ONE_BEHIND}\ntell('start', nodeid={A!r})\n{end}", timeout_s=3.0)  # a busy host starts late
+    begin = f"passed({A!r}); tell('start', nodeid={B!r})"
+    child(f"{LEAVE_ONE_BEHIND}\n{begin}\n{end}", timeout_s=3.0)  # a busy host starts late
     assert gone(int((tmp_path / "pid").read_text()))
 
 
