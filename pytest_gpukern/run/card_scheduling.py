@@ -35,8 +35,9 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
 
     A worker first takes cases that were recorded on its GPU, then tests without a recorded GPU here. Among
     these it prefers tests with the inputs and reference of its last test, then tests with those that no other
-    worker has: making them may take longer than measuring. If it may take no more, it ends. A worker that
-    replaces another on the same GPU takes what that one left.
+    worker has: making them may take longer than measuring. Tests that destroy the CUDA context come last: if
+    any were left, another worker would have to take over. If a worker may take no more, it ends. A worker
+    that replaces another on the same GPU takes what that one left.
 
     Args:
         config: of the controller.
@@ -51,13 +52,14 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
         self._here: dict[str, list[str]] = {}
         self._data: dict[str, str] = {}
         self._last: dict[Any, str | None] = {}
+        self._at_the_end: set[str] = set()
 
     def schedule(self) -> None:
         """Gives each worker its first tests; called again for a worker that replaces another."""
         if self.collection is None and self._file.exists():
             given = set(gpus_of_workers(self.config))
             told = own_json.loads(self._file.read_text(encoding="utf-8"))
-            self._data = told["data"]
+            self._data, self._at_the_end = told["data"], set(told["last"])
             self._here = {
                 nodeid: [uuid for uuid in uuids if uuid in given] for nodeid, uuids in told["gpus"].items()
             }
@@ -96,11 +98,12 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
             recorded = self._recorded_on(index)
             if recorded and uuid not in recorded:
                 continue
-            data = self._data.get(self.collection[index])
-            its_rank = (not recorded, data != last, data in others)
+            nodeid = self.collection[index]
+            data, late = self._data.get(nodeid), nodeid in self._at_the_end
+            its_rank = (late, not recorded, data != last, data in others)
             if rank is None or its_rank < rank:
                 best, rank = index, its_rank
-            if data == last and (recorded or not self._here):  # none can be better
+            if data == last and (recorded or not self._here) and not late:  # none can be better
                 break
         return best
 

@@ -243,14 +243,16 @@ def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -
     folder = environment.gpu.run_folder
     if folder is None or worker != "gw0":
         return
-    data = {item.nodeid: f"{case.problem.name} {case.point}" for item in items if (case := case_of(item))}
+    cases = {item.nodeid: case for item in items if (case := case_of(item))}
+    data = {nodeid: f"{case.problem.name} {case.point}" for nodeid, case in cases.items()}
+    last = [nodeid for nodeid, case in cases.items() if case.variant.loses_context]
     for item in items if settings_of(config).baseline != "off" else ():
         info = measured_case(config, item)
         past = environment.records.past(info) if info is not None and info.on_gpu else None
         if past is not None:
             uuids = {session.fingerprint.get("device_uuid") for session in past.sessions}
             found[item.nodeid] = sorted(uuid for uuid in uuids if isinstance(uuid, str))
-    told = {"gpus": found, "data": data, "durations_s": recorded_durations(config, items)}
+    told = {"gpus": found, "data": data, "last": last, "durations_s": recorded_durations(config, items)}
     (folder / RECORDED).write_text(own_json.dumps(told), encoding="utf-8")
 
 

@@ -67,8 +67,9 @@ BEGAN_WITH = pytest.StashKey[dict[str, str]]()
 RUN_FOLDER: pytest.StashKey[Path] = pytest.StashKey()
 """Temporary folder of a run whose workers have a GPU each."""
 RECORDED = "recorded.json"
-"""File in it: `gpus`, test → UUIDs of the GPUs that it was recorded on; `durations_s`, test → seconds; and
-`data`, test → its problem and point, whose inputs and reference a worker makes once."""
+"""File in it: `gpus`, test → UUIDs of the GPUs that it was recorded on; `durations_s`, test → seconds;
+`data`, test → its problem and point, whose inputs and reference a worker makes once; and `last`, the tests
+after which a worker ends, since they destroy its CUDA context."""
 FAILED_GPUS = pytest.StashKey[set[str]]()
 """UUIDs of the GPUs of workers that can no longer be used."""
 GPU_OF_A_WORKER = "env:CUDA_VISIBLE_DEVICES"

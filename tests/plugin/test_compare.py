@@ -9,7 +9,6 @@ from pytest_gpukern.cli import main as cli
 
 from .conftest import FIRST, SECOND
 
-
 KEY = "kernel/event/cold"
 
 

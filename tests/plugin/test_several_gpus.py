@@ -6,7 +6,8 @@ import pytest
 
 from pytest_gpukern.report.run_file import read_run
 
-from .conftest import GPU_PROBLEM, properties_in, refused, repeat_sessions
+from .conftest import GPU_PROBLEM, HOST_PROBLEM, properties_in, refused, repeat_sessions
+from .test_isolation import LOST_ON_PURPOSE
 
 NOTED = """
 import os
@@ -238,6 +239,16 @@ def test_cases_of_the_same_data_go_to_one_worker(several, pytester):
     for worker, _, nodeid in ran(pytester):
         workers.setdefault(nodeid.partition("n=")[2], set()).add(worker)
     assert sorted(map(len, workers.values())) == [1, 1, 1]
+
+
+def test_a_test_that_destroys_the_context_comes_last_and_costs_no_worker(several, pytester):
+    lost = LOST_ON_PURPOSE.replace("REASON", "launch failed")
+    others = GPU_PROBLEM.replace("full=(8,)", "full=(8, 16, 24)")
+    pytester.makepyfile(test_earlier=HOST_PROBLEM + lost, test_it=others)
+    result = several("-n", "auto", "-k", "rejected or test_it", there=TWO)
+    result.assert_outcomes(passed=7)
+    result.stdout.no_fnmatch_line("*node down*")
+    assert {worker for worker, *_ in ran(pytester)} == {"gw0", "gw1"}
 
 
 TWO = "GPU-A,GPU-B"
