@@ -30,7 +30,9 @@ browser:
 	command -v chromium || { apt-get update -qq && apt-get install -qq --no-install-recommends chromium; }
 
 ## check: what a change must pass
-check: lint docs test
+check: $(VENV)/.dev
+	$(MAKE) --jobs=2 --output-sync lint docs
+	$(MAKE) test
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -162,9 +162,9 @@ def test_a_test_that_takes_too_long_is_ended_and_shows_where_it_was(project, pyt
 def test_waiting_for_something_else_does_not_count_against_a_test(project, pytester):
     waits = """from pytest_gpukern.run.stash import waiting
     with waiting(request.config):
-        time.sleep(4)"""
+        time.sleep(2.5)"""
     tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, request):")
-    project(waits, "--gpukern-timeout=3", tests=tests).assert_outcomes(passed=7)
+    project(waits, "--gpukern-timeout=2", tests=tests).assert_outcomes(passed=7)
 
 
 def test_a_lost_context_fails_the_test_that_lost_it_and_the_next_has_a_new_process(project, pytester):
@@ -278,7 +278,7 @@ def test_in_this_process_tests_after_a_lost_context_say_which_test_lost_it(proje
     assert len(set(pids(pytester).values())) == 1
 
 
-@pytest.mark.parametrize("how", ["load", "worksteal", "loadfile", "each"])
+@pytest.mark.parametrize("how", ["load", "loadfile", "each"])
 def test_a_worker_without_a_context_is_replaced_and_the_next_test_not_blamed(project, pytester, how):
     result = project("lose_context()", "-n1", f"--dist={how}")
     result.assert_outcomes(passed=6, failed=1)
@@ -298,7 +298,7 @@ def test_libraries_do_not_complain_at_the_end_of_a_worker_without_a_context(proj
     assert "dead context" not in result.stdout.str() + result.stderr.str()
 
 
-@pytest.mark.parametrize("how", ["load", "worksteal", "loadfile"])
+@pytest.mark.parametrize("how", ["load", "loadfile"])
 def test_a_run_whose_worker_may_not_be_replaced_fails_and_names_what_did_not_run(project, how):
     tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed")
     options = ("-n1", f"--dist={how}", "--max-worker-restart=0", "-k", "rejected or work")
@@ -324,9 +324,6 @@ def test_a_fault_in_set_up_is_an_error_of_that_test_alone(project, pytester):
     tests = tests.replace("    gpu_benchmark(work)\n    BROKEN", "    gpu_benchmark(work)")
     result = project("os.abort()", tests=tests)
     assert_only_the_broken_one_failed(result, pytester, "ended by SIGABRT", kind="error")
-    result = project("raise MemoryError('CUDA_ERROR_OUT_OF_MEMORY')", tests=tests)
-    result.assert_outcomes(passed=6, errors=1)
-    assert "test_broken - MemoryError: CUDA_ERROR_OUT_OF_MEMORY" in failure(result, "ERROR")
 
 
 def test_a_fault_in_tear_down_leaves_what_the_test_measured(project, pytester):
@@ -552,7 +549,6 @@ def test_what_pytest_benchmark_measures_in_the_other_process_is_listed_and_saved
 
 
 IN_THE_SIMULATOR = """
-import ctypes
 import os
 import time
 import numpy as np
@@ -600,15 +596,6 @@ def test_without_a_gpu_a_kernel_that_never_ends_is_ended_where_somebody_says_whe
     result = simulated("spin_for_ever", "--gpukern-timeout=3")
     result.assert_outcomes(passed=3, failed=1)
     assert "[broken]" in failure(result)
-
-
-def test_without_a_gpu_a_crash_costs_its_own_test_where_tests_are_isolated(simulated, pytester):
-    result = simulated("cuda.jit(lambda x, out: ctypes.string_at(0))", "--gpukern-isolate=on")
-    result.assert_outcomes(passed=3, failed=1)
-    assert "[broken] - its measuring process ended by SIGSEGV" in failure(result)
-    found = results_in(pytester.path / "run.json")
-    assert found["test_it/test_it[broken]"]["simulated"]
-    assert found["test_it/test_it[broken]"]["correctness"] == "INCORRECT"
 
 
 def test_without_a_gpu_tests_stay_in_pytests_own_process_where_nobody_says_otherwise(simulated, pytester):

@@ -126,7 +126,7 @@ def float_pairs(draw):
 
 
 @given(float_pairs(), tolerances, st.sampled_from([4, CHUNK]))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_floats_agree_with_the_oracle_in_pieces_and_in_one(pair, tolerance, chunk):
     with mock.patch.object(comparison, "_CHUNK", chunk):
         assert_agrees_with_the_oracle(*pair, tolerance)
@@ -152,7 +152,7 @@ def integer_pairs(draw):
 
 
 @given(integer_pairs(), tolerances, st.sampled_from([4, CHUNK]))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_integers_agree_with_the_oracle_in_pieces_and_in_one(pair, tolerance, chunk):
     with mock.patch.object(comparison, "_CHUNK", chunk):
         assert_agrees_with_the_oracle(*pair, tolerance)
