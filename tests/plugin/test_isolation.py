@@ -324,6 +324,9 @@ def test_a_fault_in_set_up_is_an_error_of_that_test_alone(project, pytester):
     tests = tests.replace("    gpu_benchmark(work)\n    BROKEN", "    gpu_benchmark(work)")
     result = project("os.abort()", tests=tests)
     assert_only_the_broken_one_failed(result, pytester, "ended by SIGABRT", kind="error")
+    result = project("raise MemoryError('CUDA_ERROR_OUT_OF_MEMORY')", tests=tests)
+    result.assert_outcomes(passed=6, errors=1)
+    assert "test_broken - MemoryError: CUDA_ERROR_OUT_OF_MEMORY" in failure(result, "ERROR")
 
 
 def test_a_fault_in_tear_down_leaves_what_the_test_measured(project, pytester):
@@ -549,6 +552,7 @@ def test_what_pytest_benchmark_measures_in_the_other_process_is_listed_and_saved
 
 
 IN_THE_SIMULATOR = """
+import ctypes
 import os
 import time
 import numpy as np
@@ -596,6 +600,15 @@ def test_without_a_gpu_a_kernel_that_never_ends_is_ended_where_somebody_says_whe
     result = simulated("spin_for_ever", "--gpukern-timeout=3")
     result.assert_outcomes(passed=3, failed=1)
     assert "[broken]" in failure(result)
+
+
+def test_without_a_gpu_a_crash_costs_its_own_test_where_tests_are_isolated(simulated, pytester):
+    result = simulated("cuda.jit(lambda x, out: ctypes.string_at(0))", "--gpukern-isolate=on")
+    result.assert_outcomes(passed=3, failed=1)
+    assert "[broken] - its measuring process ended by SIGSEGV" in failure(result)
+    found = results_in(pytester.path / "run.json")
+    assert found["test_it/test_it[broken]"]["simulated"]
+    assert found["test_it/test_it[broken]"]["correctness"] == "INCORRECT"
 
 
 def test_without_a_gpu_tests_stay_in_pytests_own_process_where_nobody_says_otherwise(simulated, pytester):

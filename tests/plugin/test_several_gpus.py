@@ -66,6 +66,8 @@ def test_workers_stay_within_the_visible_gpus(several, pytester, monkeypatch):
 
 
 def test_fewer_workers_than_gpus_take_the_first_ones(several, pytester):
+    several("-n2").assert_outcomes(passed=12)
+    assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B"}
     several("--tx=2*popen", "--dist=worksteal").assert_outcomes(passed=12)
     assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B"}
 

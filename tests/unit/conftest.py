@@ -8,7 +8,8 @@ import pytest
 from fakes import FakeGpu, FakeTimer
 from hypothesis import settings
 
-settings.register_profile("unhurried", deadline=None, max_examples=50)  # a loaded machine is no failure
+# Without a deadline, since a loaded machine is no failure.
+settings.register_profile("unhurried", deadline=None, max_examples=50)
 settings.load_profile("unhurried")
 
 
