@@ -144,12 +144,13 @@ def _escaped(data: object) -> str:
     return text
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def _plain(value: Any) -> Any:
     """Returns JSON values: figures of five digits, none that is not finite, and printable text."""
+    if value is None or type(value) is int:  # most of a page
+        return value
     if isinstance(value, str):
         return printable_lines(value)
     if isinstance(value, float):
@@ -181,7 +182,7 @@ def _table(entries: Sequence[JsonDict]) -> JsonDict:
         values = _plain([entry[name] for entry in entries])
         columns[name] = {"values": values}
         if not isinstance(values[0], (int, float, NoneType)):
-            texts = [_json(value) for value in values]
+            texts = values if isinstance(values[0], str) else [_json(value) for value in values]
             distinct = dict(zip(texts, values, strict=True))
             if 2 * len(distinct) <= len(values):
                 places = {text: place for place, text in enumerate(distinct)}

@@ -359,7 +359,7 @@ def printable(text: str) -> str:
 
 def printable_lines(text: str) -> str:
     """Does the same for a text of several lines, which stay lines."""
-    return "\n".join(map(printable, text.split("\n")))
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def bounded(text: str, longest: int) -> str:
