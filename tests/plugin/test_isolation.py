@@ -86,27 +86,6 @@ def failure(result, kind="FAILED"):
     return line
 
 
-def assert_only_the_broken_one_failed(result, pytester, why, *, kind="failed"):
-    """Checks that the test is named with the reason, the others have verdicts, and files hold all of it."""
-    result.assert_outcomes(passed=6, **{"failed" if kind == "failed" else "errors": 1})
-    line = failure(result, "FAILED" if kind == "failed" else "ERROR")
-    assert line.startswith(f"{'FAILED' if kind == 'failed' else 'ERROR'} test_it.py::test_broken - ")
-    assert why in line
-    found = results_in(pytester.path / "run.json")
-    assert sorted(name.partition("/")[2] for name in found) == [
-        *("test_broken", "test_first", "test_second", "test_third[1]", "test_third[2]"),
-    ]
-    assert all(found[f"test_it/{name}"]["measurements"] for name in ("test_first", "test_second"))
-    cases = {
-        case.get("name"): case for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")
-    }
-    assert len(cases) == 7
-    told = "failure" if kind == "failed" else "error"
-    assert [name for name, case in cases.items() if case.find(told) is not None] == ["test_broken"]
-    assert {f"test_it/{name}" for name in properties_in(pytester.path / "junit.xml")} == found.keys()
-    return found["test_it/test_broken"]
-
-
 def test_gpu_tests_run_in_one_other_process_in_their_order_and_the_rest_where_they_were(project, pytester):
     result = project("pass")
     result.assert_outcomes(passed=7)
@@ -124,22 +103,94 @@ def test_gpu_tests_run_in_one_other_process_in_their_order_and_the_rest_where_th
     assert not any(is_alive(int(pid)) for pid in there)
 
 
-ENDS = {
-    "os.kill(os.getpid(), signal.SIGSEGV)": "ended by SIGSEGV",
+THREAD = "__import__('threading').Thread(target=time.sleep, args=(600,), name='heartbeat').start()"
+BREAKS_ITS_PROCESS = {
+    "segfault": ("os.kill(os.getpid(), signal.SIGSEGV)", "FAILED its measuring process ended by SIGSEGV"),
     # The child of a fork keeps the connection open: of one by C nobody hears.
-    "import ctypes; ctypes.CDLL(None).fork() or time.sleep(600); os._exit(3)": "ended with status 3",
+    "exit": (
+        "import ctypes; ctypes.CDLL(None).fork() or time.sleep(600); os._exit(3)",
+        "FAILED its measuring process ended with status 3",
+    ),
+    "slow": ("time.sleep(600)", "FAILED its measuring process took longer than 3 s (--gpukern-timeout)"),
+    # As an asynchronous launch does, of which the test notices nothing.
+    "lost": ("lose_context()", "FAILED Failed: INCORRECT: launch failed: CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "lost_and_raised": ("lose_context(); raise ValueError('its own')", "FAILED ValueError: its own"),
+    "closed": ("fake_gpu.CHANGES.append('the primary context was closed')", None),
+    "left_over": ("fake_gpu.CONTEXTS.append(9)", None),
+    "launching": (
+        f"fake_gpu.LAUNCHING.append('a thread (heartbeat)'); {THREAD}",
+        "ERROR Failed: a thread (heartbeat) left running by this test kept launching on the GPU; join it",
+    ),
+    "message": (
+        (
+            "from pytest_gpukern.run.stash import MEASURING; "
+            "request.config.stash[MEASURING]._connection.send_bytes(b'{')"
+        ),
+        "FAILED its measuring process sent a message that cannot be read",
+    ),
+    "set_up": ("pass", "ERROR its measuring process ended by SIGABRT"),
+    "tear_down": ("pass", "ERROR its measuring process ended by SIGABRT"),
 }
+"""Name → what the test does once it has measured, and the outcome and text in the summary, if it fails."""
 
 
-@pytest.mark.parametrize("broken", ENDS)
-def test_only_the_test_that_kills_its_process_fails(project, pytester, broken):
-    result = project(broken)
-    found = assert_only_the_broken_one_failed(result, pytester, ENDS[broken])
-    assert found["diagnosis"] == f"its measuring process {ENDS[broken]}"
+def breaking_tests():
+    """Returns a test for each of `BREAKS_ITS_PROCESS`, each followed by one that only measures."""
+    tests = TESTS.partition("def test_here_before")[0] + FIXTURES_THAT_ABORT
+    for name, (code, _) in BREAKS_ITS_PROCESS.items():
+        fixture = f", {name}" if name in ("set_up", "tear_down") else ""
+        mark = "@pytest.mark.gpu_benchmark(timeout=3)\n" if name == "slow" else ""
+        tests += f"{mark}def test_{name}(gpu_benchmark, request{fixture}):\n"
+        tests += f"    gpu_benchmark(work)\n    {code}\n\n"
+        tests += f"def test_after_{name}(gpu_benchmark):\n    gpu_benchmark(work)\n\n"
+    return tests
+
+
+FIXTURES_THAT_ABORT = """
+@pytest.fixture
+def set_up():
+    os.abort()
+
+@pytest.fixture
+def tear_down():
+    yield
+    os.abort()
+
+"""
+
+
+def test_a_test_that_breaks_its_process_is_named_and_the_next_has_a_new_process(project, pytester):
+    result = project("", tests=breaking_tests())
+    expected = {name: text for name, (_, text) in BREAKS_ITS_PROCESS.items() if text is not None}
+    summary = re.findall(
+        r"^(FAILED|ERROR) test_it\.py::test_(\w+) - (.*)$", result.stdout.str(), re.MULTILINE
+    )
+    told = {name: f"{outcome} {text}"[: len(expected.get(name, ""))] for outcome, name, text in summary}
+    assert told == expected
+
     ran = pids(pytester)
-    assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
-    if "SEGV" in broken:
-        result.stdout.fnmatch_lines(["*measuring process*", "Fatal Python error: *", "*in test_broken"])
+    process = ran["test_segfault"]
+    for name in BREAKS_ITS_PROCESS:
+        assert ran[f"test_{name}"] == process, name
+        process = ran[f"test_after_{name}"]
+        assert process != ran[f"test_{name}"], name
+    assert not any(is_alive(int(pid)) for pid in ran.values())
+
+    found = results_in(pytester.path / "run.json")
+    found = {case_id.removeprefix("test_it/test_"): each for case_id, each in found.items()}
+    assert found.keys() == {f"{after}{name}" for name in BREAKS_ITS_PROCESS for after in ("", "after_")}
+    measured = {name for name, each in found.items() if each["measurements"]}
+    assert measured >= {"tear_down", "closed", "left_over", *(f"after_{name}" for name in BREAKS_ITS_PROCESS)}
+    assert found["segfault"]["diagnosis"] == "its measuring process ended by SIGSEGV"
+    assert found["lost"]["correctness"] == "INCORRECT"
+    result.stdout.fnmatch_lines(["*measuring process*", "Fatal Python error: *", "*in test_segfault"])
+    result.stdout.fnmatch_lines(["*measuring process*", "*(most recent call first):", "*in test_slow"])
+
+    cases = list(ElementTree.parse(pytester.path / "junit.xml").iter("testcase"))
+    assert {case.get("name") for case in cases} == {f"test_{name}" for name in found}
+    broken = {case.get("name") for case in cases if case.findall("failure") or case.findall("error")}
+    assert broken == {f"test_{name}" for name in expected}
+    assert {f"test_{name}" for name in found} == properties_in(pytester.path / "junit.xml").keys()
 
 
 def test_the_child_of_a_fork_sends_nothing_though_it_fails(project):
@@ -150,15 +201,6 @@ def test_the_child_of_a_fork_sends_nothing_though_it_fails(project):
     result.assert_outcomes(passed=7)
 
 
-def test_a_test_that_takes_too_long_is_ended_and_shows_where_it_was(project, pytester):
-    tests = TESTS.replace("def test_broken", "@pytest.mark.gpu_benchmark(timeout=3)\ndef test_broken")
-    result = project("time.sleep(600)", tests=tests)
-    assert_only_the_broken_one_failed(result, pytester, "took longer than 3 s (--gpukern-timeout)")
-    result.stdout.fnmatch_lines(["*measuring process*", "*(most recent call first):", "*in test_broken"])
-    ran = pids(pytester)
-    assert not is_alive(int(ran["test_broken"]))
-
-
 def test_waiting_for_something_else_does_not_count_against_a_test(project, pytester):
     waits = """from pytest_gpukern.run.stash import waiting
     with waiting(request.config):
@@ -167,62 +209,24 @@ def test_waiting_for_something_else_does_not_count_against_a_test(project, pytes
     project(waits, "--gpukern-timeout=2", tests=tests).assert_outcomes(passed=7)
 
 
-def test_a_lost_context_fails_the_test_that_lost_it_and_the_next_has_a_new_process(project, pytester):
-    result = project("lose_context()")  # as an asynchronous launch does, of which the test notices nothing
-    found = assert_only_the_broken_one_failed(
-        result, pytester, "INCORRECT: launch failed: CUDA_ERROR_ILLEGAL_ADDRESS"
-    )
-    assert found["correctness"] == "INCORRECT"
-    ran = pids(pytester)
-    assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
-
-
-def test_a_test_that_closes_the_context_passes_and_the_next_has_a_new_process(project, pytester):
-    result = project("fake_gpu.CHANGES.append('the primary context was closed')")
-    result.assert_outcomes(passed=7)
-    ran = pids(pytester)
-    assert ran["test_first"] == ran["test_broken"] != ran["test_second"] == ran["test_third[2]"]
-
-
-def test_a_leftover_context_costs_a_process_unless_a_module_fixture_made_it(project, pytester):
-    ran = {}
+def test_a_context_that_a_module_fixture_made_costs_no_process(project, pytester):
     own = "@pytest.fixture(scope='module', autouse=True)\ndef _own():\n    fake_gpu.CONTEXTS.append(9)\n"
     tests = TESTS.replace("def work()", f"{own}    yield\n    fake_gpu.CONTEXTS.pop()\n\ndef work()", 1)
-    for broken, module in (("fake_gpu.CONTEXTS.append(9)", TESTS), ("pass", tests)):
-        project(broken, tests=module).assert_outcomes(passed=7)
-        ran[broken] = {name: pid for name, pid in pids(pytester).items() if "here" not in name}
-    left, own_ones = ran.values()
-    assert left["test_first"] == left["test_broken"] != left["test_second"]
-    assert len(set(own_ones.values())) == 1
+    project("pass", tests=tests).assert_outcomes(passed=7)
+    assert len({pid for name, pid in pids(pytester).items() if "here" not in name}) == 1
 
 
-@pytest.mark.parametrize("launches", [True, False])
-def test_a_thread_that_goes_on_launching_fails_the_test_that_left_it_and_no_other(
-    project, pytester, launches
-):
-    starts = "__import__('threading').Thread(target=time.sleep, args=(600,), name='heartbeat').start()"
-    notes = "fake_gpu.LAUNCHING.append('a thread (heartbeat)'); " if launches else ""
-    result = project(notes + starts)
-    result.assert_outcomes(passed=7, errors=int(launches))
+def test_a_thread_that_launches_nothing_costs_nothing(project, pytester):
+    project(THREAD).assert_outcomes(passed=7)
     ran = pids(pytester)
-    assert (ran["test_broken"] != ran["test_second"]) == launches
-    assert not any(is_alive(int(pid)) for pid in ran.values() if pid != ran["test_here_before"])
-    if launches:
-        why = "a thread (heartbeat) left running by this test kept launching on the GPU; join it in the test"
-        assert f"test_broken - Failed: {why}"[:60] in failure(result, "ERROR")
+    assert ran["test_broken"] == ran["test_second"]
+    assert not is_alive(int(ran["test_second"]))
 
 
 def test_in_this_process_tests_after_a_closed_context_say_which_test_closed_it(project, pytester):
     result = project("fake_gpu.CHANGES.append('the primary context was closed')", "--gpukern-isolate=off")
     result.assert_outcomes(passed=4, errors=3)
     result.stdout.fnmatch_lines(["ERROR *test_second - *test_broken (the primary context was closed); *"])
-
-
-def test_a_test_that_raises_after_it_has_lost_the_context_keeps_its_own_error(project, pytester):
-    result = project("lose_context(); raise ValueError('its own')")
-    assert_only_the_broken_one_failed(result, pytester, "ValueError: its own")
-    ran = pids(pytester)
-    assert ran["test_broken"] != ran["test_second"]
 
 
 LOST_ON_PURPOSE = """
@@ -317,28 +321,6 @@ def test_a_worker_in_which_a_test_takes_too_long_ends_with_it_and_the_others_go_
     result.stderr.fnmatch_lines(["Timeout (0:00:0*)!"])
 
 
-def test_a_fault_in_set_up_is_an_error_of_that_test_alone(project, pytester):
-    tests = TESTS.replace(
-        "def test_broken(gpu_benchmark):", "def test_broken(breaking, gpu_benchmark):"
-    ).replace("def work()", "@pytest.fixture\ndef breaking():\n    BROKEN\n\ndef work()", 1)
-    tests = tests.replace("    gpu_benchmark(work)\n    BROKEN", "    gpu_benchmark(work)")
-    result = project("os.abort()", tests=tests)
-    assert_only_the_broken_one_failed(result, pytester, "ended by SIGABRT", kind="error")
-    result = project("raise MemoryError('CUDA_ERROR_OUT_OF_MEMORY')", tests=tests)
-    result.assert_outcomes(passed=6, errors=1)
-    assert "test_broken - MemoryError: CUDA_ERROR_OUT_OF_MEMORY" in failure(result, "ERROR")
-
-
-def test_a_fault_in_tear_down_leaves_what_the_test_measured(project, pytester):
-    tests = TESTS.replace(
-        "def work()", "@pytest.fixture\ndef breaking():\n    yield\n    os.abort()\n\ndef work()", 1
-    ).replace("def test_broken(gpu_benchmark):", "def test_broken(breaking, gpu_benchmark):")
-    result = project("pass", tests=tests)
-    result.assert_outcomes(passed=7, errors=1)
-    assert "test_broken - its measuring process ended by SIGABRT" in failure(result, "ERROR")
-    assert results_in(pytester.path / "run.json")["test_it/test_broken"]["measurements"]
-
-
 def test_fixtures_of_a_module_are_set_up_once_in_each_process_and_torn_down(project, pytester):
     tests = TESTS.replace(
         "def work()",
@@ -353,7 +335,7 @@ def test_fixtures_of_a_module_are_set_up_once_in_each_process_and_torn_down(proj
     assert len({pid for _, pid in noted}) == 2
 
 
-def test_skips_expected_failures_warnings_output_and_properties_arrive_as_they_are(project, pytester):
+def test_skips_errors_expected_failures_warnings_output_and_properties_arrive_as_they_are(project, pytester):
     tests = TESTS.replace(
         "def test_here_between",
         """
@@ -373,10 +355,18 @@ def test_warns(gpu_benchmark, record_property):
     gpu_benchmark(work)
     raise LookupError("nothing there")
 
+@pytest.fixture
+def too_much():
+    raise MemoryError("CUDA_ERROR_OUT_OF_MEMORY")
+
+def test_needs_it(too_much, gpu_benchmark):
+    gpu_benchmark(work)
+
 def test_here_between""",
     )
-    result = project("pass", "-rs", tests=tests)
-    result.assert_outcomes(passed=7, skipped=1, xfailed=1, failed=1)
+    result = project("pass", "-rsE", tests=tests)
+    result.assert_outcomes(passed=7, skipped=1, xfailed=1, failed=1, errors=1)
+    assert "test_needs_it - MemoryError: CUDA_ERROR_OUT_OF_MEMORY" in failure(result, "ERROR")
     result.stdout.fnmatch_lines(
         [
             "*def test_warns(gpu_benchmark, record_property):",
@@ -457,14 +447,6 @@ def test_patches_of_a_test_do_not_stop_its_messages(project, option):
     result = project(PATCHES, option, "--gpukern-baseline=create", "--gpukern-sessions=2", tests=tests)
     result.assert_outcomes(passed=7)
     result.stdout.fnmatch_lines(["gpukern: *baseline: 5 new"])
-
-
-def test_a_message_that_cannot_be_read_costs_the_test_that_sent_it(project, pytester):
-    tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, request):")
-    sends = """from pytest_gpukern.run.stash import MEASURING
-    request.config.stash[MEASURING]._connection.send_bytes(b"{")"""
-    result = project(sends, tests=tests)
-    assert_only_the_broken_one_failed(result, pytester, "sent a message that cannot be read")
 
 
 def test_a_device_that_is_gone_fails_what_was_to_run_on_it_and_says_so(project, pytester):
