@@ -189,7 +189,7 @@ def test_sessions_that_confirm_do_not_count_against_the_time_that_a_test_may_tak
     project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
     repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    monkeypatch.setenv("CHILD_SLEEPS", "1.2")
+    monkeypatch.setenv("CHILD_SLEEPS", "0.6")
     result = project("--gpukern-isolate=on", "--gpukern-timeout=2")  # two sessions alone take longer
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["SLOWER (kernel/event/cold): +10.0 % *"])
