@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -113,6 +114,16 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def group_is_alive(group: int) -> bool:
+    """Returns whether a process of a process group runs; zombies that nobody has waited for count as dead."""
+    for stat in _PROC.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, _, its_group = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                return True
+    return False
 
 
 class DeviceWatch:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_gpukern.gpu.processes import group_is_alive
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_arguments import child_arguments, child_environment
@@ -518,15 +519,15 @@ def start(
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """Ends a child and all that it started and left in its process group, gently first."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        give_up_s = time.monotonic() + TO_END_S
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-            while time.monotonic() < give_up_s:
-                process.poll()  # a process that nobody has waited for stays in its group
-                os.killpg(process.pid, 0)
-                time.sleep(POLL_S)
-            continue
-        break
+        give_up_s = time.monotonic() + TO_END_S
+        while (
+            runs := process.poll() is None or group_is_alive(process.pid)
+        ) and time.monotonic() < give_up_s:
+            time.sleep(POLL_S)
+        if not runs:
+            break
     process.wait()
 
 

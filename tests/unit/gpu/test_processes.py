@@ -16,6 +16,7 @@ from pytest_gpukern.gpu.processes import (
     DeviceWatch,
     foreign_process_warning,
     foreign_processes,
+    group_is_alive,
     is_alive,
 )
 from pytest_gpukern.gpu.selection import visible_devices
@@ -73,6 +74,15 @@ def test_a_process_that_has_ended_is_not_alive() -> None:
     child.wait()
     assert not is_alive(child.pid)
     assert not is_alive(0)
+
+
+def test_a_group_lives_as_long_as_a_process_of_it_that_is_no_zombie() -> None:
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    assert group_is_alive(child.pid)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+    assert not group_is_alive(child.pid)
+    child.wait()
 
 
 ME = os.getpid()
