@@ -101,11 +101,12 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
         return _USAGE_ERROR
     signal.signal(signal.SIGTERM, _end)  # Python would die on the spot, and leave pytest running
     try:
-        with open_nvml() as nvml:
+        with open_nvml() as nvml, tempfile.TemporaryDirectory(prefix="gpukern-validate-") as folder:
             host = _Host.of(nvml)
             if given.baseline == "append":
-                return _record(host, options, given, command)
-            return _Validation(host, nvml, options, given, command).run()
+                return _record(host, options, given, command, Path(folder))
+            watch = _Watch(nvml, host.uuids)
+            return _Validation(host, watch, options, given, command, Path(folder)).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
         exits.complain(_COMMAND, error)
         return exits.BAD
@@ -245,10 +246,11 @@ def _end(number: int, _frame: FrameType | None) -> None:
 # --- recording ------------------------------------------------------------------------------------
 
 
-def _record(host: _Host, options: Sequence[str], given: _Given, command: Callable[..., list[str]]) -> int:
+def _record(
+    host: _Host, options: Sequence[str], given: _Given, command: Callable[..., list[str]], folder: Path
+) -> int:
     """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpukern-validate-")))
         runs = []
         for uuid in host.uuids:
             own = []
@@ -387,51 +389,60 @@ def _chosen(found: _OnCards) -> dict[str, str]:
 
 @dataclass
 class _Validation:
-    """Validates the GPUs of a host."""
+    """Validates the GPUs of a host.
+
+    Attributes:
+        folder: for the files of its rounds.
+        tests: kernel → the test that measures it.
+        results: of all rounds.
+        statuses: pytest's, a round each.
+    """
 
     host: _Host
-    nvml: Nvml
+    watch: _Watch
     options: Sequence[str]
     given: _Given
     command: Callable[..., list[str]]
+    folder: Path
+    tests: dict[str, str] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
 
     def run(self) -> int:
         """Measures all rounds and reports; returns the exit status."""
         uuids = self.host.uuids
-        self._watch = _Watch(self.nvml, uuids)
-        with tempfile.TemporaryDirectory(prefix="gpukern-validate-") as folder:
-            self._folder = Path(folder)
-            run, status = self._first_round()
-            if run is None:
-                return status
-            found = _on_cards(run)
-            classes = _chosen(found)
-            self._tests = {kernel: next(iter(found[kernel].values()))[0].test for kernel in classes}
-            further = range(2, ROUNDS + 1) if classes else ()
-            again = [self._again(f"session {number} of {ROUNDS}", uuids, classes) for number in further]
-            rounds = [_times(found), *again]
-            found_shifts = combined((shifts_in(times, classes) for times in rounds), statistics.median_low)
-            shifts = {uuid: found_shifts.get(uuid, {}) for uuid in uuids}
-            facts = {uuid: self._watch.facts(uuid, self._results) for uuid in uuids}
-            suspects, held = self._decided(shifts, classes)
+        run = self._first_round()
+        if run is None:
+            return self.statuses[0]
+        found = _on_cards(run)
+        classes = _chosen(found)
+        self.tests = {kernel: next(iter(found[kernel].values()))[0].test for kernel in classes}
+        further = range(2, ROUNDS + 1) if classes else ()
+        again = [self._again(f"session {number} of {ROUNDS}", uuids, classes) for number in further]
+        rounds = [_times(found), *again]
+        found_shifts = combined((shifts_in(times, classes) for times in rounds), statistics.median_low)
+        shifts = {uuid: found_shifts.get(uuid, {}) for uuid in uuids}
+        facts = {uuid: self.watch.facts(uuid, self.results) for uuid in uuids}
+        suspects, held = self._decided(shifts, classes)
         judged = findings(shifts, suspects, held, facts, since_own_record(run.results, run.history))
         exits.show(_report(self.host, judged, facts, _failed(run, self.host), compared=bool(classes)))
-        return max(*self._statuses, int(any(each.bad for each in judged.values())))
+        return max(*self.statuses, int(any(each.bad for each in judged.values())))
 
-    def _first_round(self) -> tuple[Run | None, int]:
-        """Runs all suites; returns the run, or None if it did not come to its end, and pytest's status."""
-        output = Path(self.given.output or self._folder / "first.json")
+    def _first_round(self) -> Run | None:
+        """Runs all suites; returns the run, or None if it did not come to its end."""
+        output = Path(self.given.output or self.folder / "first.json")
         options = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"--gpukern-output={output}"]
         begun = datetime.now(UTC).replace(microsecond=0)
         status = self._wait(self.command(options), _seeing(self.host.uuids))
+        self.statuses.append(status)
         if status not in _RAN:
-            return None, status
+            return None
         run = read_run(output)
         if run.created < begun:
             remedy = "Check permissions and free space, or choose another file with --gpukern-output"
             raise FileError(output, "is of an earlier run, and this one could not write it", remedy)
-        self._results, self._statuses = list(run.results), [status]
-        return run, status
+        self.results += run.results
+        return run
 
     def _decided(
         self, shifts: Mapping[str, Mapping[str, float]], classes: Mapping[str, str]
@@ -452,8 +463,8 @@ class _Validation:
 
     def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> Times:
         """Measures kernels again in fresh processes, without judging; shows the run only if it failed."""
-        begun, tests = time.monotonic(), sorted({self._tests[kernel] for kernel in kernels})
-        output, log = self._folder / "again.json", self._folder / "again.log"
+        begun, tests = time.monotonic(), sorted({self.tests[kernel] for kernel in kernels})
+        output, log = self.folder / "again.json", self.folder / "again.log"
         output.unlink(missing_ok=True)
         unjudged = ("--gpukern-baseline=off", "--gpukern-gate=off", f"--gpukern-output={output}")
         options = [_KERNELS_ONLY, *self.given.further, *_SIDE_BY_SIDE, *unjudged]
@@ -465,9 +476,9 @@ class _Validation:
             sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
         if status not in _RAN:
             raise DeviceError(f"pytest ended with status {status}, so the GPUs were not compared")
-        self._statuses.append(status)
+        self.statuses.append(status)
         run = read_run(output)
-        self._results += run.results
+        self.results += run.results
         _say(f"{what}: {_count(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
         return _times(_on_cards(run))
 
@@ -477,7 +488,7 @@ class _Validation:
         """Runs a pytest to its end, and looks at the GPUs meanwhile."""
         with _started(arguments, environ, log) as process:
             while True:
-                self._watch.look()
+                self.watch.look()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     return process.wait(timeout=_LOOK_EVERY_S)
 

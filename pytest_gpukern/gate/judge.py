@@ -219,8 +219,7 @@ def _confirmed(
 
 def undecidable(suspicion: Verdict, problem: str) -> Verdict:
     """Returns INVALID, which fails: a suspicion must not pass because nothing could decide it."""
-    change = "slower" if suspicion.ratio is None else f"{100 * (suspicion.ratio - 1):+.1f} %"
-    reason = f"suspected {change}, but the sessions to confirm it failed: {problem}"
+    reason = f"suspected {_first(suspicion)}, but the sessions to confirm it failed: {problem}"
     return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
 
 
