@@ -12,6 +12,7 @@ from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
     RECORDED,
+    TELLS,
     USAGE_ERROR,
     case_of,
     environment_of,
@@ -20,6 +21,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
     simulator_of,
 )
+from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.untrusted_json import own_json
 
@@ -237,11 +239,10 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
 
 
 def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Has the run's first worker write what helps to distribute the tests; see `RECORDED`."""
-    worker = getattr(config, "workerinput", {}).get("workerid")
+    """Has the worker that was chosen for it write what helps to distribute the tests; see `RECORDED`."""
     environment, found = environment_of(config), {}
     folder = environment.gpu.run_folder
-    if folder is None or worker != "gw0":
+    if folder is None or not getattr(config, "workerinput", {}).get(TELLS):
         return
     cases = {item.nodeid: case for item in items if (case := case_of(item))}
     data = {nodeid: f"{case.problem.name} {case.point}" for nodeid, case in cases.items()}
@@ -253,7 +254,7 @@ def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -
             uuids = {session.fingerprint.get("device_uuid") for session in past.sessions}
             found[item.nodeid] = sorted(uuid for uuid in uuids if isinstance(uuid, str))
     told = {"gpus": found, "data": data, "last": last, "durations_s": recorded_durations(config, items)}
-    (folder / RECORDED).write_text(own_json.dumps(told), encoding="utf-8")
+    replace(folder / RECORDED, own_json.dumps(told).encode())  # the controller may look at any time
 
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:

@@ -97,6 +97,7 @@ class Controller:
         self._total = 0
         self._finished = 0
         self._selected: dict[str, None] = {}
+        self._collected: set[str] = set()
         self._reported: set[str] = set()
         self._recorded_s: dict[str, float] = {}
         self._took_s: dict[str, float] = {}
@@ -133,6 +134,7 @@ class Controller:
         if folder is not None and self._config.getoption("dist") != "each" and (folder / RECORDED).exists():
             told = own_json.loads((folder / RECORDED).read_text(encoding="utf-8"))
             self._recorded_s = told["durations_s"]
+        self._collected.add(node.gateway.id)
         self._selected |= dict.fromkeys(name_on_gpu(self._config, node, nodeid) for nodeid in ids)
         self._total = len(self._selected)
 
@@ -141,7 +143,8 @@ class Controller:
         """Ends the run with the usage error that a worker found, before xdist shows it as a crash.
 
         Once tests run, only a worker that replaces another can find one, such as that its GPU is gone. Then
-        the run goes on with the other GPUs. Workers collect, so one of them also says which cases there are.
+        the run goes on with the other GPUs, as it does if such a worker dies before it has collected. Workers
+        collect, so one of them also says which cases there are.
 
         Raises:
             pytest.UsageError: a worker reported an error while it collected (see
@@ -149,14 +152,16 @@ class Controller:
         """
         message = getattr(node, "workeroutput", {}).get(USAGE_ERROR)
         _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback
-        if message is not None or died_of_one:
+        refused = message is not None or died_of_one
+        if refused or (error and self._time_left is not None and node.gateway.id not in self._collected):
             from pytest_gpukern.run.xdist_workers import move_to_another_gpu
 
-            message = message or text.strip()
+            told = (message or text).strip().splitlines() or ["it ended at once"]
             moved = move_to_another_gpu(self._config, node) if self._time_left is not None else None
-            if moved is None:
-                raise pytest.UsageError(message)
-            self.problems.append(f"{moved}: {message.partition(chr(10))[0]}")
+            if moved is not None:
+                self.problems.append(f"{moved}: {told[0 if refused else -1]}")
+            elif refused:
+                raise pytest.UsageError("\n".join(told))
         known = getattr(node, "workeroutput", {}).get(KNOWN_CASES_OF_A_WORKER)
         if known is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
@@ -325,7 +330,7 @@ class Controller:
                         "--gpukern-require=gpu: nothing was measured on a GPU in this run"
                         + (f" ({why})" if (why := environment_of(self._config).gpu.missing_gpu) else "")
                     )
-            if exitstatus == pytest.ExitCode.OK and asked(self._config):
+            if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and asked(self._config):
                 self.problems += self._not_run()
             self._write_forms(in_summary=False)
         if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):

@@ -74,6 +74,8 @@ FAILED_GPUS = pytest.StashKey[set[str]]()
 """UUIDs of the GPUs of workers that can no longer be used."""
 GPU_OF_A_WORKER = "env:CUDA_VISIBLE_DEVICES"
 """Key of xdist's specification of a worker for the UUID of its GPU."""
+TELLS = "gpukern_tells"
+"""Key of it, and of a worker's input, for the worker that writes `RECORDED` and any that replaces it."""
 FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 """Our fixtures: a test that asks for one may use the GPU."""
 KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"

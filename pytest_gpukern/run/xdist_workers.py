@@ -26,6 +26,7 @@ from pytest_gpukern.run.stash import (
     LOST,
     RESCHEDULED,
     RUN_FOLDER,
+    TELLS,
     WAITS,
     environment_of,
     gpus_of_workers,
@@ -56,8 +57,9 @@ def give_each_worker_a_gpu(config: pytest.Config) -> None:
     ]
     if not cards or not local:
         return
-    if len(local) > len(cards):
-        raise pytest.UsageError(_too_many(config, len(local), len(cards)))
+    free = [card for card in cards if not any(card.uuid in spec for spec in specs)]
+    if len(local) > len(free):
+        raise pytest.UsageError(_too_many(config, len(local) + len(cards) - len(free), len(cards)))
     baseline = settings_of(config).baseline
     if _measures_on_each(config) and baseline not in ("compare", "off"):
         raise pytest.UsageError(
@@ -67,8 +69,9 @@ def give_each_worker_a_gpu(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="gpukern-run-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
     config.stash[RUN_FOLDER] = Path(folder.name)
-    for index, card in zip(local, cards, strict=False):
+    for index, card in zip(local, free, strict=False):
         specs[index] += f"//{GPU_OF_A_WORKER}={card.uuid}//env:CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        specs[index] += f"//{TELLS}" if index == local[0] else ""
         specs[index] += f"//env:{RUN_FOLDER_VARIABLE}={folder.name}"
     config.option.tx = specs
 
@@ -207,23 +210,35 @@ class Worker:
 
 
 class Replacing:
-    """Knows which workers end for a lost context; a plugin of the controller of measuring workers."""
+    """Knows which workers end for a lost context; a plugin of the controller of measuring workers.
 
-    def __init__(self) -> None:
-        self._retiring: set[str] = set()
+    Args:
+        config: of the controller.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._lost_in: dict[str, str] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes that a worker reports a lost context."""
+        """Notes in which test a worker lost its context."""
         if (getattr(report, "gpukern", None) or {}).get("lost"):
-            self._retiring.add(_worker(report))
+            self._lost_in.setdefault(_worker(report), report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        """Gives another worker the test that one without a context did not begin."""
-        if _worker(report) not in self._retiring:
+        """Gives another worker the test that one without a context did not begin.
+
+        That worker's end was meant, so it does not count against xdist's default number of restarts. But a
+        worker may also die of the test that lost the context, when the test's objects go: that is a crash.
+        """
+        lost_in = self._lost_in.pop(_worker(report), None)
+        if lost_in is None or lost_in == name_on_gpu(self._config, report.node, crashitem):
             return
-        self._retiring.discard(_worker(report))
+        if self._config.getoption("maxworkerrestart") is None:
+            session: Any = self._config.pluginmanager.get_plugin("dsession")
+            session._failed_nodes_count -= 1
         try:
             sched.mark_test_pending(crashitem)
         except NotImplementedError:  # where whole files are scheduled, it is still pending

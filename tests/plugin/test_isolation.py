@@ -304,12 +304,16 @@ def test_libraries_do_not_complain_at_the_end_of_a_worker_without_a_context(proj
 
 @pytest.mark.parametrize("how", ["load", "loadfile"])
 def test_a_run_whose_worker_may_not_be_replaced_fails_and_names_what_did_not_run(project, how):
-    tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed")
-    options = ("-n1", f"--dist={how}", "--max-worker-restart=0", "-k", "rejected or work")
-    result = project("", *options, tests=tests)
-    result.assert_outcomes(passed=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*1 of 2 selected tests did not run: test_it.py::test_work; *"])
+    tests = HOST_PROBLEM + "def test_fails(gpu_benchmark):\n    assert False\n"
+    tests += LOST_ON_PURPOSE.replace("REASON", "launch failed")
+    for selected, fails in (("rejected or work", 0), ("fails or rejected or work", 1)):
+        options = ("-n1", f"--dist={how}", "--max-worker-restart=0", "-k", selected)
+        result = project("", *options, tests=tests)
+        result.assert_outcomes(passed=1, failed=fails)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(
+            [f"*1 of {2 + fails} selected tests did not run: test_it.py::test_work; *"]
+        )
 
 
 def test_a_worker_in_which_a_test_takes_too_long_ends_with_it_and_the_others_go_on(pytester):

@@ -197,6 +197,48 @@ def test_a_worker_whose_gpu_is_gone_goes_on_with_another_which_takes_its_cases(s
     assert {found[f"test_work[{number}]"] for number in range(5, 12)} == {"GPU-A"}
 
 
+def test_a_worker_that_dies_before_it_collects_again_goes_on_with_another_gpu_too(several, pytester):
+    broken = (
+        "if SEEN_AT_IMPORT and os.path.exists(SEEN_AT_IMPORT):\n    raise RuntimeError('CUDA_ERROR_ECC')\n"
+    )
+    pytester.makeconftest(NOTED + broken)
+    gone = ENDS.replace("os._exit(3)", "open(os.environ['CUDA_VISIBLE_DEVICES'], 'w').close(); os._exit(3)")
+    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", gone, 1))
+    result = several("-n", "auto", there=TWO)
+    result.assert_outcomes(passed=11, failed=1)
+    result.stdout.fnmatch_lines(["*GPU-? failed, and its worker went on with GPU-?: *CUDA_ERROR_ECC*"])
+
+
+def test_a_worker_that_collects_other_tests_than_the_one_it_replaces_gets_none(several, pytester):
+    fewer = "if os.environ.get('PYTEST_XDIST_WORKER') == 'gw2':\n        del items[0]\n"
+    pytester.makeconftest(f"{NOTED}\ndef pytest_collection_modifyitems(items):\n    {fewer}")
+    long = MANY.replace(
+        "    gpu_benchmark(lambda: None)", "    time.sleep(0.3)\n    gpu_benchmark(ends(number))"
+    )
+    pytester.makepyfile(test_it=long.replace("@pytest", f"import time\n{ENDS}", 1))
+    result = several("-n", "auto", there=TWO)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    assert len({name for *_, name in ran(pytester)}) == len(ran(pytester)), "no test ran twice"
+    assert "gw2" not in {worker for worker, *_ in ran(pytester)}
+
+
+def test_records_are_heeded_whichever_worker_dies_while_it_collects(several, pytester):
+    several("--gpukern-baseline=create", "--gpukern-sessions=1", there="GPU-B").assert_outcomes(passed=12)
+    dies = "if os.environ.get('PYTEST_XDIST_WORKER') == 'gw0':\n        os._exit(1)\n"
+    pytester.makeconftest(f"{NOTED}\ndef pytest_collection_modifyitems():\n    {dies}")
+    several("-n", "auto", there=TWO).assert_outcomes(passed=12)
+    assert set(gpus(pytester).values()) == {"GPU-B"}
+
+
+def test_workers_that_are_pinned_already_keep_their_gpu_and_others_get_the_rest(several, pytester):
+    pinned, free = "--tx=popen//env:CUDA_VISIBLE_DEVICES=GPU-A", "--tx=popen"
+    several("--dist=load", pinned, pinned.replace("GPU-A", "GPU-B"), there=TWO).assert_outcomes(passed=12)
+    several("--dist=load", pinned, free, there=TWO).assert_outcomes(passed=12)
+    assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B"}
+    refused(several("--dist=load", pinned, free, there="GPU-A"), "-n 2: 2 workers cannot measure on 1 *")
+
+
 def test_a_run_ends_where_no_other_gpu_is_left_for_a_worker(several, pytester):
     gone = ENDS.replace("os._exit(3)", 'open("GPU-A", "w").close()\n        os._exit(3)')
     pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", gone, 1))
@@ -249,6 +291,38 @@ def test_a_test_that_destroys_the_context_comes_last_and_costs_no_worker(several
     result.assert_outcomes(passed=7)
     result.stdout.no_fnmatch_line("*node down*")
     assert {worker for worker, *_ in ran(pytester)} == {"gw0", "gw1"}
+
+
+def test_many_tests_that_destroy_the_context_run_once_on_each_gpu_and_use_up_no_restarts(
+    several, pytester, monkeypatch
+):
+    monkeypatch.setattr("xdist.dsession.get_default_max_worker_restart", lambda config: 1)
+    lost = LOST_ON_PURPOSE.replace("REASON", "launch failed")
+    more = lost[lost.index("@doubling.wrong(") : lost.index("@doubling.wrong_cases")]
+    again = "".join(more.replace("misaligned_address", f"misaligned_{number}") for number in range(2))
+    pytester.makepyfile(
+        test_it=HOST_PROBLEM + lost.replace("@doubling.wrong_cases", again + "@doubling.wrong_cases")
+    )
+    several("-n", "auto", "--dist=each", "-k", "rejected or work", there=TWO).assert_outcomes(passed=8)
+
+
+def test_a_worker_that_dies_of_the_test_that_lost_its_context_crashed_in_it(several, pytester):
+    dies = """
+class Dies:
+    def __del__(self):
+        if fake_gpu.FAULTS:
+            os.abort()
+
+@pytest.fixture
+def dies():
+    return Dies()
+"""
+    lost = LOST_ON_PURPOSE.replace("REASON", "launch failed").replace("case):", "case, dies):")
+    pytester.makepyfile(test_it=HOST_PROBLEM + lost.replace("class Module", dies + "\nclass Module", 1))
+    result = several("-n", "auto", "-k", "rejected or work", there=TWO)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_rejected* crashed while running *"])
+    assert sum("rejected" in name for *_, name in ran(pytester)) == 1
 
 
 TWO = "GPU-A,GPU-B"

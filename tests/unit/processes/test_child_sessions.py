@@ -215,6 +215,35 @@ def test_processes_that_a_child_started_end_with_it(child, tmp_path, end):
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+LOOKS_LIKE_A_ZOMBIE = """
+import ctypes, os, signal, threading, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    open("made", "w").write(str(os.getpid()))
+    os.rename("made", "pid")
+    ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_main_thread_alone_has_ended_is_killed_though_it_looks_like_a_zombie(tmp_path):
+    command = [sys.executable, "-c", LOOKS_LIKE_A_ZOMBIE]
+    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True) as leader:
+        leader.wait()
+        give_up_s = time.monotonic() + 10
+        while not (tmp_path / "pid").exists() and time.monotonic() < give_up_s:
+            time.sleep(0.02)
+        pid = int((tmp_path / "pid").read_text())
+        while is_alive(pid) and time.monotonic() < give_up_s:
+            time.sleep(0.02)
+        threads = Path(f"/proc/{pid}/task")
+        assert len(list(threads.iterdir())) == 2
+        session.end_group(leader)
+        while threads.exists() and len(list(threads.iterdir())) == 2 and time.monotonic() < give_up_s:
+            time.sleep(0.02)
+        assert not threads.exists() or len(list(threads.iterdir())) == 1
+
+
 def test_a_child_that_ignores_sigterm_is_killed(child, monkeypatch):
     monkeypatch.setattr(session, "TO_END_S", 0.3)
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); tell('start', nodeid=''); time.sleep(60)"
