@@ -58,6 +58,8 @@ _SPLITTING = ("--splits", "--group", "--splitting-algorithm", "--store-durations
 _ASKED_OF_FAILURES = frozenset(
     ("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals")
 )
+_AS_ASKED = frozenset(("-k", "-m"))
+"""Options that conftests may ask for. They choose nothing more in the measuring process."""
 _OF_A_TEST = ("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofile")
 """Options that repeat or profile a test. The measuring process gets them, like those that shape a test's
 report."""
@@ -168,7 +170,9 @@ def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple
 
 def is_for_children(option: KnownOption, *, judges: bool = False) -> bool:
     """Returns whether a child session gets an option that its parent was given; see `child_arguments`."""
-    if judges and (_ASKED_OF_FAILURES.intersection(option.names) or option.names[0].startswith(_OF_A_TEST)):
+    if judges and (
+        (_ASKED_OF_FAILURES | _AS_ASKED).intersection(option.names) or option.names[0].startswith(_OF_A_TEST)
+    ):
         return True
     return not any(
         name in _DROPPED or name.startswith(_DROPPED_PREFIXES) or _is_ours_and_dropped(name, judges=judges)

@@ -44,6 +44,8 @@ POLL_S = 0.05
 _LAST_LINES = 3
 _LAST_CHARACTERS = 500
 _NAMED = 3
+_MAY_BE_BLOCKED = ("cacheprovider", "terminal", "tmpdir")
+"""Plugins of pytest whose options a child is given, unless `-p no:` blocks them."""
 _ORDINARY = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
@@ -86,14 +88,14 @@ class ChildSessions:
         positional: paths and tests that this run was given.
         folder: the working folder.
         path: `sys.path`.
-        has_cache: whether pytest's cache plugin is active; a child's cache lies elsewhere.
+        blocked: those of `_MAY_BE_BLOCKED` that the run blocks.
     """
 
     options: tuple[str, ...]
     positional: tuple[str, ...]
     folder: str
     path: tuple[str, ...]
-    has_cache: bool = True
+    blocked: tuple[str, ...] = ()
 
     def to_json(self) -> JsonDict:
         """Returns it as plain JSON, for the workers of xdist."""
@@ -117,7 +119,7 @@ class ChildSessions:
             arguments.positional,
             str(folder),
             tuple(str(folder / entry) for entry in sys.path),
-            has_cache=not config.pluginmanager.is_blocked("cacheprovider"),
+            tuple(name for name in _MAY_BE_BLOCKED if config.pluginmanager.is_blocked(name)),
         )
 
     def run(
@@ -243,13 +245,13 @@ class ChildSessions:
         `place` is a folder of its own; temporary folders of tests lie in `basetemp`, by default below it.
         """
         moved = moved or {}
-        cache = [f"-ocache_dir={place / 'cache'}"] if self.has_cache else []
+        cache = [f"-ocache_dir={place / 'cache'}"] if "cacheprovider" not in self.blocked else []
         # Nobody reads a child's summary; Hypothesis imports itself for its own, up to a second.
         given = (
             *self.options,
             *cache,
-            "--no-summary",
-            f"--basetemp={basetemp or place / 'basetemp'}",
+            *(["--no-summary"] if "terminal" not in self.blocked else []),
+            *([f"--basetemp={basetemp or place / 'basetemp'}"] if "tmpdir" not in self.blocked else []),
             *self.positional,
         )
         return {

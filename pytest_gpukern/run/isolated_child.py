@@ -16,6 +16,9 @@ It sends
 - `entries`: what pytest-benchmark itself measured in the test;
 - `pids`: its process ids in NVML, as far as it has found out;
 - `done`: the test has ended; with why the CUDA context is lost, or None;
+- `torn down`: fixtures are, after `end`;
+- `lost`: an asynchronous launch has failed, which we found only after the test's last report;
+- `stops`: what the test set in the session to fail or stop the run;
 - `missing`: there is no test of this name;
 - `unsendable`: a message could not be written as JSON;
 - `exit`: the test ended the run, by `pytest.exit` or Ctrl-C.
@@ -43,6 +46,7 @@ from pytest_gpukern.processes.child_main import (
     files_to_collect,
 )
 from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
+from pytest_gpukern.run.test_end import note_lost_context
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
@@ -73,7 +77,7 @@ class MeasuringChild:
         os.set_inheritable(spec["connection"], False)  # processes that tests start would keep it open
         self._connection = Connection(spec["connection"])
         os.register_at_fork(after_in_child=self._connection.close)  # a fork would speak for this process
-        self._wanted = frozenset(spec["nodeids"])
+        self._wanted = dict.fromkeys(spec["nodeids"])
         self._terminal = Path(spec["terminal"])
         self._uncollected: list[str] = []
         self.children: JsonDict = spec["children"]
@@ -112,14 +116,26 @@ class MeasuringChild:
         items = {item.nodeid: item for item in session.items}
         notes = environment_of(session.config).libraries.notes
         self._tell("collected", {"uncollected": self._uncollected, "notes": notes})
+        last = None
         while (wanted := self._next_test()) is not None:
             nodeid, next_nodeid = wanted
+            last = items.get(nodeid, last)
             if nodeid not in items:
                 self._tell("missing", nodeid)
                 self._tell("done", None)
             elif not self._run(items[nodeid], items.get(next_nodeid or "")):
-                break
+                return True
+        lost = session.config.stash.get(LOST, None)
+        if last is not None and not (lost is not None and lost.is_fault):
+            self._tear_down(last)
+        self._tell("torn down", None)
         return True
+
+    def _tear_down(self, last: pytest.Item) -> None:
+        """Tears down fixtures that later tests would have found here; the last test reports errors."""
+        call = pytest.CallInfo.from_call(lambda: last.session._setupstate.teardown_exact(None), "teardown")
+        if call.excinfo is not None:
+            self.pytest_runtest_logreport(pytest.TestReport.from_item_and_call(last, call))
 
     def _next_test(self) -> tuple[str, str | None] | None:
         """Returns the test to run and the next one; None if there are no more."""
@@ -142,6 +158,11 @@ class MeasuringChild:
         if entries := take_entries(item.config):
             self._tell("entries", entries)
         self._tell("pids", environment_of(item.config).gpu.own_pids)
+        fault = note_lost_context(item)  # again, since pytest has let the test's objects go only now
+        if fault is not None:
+            self._tell("lost", fault)
+        if item.session.shouldfail or item.session.shouldstop:
+            self._tell("stops", [item.session.shouldfail, item.session.shouldstop])
         lost = item.config.stash.get(LOST, None)
         self._tell("done", lost.error if lost is not None else None)
         return True

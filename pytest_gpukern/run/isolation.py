@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 ELSEWHERE = "it runs in the measuring process"
 """Why this process opens no backend."""
 _MOST_STARTS_IN_VAIN = 2
+_MOST_TRIES = 3
+"""Processes that may end before a test begins in them."""
 _HERE = "--gpukern-isolate=off runs the tests in pytest's own process"
 
 
@@ -69,6 +73,9 @@ class Isolation:
         self._cannot_start: str | None = None
         self._pids: set[int] = set()
         self._own_pids: set[int] = set()
+        self._last: _Attempt | None = None
+        # Objects in the order of their hashes may be parameters; each process must have the same.
+        self._hash_seed = os.environ.get("PYTHONHASHSEED", str(secrets.randbits(32)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -82,6 +89,9 @@ class Isolation:
             looped = yield
             self._end()
             return looped
+        except (pytest.Session.Failed, pytest.Session.Interrupted):  # as by -x
+            self._end()
+            raise
         finally:
             self._kill()
             left = environment_of(self._config).gpu.left_on_device(self._pids - self._own_pids)
@@ -98,14 +108,17 @@ class Isolation:
         next_here = self._others.get(item)
         if nextitem is next_here:
             return None
-        # Fixtures that the next test here needs stay, and no others.
-        return item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_here)
+        # Fixtures that the next test here needs stay, and no others. Wrappers are around us already.
+        hook, plugins = item.config.hook.pytest_runtest_protocol, item.config.pluginmanager
+        around = [each.plugin for each in hook.get_hookimpls() if each.wrapper or each.hookwrapper]
+        inner = plugins.subset_hook_caller("pytest_runtest_protocol", remove_plugins=[self, *around])
+        return inner(item=item, nextitem=next_here)
 
     def _run(self, item: pytest.Item) -> None:
         """Runs one test, in a new process if the old one was gone before the test began."""
         next_item = self._mine[item]
-        while True:
-            attempt = _Attempt(item)
+        for _ in range(_MOST_TRIES):
+            attempt = self._last = _Attempt(item)
             process = self._running()
             if process is None:
                 attempt.fail(f"the measuring process could not start: {self._cannot_start}; {_HERE}")
@@ -115,6 +128,7 @@ class Isolation:
                     item.nodeid, next_item.nodeid if next_item else None, timeout_of(item), attempt.hear
                 )
             except BaseException:  # Ctrl-C above all: the other process has its own process group
+                process.interrupt()
                 self._kill()
                 raise
             self._pids |= attempt.pids
@@ -141,14 +155,18 @@ class Isolation:
         config, environment = self._config, environment_of(self._config)
         if not self._starts:
             self._own_pids = set(environment.gpu.own_pids)
-        self._process = MeasuringProcess(
-            ChildSessions.of(config, device=device_uuid(config), judges=True),
-            children_of(config),
-            self._nodeids,
-            environ=environment.gpu.for_children,
-            basetemp=self._basetemp(),
-            shows_output=config.getoption("capture", "fd") == "no",
-        )
+        try:
+            self._process = MeasuringProcess(
+                ChildSessions.of(config, device=device_uuid(config), judges=True),
+                children_of(config),
+                self._nodeids,
+                environ={**environment.gpu.for_children, "PYTHONHASHSEED": self._hash_seed},
+                basetemp=self._basetemp(),
+                shows_output=config.getoption("capture", "fd") == "no",
+            )
+        except OSError as error:  # no descriptors are left, or no space
+            self._cannot_start = str(error)
+            return
         self._pids.add(self._process.pid)
         self._starts += 1
         try:
@@ -167,8 +185,10 @@ class Isolation:
             for line in [*collected["uncollected"], *(f"note: {note}" for note in collected["notes"])]:
                 tell(config, line)
 
-    def _basetemp(self) -> Path:
+    def _basetemp(self) -> Path | None:
         """Returns the folder for the tests' temporary folders: below this run's, and kept as long."""
+        if self._config.pluginmanager.is_blocked("tmpdir"):
+            return None
         factory = getattr(self._config, "_tmp_path_factory", None) or pytest.TempPathFactory.from_config(
             self._config, _ispytest=True
         )
@@ -180,10 +200,14 @@ class Isolation:
             tell(self._config, what)
 
     def _end(self) -> None:
-        """Ends the process in order, so that fixtures are torn down."""
-        if self._process is not None:
-            self._process.end(self._hear_outside)
-            self._process = None
+        """Ends the process in order: fixtures are torn down, and the last test reports what fails then."""
+        process, last, self._process = self._process, self._last, None
+        if process is not None:
+            gone = process.end(self._hear_outside if last is None else last.hear)
+            if gone is not None and last is not None:
+                last.fail(
+                    f"while wider fixtures were torn down, its measuring process {gone.why}", gone.shown
+                )
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -224,6 +248,11 @@ class _Attempt:
                 "the measuring process has no test of this name: parameters and their ids must be the same "
                 f"in every process; {_HERE}"
             )
+        elif word == "lost":
+            if not self._failed_early:
+                self.fail(f"INCORRECT: launch failed: {what}, found once the test's objects had gone")
+        elif word == "stops":
+            self._item.session.shouldfail, self._item.session.shouldstop = what
         elif word == "unsendable":
             self.fail(f"the measuring process could not send its report: {what}; {_HERE}")
         elif word == "exit":
@@ -250,9 +279,9 @@ class _Attempt:
             self._report(self._made("teardown", "passed", None, []))
 
     def _report(self, report: pytest.TestReport) -> None:
-        if report.when is not None:
-            self._reported.append(report.when)
-        self._failed_early = self._failed_early or not report.passed
+        if not isinstance(report, getattr(pytest, "SubtestReport", ())):  # after which the test goes on
+            self._reported.append(str(report.when))
+            self._failed_early = self._failed_early or not report.passed
         self._item.ihook.pytest_runtest_logreport(report=report)
 
     def _made(
@@ -317,6 +346,7 @@ START_TIMEOUT_S = 600.0
 _LOOK_S = 1.0
 _TO_WRITE_STACKS_S = 2.0
 _TO_TEAR_DOWN_S = 60.0
+_TO_BE_INTERRUPTED_S = 5.0
 _MOST_CHARACTERS = 4000
 _CRASH = "Fatal Python error"
 
@@ -339,7 +369,7 @@ class MeasuringProcess:
         confirming: starts those that confirm suspicions, for that process to use.
         nodeids: the tests that it will be asked to run.
         environ: additional environment variables.
-        basetemp: where temporary folders of its tests lie.
+        basetemp: where temporary folders of its tests lie; None for a folder of its own.
         shows_output: whether what tests print goes to this process's terminal at once.
     """
 
@@ -350,7 +380,7 @@ class MeasuringProcess:
         nodeids: Sequence[str],
         *,
         environ: Mapping[str, str],
-        basetemp: Path,
+        basetemp: Path | None,
         shows_output: bool = False,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpukern-measuring-", ignore_cleanup_errors=True)
@@ -411,12 +441,24 @@ class MeasuringProcess:
         found: str | Gone | None = self._listen(timeout_s, hear, "done", too_long)
         return found
 
-    def end(self, hear: Callable[[str, Any], None]) -> None:
-        """Lets it tear down and end; kills it if that takes too long."""
+    def end(self, hear: Callable[[str, Any], None]) -> Gone | None:
+        """Lets it tear down and end; kills it if that takes too long. Returns what went wrong, or None."""
+        self._read_from = self._output.stat().st_size
         with contextlib.suppress(OSError):
             self._connection.send_bytes(said("end", None))
-            self._listen(_TO_TEAR_DOWN_S, hear, "", "")
+        gone: Gone | None = self._listen(
+            _TO_TEAR_DOWN_S, hear, "torn down", f"took longer than {_TO_TEAR_DOWN_S:g} s"
+        )
+        if gone is None:  # a library may still fail at its end, which is no test's fault
+            self._listen(_TO_TEAR_DOWN_S, lambda *_: None, "", "")
         self.kill()
+        return gone
+
+    def interrupt(self) -> None:
+        """Interrupts its test, so that fixtures are torn down; waits seconds for its end."""
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGINT)
+            self._listen(_TO_BE_INTERRUPTED_S, lambda *_: None, "", "")
 
     def kill(self) -> None:
         """Ends it at once, with all that it started."""
@@ -430,15 +472,20 @@ class MeasuringProcess:
     def _listen(
         self, timeout_s: float | None, hear: Callable[[str, Any], None], until: str, too_long: str
     ) -> Any:
-        """Handles messages up to the word `until`, and returns its value; or `Gone`."""
+        """Handles messages up to the word `until`, and returns its value; or `Gone`.
+
+        Messages that have come count even if the time is over: this process may have been suspended.
+        """
         clock = _Clock()
-        while timeout_s is None or clock.passed_s < timeout_s:
+        while True:
             left_s = _LOOK_S if timeout_s is None else timeout_s - clock.passed_s
             try:
                 ended = self._process.poll() is not None  # its own child may hold the connection open
                 if not self._connection.poll(0.0 if ended else max(0.0, min(_LOOK_S, left_s))):
                     if ended:
                         return self._ended()
+                    if left_s <= 0.0:
+                        return self._hung(too_long)
                     continue
                 word, what = own_json.loads(self._connection.recv_bytes())
             except (EOFError, OSError):
@@ -449,7 +496,6 @@ class MeasuringProcess:
                 return what
             clock.hear(word)
             hear(word, what)
-        return self._hung(too_long)
 
     def _ended(self) -> Gone:
         """Says how it ended, or that it only closed the connection."""

@@ -38,6 +38,8 @@ ENVIRONMENT = pytest.StashKey["Environment"]()
 MEASURED = pytest.StashKey["MeasuredTest"]()
 BEGUN_S = pytest.StashKey[float]()
 """When the set-up of an attempt at a test began, by the monotonic clock."""
+NOT_PASSED = pytest.StashKey[bool]()
+"""Set where a phase of a test has failed or was skipped."""
 TAKEN_OVER = pytest.StashKey[Any]()
 """Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
 KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
@@ -87,10 +89,14 @@ class GpukernWarning(UserWarning):
 
 
 class LostContext(NamedTuple):
-    """Says what made a CUDA context unusable: the test after which we found that, and CUDA's error."""
+    """Says what made a CUDA context unusable: the test after which we found that, and why.
+
+    It is a fault if CUDA itself says so. Then errors of fixtures that are torn down only follow from it.
+    """
 
     nodeid: str
     error: str
+    is_fault: bool = False
 
 
 def reports(config: pytest.Config) -> bool:

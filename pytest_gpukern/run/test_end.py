@@ -17,6 +17,7 @@ from pytest_gpukern.run.stash import (
     ENVIRONMENT,
     LOST,
     MEASURED,
+    NOT_PASSED,
     TAKEN_OVER,
     GpukernWarning,
     LostContext,
@@ -94,6 +95,8 @@ def forget(item: pytest.Item) -> None:
         del item.stash[MEASURED]
     if TAKEN_OVER in item.stash:
         del item.stash[TAKEN_OVER]
+    if NOT_PASSED in item.stash:
+        del item.stash[NOT_PASSED]
 
 
 def refuse_without_context(item: pytest.Item) -> None:
@@ -115,13 +118,16 @@ def fail_where_context_is_lost(item: pytest.Item) -> None:
     from pytest_gpukern.values.result import Correctness  # on an error only: every run loads this module
 
     test = item.stash.get(MEASURED, None)
-    rejected = test.rejected if test is not None else None
-    if rejected is not None and rejected.variant.loses_context:
-        return  # on purpose; the next test has another process
+    if _loses_it_on_purpose(test):
+        return  # the next test has another process
     message = f"launch failed: {error}, found when we waited for all of the test's work on the device"
     if test is not None and test.result is not None:
         test.result = dataclasses.replace(test.result, correctness=Correctness.INCORRECT, diagnosis=message)
     pytest.fail(f"INCORRECT: {message}", pytrace=False)
+
+
+def _loses_it_on_purpose(test: MeasuredTest | None) -> bool:
+    return test is not None and test.rejected is not None and test.rejected.variant.loses_context
 
 
 def note_context(item: pytest.Item) -> None:
@@ -130,19 +136,23 @@ def note_context(item: pytest.Item) -> None:
         item.stash[CONTEXT] = environment_of(item.config).gpu.current_context()
 
 
-def note_lost_context(item: pytest.Item) -> None:
-    """Notes after a teardown that the CUDA context is unusable, or is another one."""
+def note_lost_context(item: pytest.Item) -> str | None:
+    """Notes after a teardown that the CUDA context is unusable, or is another one.
+
+    Returns CUDA's error, if that is new.
+    """
     config = item.config
     if LOST in config.stash or ENVIRONMENT not in config.stash:
-        return
+        return None
     gpu = environment_of(config).gpu
-    error = _context_fault(item)
+    fault = error = _context_fault(item)
     if error is None:
         # A context from before the body is a fixture's; the next test of the module needs it.
         of_the_module = CONTEXT in item.stash and item.stash[CONTEXT] == gpu.current_context()
         error = gpu.context_change(another_may_stay=of_the_module or not is_replaceable(config))
     if error is not None:
-        config.stash[LOST] = LostContext(item.nodeid, error)
+        config.stash[LOST] = LostContext(item.nodeid, error, is_fault=fault is not None)
+    return fault
 
 
 def _context_fault(item: pytest.Item) -> str | None:
@@ -226,15 +236,20 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     The teardown's report carries how pytest-benchmark lists the test, since fixtures may still add to that,
     and what observers saw.
     """
+    test = item.stash.get(MEASURED, None)
+    if not report.passed:
+        item.stash[NOT_PASSED] = True
     if report.when == "teardown":
-        note_lost_context(item)
+        fault = note_lost_context(item)
+        if fault is not None and NOT_PASSED not in item.stash and not _loses_it_on_purpose(test):
+            report.outcome = "failed"
+            report.longrepr = f"INCORRECT: launch failed: {fault}, found when the test's fixtures had gone"
         if ENVIRONMENT in item.config.stash:
             from pytest_gpukern.gpu.live_threads import note_starter
 
             note_starter(item.nodeid)
         if LOST in item.config.stash:
             report.gpukern = {"lost": item.config.stash[LOST].error}  # type: ignore[attr-defined]
-    test = item.stash.get(MEASURED, None)
     if test is None:
         return
     spent_s = ACCOUNT.lap()

@@ -325,6 +325,119 @@ def test_a_worker_in_which_a_test_takes_too_long_ends_with_it_and_the_others_go_
     result.stderr.fnmatch_lines(["Timeout (0:00:0*)!"])
 
 
+WIDER = """
+import warnings
+
+@pytest.fixture(scope="module")
+def leaking():
+    yield
+    open("down", "a").write("x")
+    raise AssertionError("LEAKED 5 buffers")
+
+def test_leaks(gpu_benchmark, leaking):
+    gpu_benchmark(work)
+    BROKEN
+
+def test_here():
+    assert not STOPS
+
+def test_after(gpu_benchmark, leaking):
+    gpu_benchmark(work)
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "stops", "counts"),
+    [
+        ("pass", True, {"passed": 1, "failed": 1, "errors": 1}),
+        ("fake_gpu.CHANGES.append('the primary context was closed')", False, {"passed": 3, "errors": 2}),
+        ("request.session.shouldstop = 'ENOUGH'", False, {"passed": 1, "errors": 1}),
+    ],
+    ids=["-x", "replaced", "shouldstop"],
+)
+def test_wider_fixtures_are_torn_down_and_errors_told_however_the_process_ends(
+    project, pytester, broken, stops, counts
+):
+    tests = TESTS.partition("def test_here_before")[0] + WIDER.replace("STOPS", str(stops))
+    tests = tests.replace("gpu_benchmark, leaking", "gpu_benchmark, leaking, request")
+    result = project(broken, *(["-x"] if stops else []), tests=tests)
+    result.assert_outcomes(**counts)
+    assert len((pytester.path / "down").read_text()) == counts["errors"]
+    result.stdout.fnmatch_lines(["ERROR test_it.py::test_leaks - AssertionError: LEAKED 5 buffers"])
+
+
+LATE = """
+class Late:
+    def __del__(self):
+        lose_context()
+
+@pytest.fixture
+def late():
+    return Late()
+
+@pytest.fixture
+def at_its_end():
+    yield
+    lose_context()
+
+def test_late(gpu_device, late):
+    pass
+
+def test_next(gpu_benchmark):
+    gpu_benchmark(work)
+
+def test_at_its_end(gpu_device, at_its_end):
+    pass
+
+def test_last(gpu_benchmark):
+    gpu_benchmark(work)
+"""
+
+
+def test_a_launch_that_fails_after_the_test_fails_that_test_and_no_other(project):
+    result = project("", tests=TESTS.partition("def test_here_before")[0] + LATE)
+    result.assert_outcomes(passed=4, errors=2)
+    for name in ("late", "at_its_end"):
+        result.stdout.fnmatch_lines(
+            [f"ERROR test_it.py::test_{name} - INCORRECT: launch failed: CUDA_ERROR_I*"]
+        )
+
+
+SKIPS_UNASKED = """
+def pytest_collection_modifyitems(config, items):
+    for item in items if not config.getoption("-m") else ():
+        item.add_marker(pytest.mark.skip(reason="use -m slow"))
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with open("entered.log", "a") as log:
+        print(item.name, file=log)
+    return (yield)
+"""
+
+
+def test_conftests_see_what_was_selected_and_wrap_each_test_once(project, pytester):
+    pytester.makeconftest(CONFTEST + SKIPS_UNASKED)
+    tests = TESTS.replace("def test", "@pytest.mark.slow\ndef test")
+    project("pass", "-m", "slow", "-o", "markers=slow", tests=tests).assert_outcomes(passed=7)
+    entered = (pytester.path / "entered.log").read_text().split()
+    assert entered.count("test_here_before") == entered.count("test_here_between") == 1
+
+
+def test_pytests_plugins_for_folders_and_the_terminal_may_be_blocked(project):
+    project("pass", "-p", "no:tmpdir").assert_outcomes(passed=7)
+
+
+def test_a_crash_after_a_subtest_is_the_tests_own(project, pytester):
+    if not hasattr(pytest, "SubtestReport"):
+        pytest.skip("subtests came with pytest 9")
+    within = "with subtests.test(msg='one'):\n        pass\n    os.abort()"
+    tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, subtests):")
+    result = project(within, tests=tests)
+    assert "test_broken - its measuring process ended by SIGABRT" in failure(result)
+    assert results_in(pytester.path / "run.json")["test_it/test_broken"]["correctness"] == "INCORRECT"
+
+
 def test_fixtures_of_a_module_are_set_up_once_in_each_process_and_torn_down(project, pytester):
     tests = TESTS.replace(
         "def work()",

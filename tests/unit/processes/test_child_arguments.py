@@ -222,7 +222,7 @@ def test_a_measuring_process_judges_and_shapes_reports_as_the_run_was_asked_to(k
     )
     again, _ = tokenized(kept_by_it(asked), known)
     assert again == tokenized(shlex.split(asked), known)[0]
-    done = "-x --maxfail=3 -k exp --junitxml=x --lf --gpukern-isolate=on --gpukern-device=1"
+    done = "-x --maxfail=3 --deselect=exp --junitxml=x --lf --gpukern-isolate=on --gpukern-device=1"
     assert kept_by_it(done) == []
 
 

@@ -333,7 +333,7 @@ def test_a_child_keeps_its_temporary_files_and_cache_to_itself(child, tmp_path):
     folder = str(Path(spec["lines"]).parent)
     assert f"--basetemp={folder}/basetemp" in spec["arguments"]
     assert f"-ocache_dir={folder}/cache" in spec["arguments"]
-    without = ChildSessions((), (), str(tmp_path), (), has_cache=False)
+    without = ChildSessions((), (), str(tmp_path), (), ("cacheprovider",))
     child(SPEAK, sessions=without)
     arguments = json.loads((tmp_path / "seen").read_text())[0]["arguments"]
     assert not [argument for argument in arguments if "cache_dir" in argument]
@@ -436,7 +436,7 @@ def test_a_child_whose_turn_has_come_may_make_a_context(ahead, tmp_path):
 
 
 def test_child_sessions_travel_to_a_worker_as_plain_json():
-    children = ChildSessions(("-x", "--y=1"), ("tests",), "/folder", ("/a", "/b"), has_cache=False)
+    children = ChildSessions(("-x", "--y=1"), ("tests",), "/folder", ("/a", "/b"), ("tmpdir",))
     assert ChildSessions.from_json(json.loads(json.dumps(children.to_json()))) == children
 
 
