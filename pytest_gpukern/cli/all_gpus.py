@@ -37,7 +37,7 @@ from pytest_gpukern.findings.cards import (
     confirmed,
     findings,
     is_valid,
-    neighbour,
+    neighbours,
     shifts_in,
     since_own_record,
     suspected,
@@ -78,6 +78,7 @@ _RAN = (0, 1)
 _KERNELS_OF_A_CLASS = 16
 """Kernels of a class that further rounds measure: their median is known better than cards differ."""
 _LOOK_EVERY_S = 1.0
+_TO_END_S = 20.0
 _SIDE_BY_SIDE = ("-n", "auto", "--dist=each")
 _KERNELS_ONLY = "--gpukern-scope=kernel"
 """Copies and times of the host would be taken one GPU at a time. A later `--gpukern-scope` wins."""
@@ -110,6 +111,8 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
     except (NvmlUnavailable, DeviceError, FileError) as error:
         exits.complain(_COMMAND, error)
         return exits.BAD
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 # --- what was asked -------------------------------------------------------------------------------
@@ -234,6 +237,12 @@ def _started(
     with subprocess.Popen(arguments, env=environ, stdout=log, stderr=errors) as process:
         try:
             yield process
+        except KeyboardInterrupt:  # which it has got as well, and ends by itself
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_TO_END_S)
+            process.terminate()
+            process.wait()
+            raise
         except BaseException:
             process.terminate()
             raise
@@ -448,17 +457,19 @@ class _Validation:
         self, shifts: Mapping[str, Mapping[str, float]], classes: Mapping[str, str]
     ) -> tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]:
         """Measures suspected GPUs and a neighbour again; returns what was suspected and what is confirmed."""
-        suspects, beside = suspected(shifts), neighbour(shifts)
-        suspects.pop(beside, None)
+        suspects = suspected(shifts)
         if not suspects:
             return {}, {}
+        beside = neighbours(shifts, suspects)
+        others = [uuid for uuid in dict.fromkeys(beside.values()) if uuid not in suspects]
         names = ", ".join(self.host.name(uuid) for uuid in suspects)
         doubtful = {name for found in suspects.values() for name in found}
         kernels = [kernel for kernel, name in classes.items() if name in doubtful]
         fresh = []
         for number in range(1, FRESH_ROUNDS + 1):
-            what = f"fresh session {number} of {FRESH_ROUNDS}, of {names} beside {self.host.name(beside)}"
-            fresh.append(self._again(what, [*suspects, beside], kernels))
+            what = f"fresh session {number} of {FRESH_ROUNDS}, of {names}"
+            what += f" beside {', '.join(map(self.host.name, others))}" if others else ""
+            fresh.append(self._again(what, [*suspects, *others], kernels))
         return suspects, confirmed(suspects, fresh, classes, beside)
 
     def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> Times:

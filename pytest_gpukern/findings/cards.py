@@ -132,16 +132,31 @@ def suspected(shifts: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]
     return {card: classes for card, classes in found.items() if classes}
 
 
-def neighbour(shifts: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns the card whose largest shift, by the limit of its class, is the smallest."""
-    return min(
-        shifts,
-        key=lambda card: max((abs(each) / LIMITS[name] for name, each in shifts[card].items()), default=9.0),
-    )
+def neighbours(
+    shifts: Mapping[str, Mapping[str, float]], suspects: Mapping[str, Collection[str]]
+) -> dict[str, str]:
+    """Returns each suspected card → the one that it is measured beside.
+
+    That is the card whose largest shift, by the limit of its class, is the smallest, among those that have
+    times in the classes in doubt. It may be suspected in another class.
+    """
+
+    def largest(card: str) -> float:
+        return max((abs(each) / LIMITS[name] for name, each in shifts[card].items()), default=9.0)
+
+    found = {}
+    for suspect, names in suspects.items():
+        others = [card for card in shifts if card != suspect]
+        comparable = [card for card in others if shifts[card].keys() >= set(names)]
+        found[suspect] = min(comparable or others, key=largest)
+    return found
 
 
 def confirmed(
-    suspects: Mapping[str, Collection[str]], fresh: Sequence[Times], classes: Mapping[str, str], beside: str
+    suspects: Mapping[str, Collection[str]],
+    fresh: Sequence[Times],
+    classes: Mapping[str, str],
+    beside: Mapping[str, str],
 ) -> dict[str, list[str]]:
     """Returns which suspicions hold: card → classes in which it is slower than its neighbour by the limit.
 
@@ -149,11 +164,11 @@ def confirmed(
         suspects: card → classes, as `suspected` returns them.
         fresh: times of rounds after the suspicion.
         classes: of the kernels.
-        beside: the neighbour, as `neighbour` returns it.
+        beside: their neighbours, as `neighbours` returns them.
     """
     found = {}
     for card, names in suspects.items():
-        rounds = [{card: _differences(times, card, beside, classes)} for times in fresh]
+        rounds = [{card: _differences(times, card, beside[card], classes)} for times in fresh]
         shifts = combined(rounds, statistics.median_low).get(card, {})
         found[card] = [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
     return {card: names for card, names in found.items() if names}

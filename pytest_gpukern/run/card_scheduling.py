@@ -60,10 +60,17 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
         """Whether they come last, and their recorded GPUs → data → the pending tests; None: to be sorted."""
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-        """Notes the tests that a worker found."""
+        """Notes the tests that a worker found; one that found others leaves its own to the other workers."""
         super().add_node_collection(node, collection)
-        if node not in self.node2collection:  # xdist has logged how they differ
-            node.shutdown()
+        if node in self.node2collection:
+            return
+        node.shutdown()  # xdist has logged how they differ
+        self.config.stash.setdefault(FAILED_GPUS, set()).add(gpu_of(node))
+        for other in self.nodes:
+            self.check_schedule(other)
+        if all(other.shutting_down for other in self.nodes):  # the controller names what did not run
+            self.pending.clear()
+            self._waiting = None
 
     def schedule(self) -> None:
         """Gives each worker its first tests; called again for a worker that replaces another."""
@@ -92,6 +99,8 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
     def remove_node(self, node: Any) -> str | None:
         """Takes back the tests of a worker that ended; returns the one that it ran, or None."""
         self._waiting = None
+        if self.collection is None:  # its replacement has yet to collect
+            self.node2collection.pop(node, None)
         ran: str | None = super().remove_node(node)
         return ran
 
@@ -156,13 +165,22 @@ class OnEachCard(EachScheduling):  # type: ignore[misc]
     """
 
     def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
-        """Notes the tests that a worker found; one whose predecessor left none ends."""
+        """Notes the tests that a worker found; one that can take over none ends."""
         replaces = self.collection_is_completed
         super().add_node_collection(node, collection)
         self.node2collection.setdefault(node, list(collection))
         if replaces and not self.node2pending[node]:
             self._started.append(node)
             node.shutdown()
+            for left in [each for each in self._removed2pending if each.gateway.spec == node.gateway.spec]:
+                del self._removed2pending[left]  # it found other tests; the controller names these
+
+    def remove_node(self, node: Any) -> str | None:
+        """Notes what a worker that ended has left; returns the test that it ran, or None."""
+        if not self.collection_is_completed:  # its replacement has yet to collect
+            self.node2collection.pop(node, None)
+        ran: str | None = super().remove_node(node)
+        return ran
 
     def schedule(self) -> None:
         """Gives workers their tests, without those that have yet to collect."""

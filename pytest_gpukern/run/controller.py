@@ -221,6 +221,8 @@ class Controller:
                 self._show_progress(_state_of(next(reversed(self._results.values()))))
             self._take_teardown(report, carried or {})
             return
+        if carried is None and report.failed and str(report.when) == "???":  # xdist's, of a crash
+            self._note_failure(report, by_the_gate=False)
         if carried is None or (report.when == "setup" and report.passed):
             return
         if report.skipped:
@@ -293,7 +295,8 @@ class Controller:
         if self._failed_by_itself(report.nodeid):
             return
         crash = getattr(report.longrepr, "reprcrash", None)
-        text = (crash.message if crash is not None else report.longreprtext).strip().removeprefix("Failed: ")
+        plain = report.longrepr if isinstance(report.longrepr, str) else report.longreprtext
+        text = (crash.message if crash is not None else plain).strip().removeprefix("Failed: ")
         self._failures[report.nodeid] = Failure(text if by_the_gate else text.partition("\n")[0], by_the_gate)
 
     def _failed_by_itself(self, nodeid: str) -> bool:

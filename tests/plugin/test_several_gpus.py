@@ -219,8 +219,37 @@ def test_a_worker_that_collects_other_tests_than_the_one_it_replaces_gets_none(s
     result = several("-n", "auto", there=TWO)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    assert (
+        "crashed while running"
+        in read_run(pytester.path / "run.json").failures["test_it.py::test_work[3]"].text
+    )
     assert len({name for *_, name in ran(pytester)}) == len(ran(pytester)), "no test ran twice"
     assert "gw2" not in {worker for worker, *_ in ran(pytester)}
+
+
+@pytest.mark.parametrize("how", ["load", "each"])
+def test_a_run_ends_that_has_tests_for_a_worker_only_which_collected_others(several, pytester, how):
+    several("--gpukern-baseline=create", "--gpukern-sessions=1", there="GPU-B").assert_outcomes(passed=12)
+    fewer = "if os.environ.get('PYTEST_XDIST_WORKER') == 'gw2':\n        del items[0]\n"
+    pytester.makeconftest(f"{NOTED}\ndef pytest_collection_modifyitems(items):\n    {fewer}")
+    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", ENDS, 1))
+    result = several("-n", "auto", f"--dist={how}", there=TWO)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["gpukern: * selected tests did not run: *"])
+
+
+@pytest.mark.parametrize("how", ["load", "each"])
+def test_a_worker_that_dies_while_another_collects_costs_no_test(several, pytester, how):
+    several("--gpukern-baseline=create", "--gpukern-sessions=1", there="GPU-B").assert_outcomes(passed=12)
+    waits = "if os.environ.get('PYTEST_XDIST_WORKER') == 'gw0':\n        import time; time.sleep(4)\n"
+    dies = "if os.environ.get('PYTEST_XDIST_WORKER') == 'gw1':\n        os._exit(1)\n"
+    pytester.makeconftest(
+        f"{NOTED}\nimport pytest\ndef pytest_collection_modifyitems():\n    {waits}\n"
+        f"@pytest.hookimpl(tryfirst=True)\ndef pytest_runtestloop():\n    {dies}"
+    )
+    several("-n", "auto", f"--dist={how}", there=TWO).assert_outcomes(passed=24 if how == "each" else 12)
+    found = set(gpus(pytester).values())
+    assert found == ({"GPU-A", "GPU-B"} if how == "each" else {"GPU-B"})
 
 
 def test_records_are_heeded_whichever_worker_dies_while_it_collects(several, pytester):

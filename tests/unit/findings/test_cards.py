@@ -26,7 +26,7 @@ from pytest_gpukern.findings.cards import (
     combined,
     confirmed,
     findings,
-    neighbour,
+    neighbours,
     shifts_in,
     since_own_record,
     suspected,
@@ -101,10 +101,9 @@ def session(rng, cards):
 def named(rng, cards):
     """Returns the cards that are named without a physical cause, as `gpukern validate --all-gpus` does."""
     shifts = combined((shifts_in(session(rng, cards), CLASSES) for _ in range(ROUNDS)), statistics.median_low)
-    suspects, beside = suspected(shifts), neighbour(shifts)
-    suspects.pop(beside, None)
+    suspects = suspected(shifts)
     fresh = [session(rng, cards) for _ in range(FRESH_ROUNDS if suspects else 0)]
-    held = confirmed(suspects, fresh, CLASSES, beside)
+    held = confirmed(suspects, fresh, CLASSES, neighbours(shifts, suspects))
     facts = dict.fromkeys(shifts, CardFacts())
     return {card for card, each in findings(shifts, suspects, held, facts, {}).items() if each.bad}
 
@@ -133,6 +132,31 @@ def test_one_card_that_is_faster_blames_none_of_the_others():
     shifts = shifts_in(times, CLASSES)
     assert suspected(shifts) == {}
     assert shifts["B"]["memory"] == pytest.approx(math.log(0.9))
+
+
+def decided(times):
+    """Returns which suspicions hold if fresh sessions repeat these times."""
+    shifts = shifts_in(times, CLASSES)
+    suspects = suspected(shifts)
+    return confirmed(suspects, [times] * FRESH_ROUNDS, CLASSES, neighbours(shifts, suspects))
+
+
+def slower(name, ratio):
+    return {kernel: 100.0 * (ratio if class_ == name else 1.0) for kernel, class_ in CLASSES.items()}
+
+
+def test_two_cards_that_are_slow_in_different_classes_are_both_found():
+    assert decided({"A": slower("memory", 1.05), "B": slower("compute", 1.03)}) == {
+        "A": ["memory"],
+        "B": ["compute"],
+    }
+
+
+def test_a_card_without_times_in_a_class_is_no_neighbour_there():
+    few = {kernel: 100.0 for kernel, name in CLASSES.items() if name == "short"}
+    near = dict.fromkeys(CLASSES, 100.4)
+    found = decided({"A": near, "B": dict.fromkeys(CLASSES, 105.0), "C": few})
+    assert found == {"B": ["memory", "compute", "short"]}
 
 
 def test_few_kernels_of_a_class_say_nothing():
