@@ -238,7 +238,7 @@ class Replacing:
             return
         if self._config.getoption("maxworkerrestart") is None:
             session: Any = self._config.pluginmanager.get_plugin("dsession")
-            session._failed_nodes_count -= 1
+            session._failed_nodes_count = getattr(session, "_failed_nodes_count", 0) - 1
         try:
             sched.mark_test_pending(crashitem)
         except NotImplementedError:  # where whole files are scheduled, it is still pending
