@@ -79,6 +79,7 @@ _KERNELS_OF_A_CLASS = 16
 """Kernels of a class that further rounds measure: their median is known better than cards differ."""
 _LOOK_EVERY_S = 1.0
 _TO_END_S = 20.0
+"""Time for a run of pytest to end after Ctrl-C."""
 _SIDE_BY_SIDE = ("-n", "auto", "--dist=each")
 _KERNELS_ONLY = "--gpukern-scope=kernel"
 """Copies and times of the host would be taken one GPU at a time. A later `--gpukern-scope` wins."""

@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -91,12 +91,10 @@ def forget(item: pytest.Item) -> None:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 
         note_starter("")
-    if MEASURED in item.stash:
-        del item.stash[MEASURED]
-    if TAKEN_OVER in item.stash:
-        del item.stash[TAKEN_OVER]
-    if NOT_PASSED in item.stash:
-        del item.stash[NOT_PASSED]
+    kept: tuple[pytest.StashKey[Any], ...] = (MEASURED, TAKEN_OVER, NOT_PASSED)
+    for key in kept:
+        if key in item.stash:
+            del item.stash[key]
 
 
 def refuse_without_context(item: pytest.Item) -> None:
