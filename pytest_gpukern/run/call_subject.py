@@ -254,8 +254,11 @@ class CallSubject:
         if self._checks is not None:
             executions = self._checks.restored(executions)
 
+        observed = [environment.gpu.launches_observed()]
+
         def once() -> None:
-            executions.take(1, cold=cache == "cold")[0].execute()
+            with observed.pop() if observed else nullcontext():
+                executions.take(1, cold=cache == "cold")[0].execute()
 
         with phase("warming up"):
             warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)

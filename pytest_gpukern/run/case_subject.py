@@ -7,7 +7,7 @@ import functools
 import hashlib
 import itertools
 import traceback
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.check.check_variant import (
@@ -142,7 +142,9 @@ class CaseSubject:
             first = self._checked_on_the_first_set()
             if not self.is_timed:
                 check_nothing_is_late(first)
-            for dataset in self._other_contents(first):
+        others = self._other_contents(first)
+        with gpu.launches_observed() if others else nullcontext():
+            for dataset in others:
                 workspace = self._workspace(dataset)
                 self.sets.append(checked_copy(first, self._point, workspace, dataset))
                 self._held.callback(self.sets[-1].let_go)

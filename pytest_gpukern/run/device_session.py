@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
     from pytest_gpukern.gpu.theory import Peaks
     from pytest_gpukern.measure.ceilings import Ceilings
+    from pytest_gpukern.timers.cupti.machine_code import MachineCode
     from pytest_gpukern.values.settings import Settings
 
 
@@ -173,24 +174,35 @@ class DeviceSession:
         """Returns whether kernels are timed in this run, on a real GPU."""
         return self.settings.benchmark and self.has_gpu
 
-    @contextmanager
-    def loading_observed(self, *, own: bool = True, on_gpu: bool = True) -> Iterator[None]:
+    def loading_observed(self, *, own: bool = True, on_gpu: bool = True) -> AbstractContextManager[None]:
         """Hashes the machine code that is loaded meanwhile, if kernels are timed.
 
         Hold it around everything but timing. A library loads a module once, when it first needs it, and
         kernels of later tests may be in it too.
 
         Args:
-            own: whether what is launched will be timed as it is.
-            on_gpu: whether anything is.
+            own: whether a call begins that will be timed.
+            on_gpu: whether anything is launched.
         """
-        if not (self.measures and on_gpu):
+        return self._observed(lambda code: code.loading(own=own)) if on_gpu else nullcontext()
+
+    def launches_observed(self) -> AbstractContextManager[None]:
+        """Does the same, and finds which modules the kernels of a call are from, if kernels are timed.
+
+        Hold it around one call between the first and the timed ones: it slows launches, so nothing may take
+        times of its own meanwhile, as an autotuner does in the first call.
+        """
+        return self._observed(lambda code: code.launches())
+
+    @contextmanager
+    def _observed(self, observation: Callable[[MachineCode], AbstractContextManager[None]]) -> Iterator[None]:
+        if not self.measures:
             yield
             return
-        from pytest_gpukern.timers.cupti.machine_code import loading_observed
+        from pytest_gpukern.timers.cupti.machine_code import observed
 
         outer = ACCOUNT.current
-        with phase("observing"), loading_observed(own=own), phase(outer):
+        with phase("observing"), observed(observation), phase(outer):
             yield
 
     @functools.cached_property

@@ -28,7 +28,7 @@ ALIVE = weakref.WeakSet()
 CODE = {}
 """Kernel → hash of its machine code, as last launched."""
 OBSERVED = []
-"""While what is loaded is observed: whether by a call that will be timed."""
+"""What is observed: what a call that will be timed loads (`own`), what others load, or launches."""
 FAULTS = []
 """What has made this process's context unusable, by CUDA's name of the error; for good."""
 CHANGES = []
@@ -43,9 +43,10 @@ NO_CUPTI = "cupti-python is not installed"
 
 
 @contextmanager
-def loading_observed(*, own):
+def observed(observation):
     assert not OBSERVED, "CUPTI has one subscriber"
-    OBSERVED.append("own" if own else "others")
+    names = {"loading": lambda own: "own" if own else "others", "launches": lambda: "launches"}
+    OBSERVED.append(observation(SimpleNamespace(**names)))
     try:
         yield
     finally:
@@ -248,7 +249,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     code = SimpleNamespace(sha256=lambda name, registers: CODE.get(name), refused=None)
     machine_code = importlib.import_module("pytest_gpukern.timers.cupti.machine_code")
     monkeypatch.setattr(machine_code, "machine_code", lambda: code)
-    monkeypatch.setattr(machine_code, "loading_observed", loading_observed)
+    monkeypatch.setattr(machine_code, "observed", observed)
     put_module(monkeypatch, "pytest_gpukern.timers.event", EventTimer=FakeTimer)
     put_module(
         monkeypatch,

@@ -256,11 +256,16 @@ class FakeEnvironment:
         taken, self.late = tuple(self.late), []
         return taken
 
-    @contextmanager
     def loading_observed(self, *, own=True, on_gpu=True):
+        return self._observed(("own" if own else "others") if on_gpu else None)
+
+    def launches_observed(self):
+        return self._observed("launches")
+
+    @contextmanager
+    def _observed(self, what):
         assert self.observed is None, "CUPTI has one subscriber"
-        if on_gpu:
-            self.observed = "own" if own else "others"
+        self.observed = what
         try:
             yield
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import host_cuda
@@ -209,16 +209,17 @@ def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, gpu, tim
     happened = []
 
     @contextmanager
-    def loading_observed(*, own):
-        happened.append(own)
+    def observes(observation):
+        happened.append(observation(SimpleNamespace(loading=lambda own: own, launches=lambda: "launches")))
         yield
 
-    monkeypatch.setattr("pytest_gpukern.timers.cupti.machine_code.loading_observed", loading_observed)
+    monkeypatch.setattr("pytest_gpukern.timers.cupti.machine_code.observed", observes)
     tested = environment(monkeypatch, gpu=gpu, benchmark=times)
     for own in (True, False):
         with tested.gpu.loading_observed(own=own, on_gpu=on_gpu):
             assert len(happened) == (len({True, own}) if observed else 0)
-    assert happened == ([True, False] if observed else [])
+    with tested.gpu.launches_observed() if on_gpu else nullcontext():
+        assert happened == ([True, False, "launches"] if observed else [])
 
 
 def test_poisons_are_drawn_by_the_runs_seed_or_anew_and_backends_fill_outputs_with_them(monkeypatch, opened):

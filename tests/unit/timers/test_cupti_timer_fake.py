@@ -19,7 +19,7 @@ from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers import launch_queue
 from pytest_gpukern.timers.cupti import timer as cupti
 from pytest_gpukern.timers.cupti.activity import activity_trace
-from pytest_gpukern.timers.cupti.machine_code import loading_observed, machine_code
+from pytest_gpukern.timers.cupti.machine_code import machine_code, observed
 from pytest_gpukern.timers.cupti.timer import CuptiTimer, proven_trace, serial_cost_ns
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
@@ -498,7 +498,7 @@ def test_kernels_of_a_module_that_launches_others_from_the_device_are_refused(ma
     """CUPTI has no records of those: 46 µs of work read 10 µs. What is linked in may take more registers."""
     packed = Path(__file__).parents[1] / "data" / "launches.cuda-13.0.sm_90.cubin.gz"
     code = gzip.decompress(packed.read_bytes())
-    with loading_observed():
+    with observed(lambda code: code.launches()):
         machine.cupti.module_loaded(code, "parent")
         machine.cupti.module_loaded(b"some code", "plain")
     assert collected(machine, machine.kernel("plain")).samples_ns == [1000.0] * COUNT

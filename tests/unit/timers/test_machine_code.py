@@ -8,12 +8,12 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from fake_cupti import FakeCupti, FakeMachine, LaunchCalls, Result, install
+from fake_cupti import CallbackDomain, FakeCupti, FakeMachine, LaunchCalls, Result, install
 
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.timers.cupti import machine_code as module
 from pytest_gpukern.timers.cupti.activity import OURS, activity_trace
-from pytest_gpukern.timers.cupti.machine_code import loading_observed, machine_code
+from pytest_gpukern.timers.cupti.machine_code import machine_code, observed
 from pytest_gpukern.timers.timer import TimerUnavailable
 
 CODE = b"\x7fELF\x00\x00 machine code, with zeros \x00 in it"
@@ -48,6 +48,14 @@ def hashes(*kernels):
     """The hashes of these kernels, in the form of a dictionary, of those that have one."""
     found = {kernel: machine_code().sha256(kernel, ANY) for kernel in kernels}
     return {kernel: code for kernel, code in found.items() if code is not None}
+
+
+def loading_observed(*, own=True):
+    return observed(lambda code: code.loading(own=own))
+
+
+def launches_observed():
+    return observed(lambda code: code.launches())
 
 
 def unused(cupti):
@@ -99,22 +107,52 @@ def test_hashes_of_one_case_are_known_when_the_next_is_measured(cupti):
 @pytest.mark.parametrize("call", [call.name for call in LaunchCalls])
 def test_the_launched_module_counts_if_several_have_a_kernel_of_one_name(cupti, call):
     """CuPy, for one, has a module for small and one for large arrays, with kernels of one name."""
-    with loading_observed():
-        cupti.module_loaded(b"small", "k")
-        cupti.kernel_launched("k", 0xA0, call=call)
-    with loading_observed(own=False):
-        cupti.module_loaded(b"large", "k")
-        cupti.kernel_launched("k", 0xB0, call=call)
-    assert hashes("k") == {"k": sha256(b"small")}
-    for handle, code in ((0xB0, b"large"), (0xA0, b"small")):
+    for code, handle in ((b"small", 0xA0), (b"large", 0xB0), (b"small", 0xA0), (b"large", 0xB0)):
         with loading_observed():
+            if hashlib.sha256(code).hexdigest() not in machine_code()._modules.values():
+                cupti.module_loaded(code, "k")
+        with launches_observed():
             cupti.kernel_launched("k", handle, call=call)
         assert hashes("k") == {"k": sha256(code)}
 
 
+def test_no_python_runs_for_a_launch_but_in_the_one_call_that_nobody_times(cupti):
+    """Two callbacks for each launch made the times of an autotuner's own five times as long."""
+    with loading_observed():
+        assert {domain for domain, _ in cupti.called_back} == {CallbackDomain.RESOURCE}
+        cupti.module_loaded(CODE, "k")
+    with launches_observed():
+        assert {domain for domain, _ in cupti.called_back} == set(CallbackDomain) - {
+            CallbackDomain.RUNTIME_API
+        }
+        cupti.kernel_launched("k", 0xA0)
+    assert unused(cupti)
+    assert hashes("k") == {"k": sha256(CODE)}
+
+
+def test_what_an_autotuner_has_loaded_cannot_be_told_apart_so_it_has_no_hash(cupti):
+    """Unless a later call is the only one that is left, or all code is the same."""
+    with loading_observed():
+        for config in (b"1 warp", b"2 warps", b"4 warps"):
+            cupti.module_loaded(config, "k")
+    with launches_observed():
+        cupti.kernel_launched("k", 0xB0)
+    assert hashes("k") == {}
+
+
+def test_what_an_earlier_call_launched_counts_no_longer(cupti):
+    with loading_observed():
+        cupti.module_loaded(b"small", "k")
+    with launches_observed():
+        cupti.kernel_launched("k", 0xA0)
+    with loading_observed():
+        cupti.module_loaded(b"large", "k")
+    assert hashes("k") == {}, "nobody looked at the launches of this call"
+
+
 def test_a_module_that_is_loaded_in_the_first_launch_is_the_one_that_is_launched(cupti):
     for code, handle in ((CODE, 0xA0), (b"other", 0xB0)):
-        with loading_observed():
+        with launches_observed():
             cupti.kernel_launched("k", handle, loading=lambda code=code: cupti.module_loaded(code, "k"))
         assert hashes("k") == {"k": sha256(code)}
 
@@ -125,38 +163,37 @@ def test_where_a_launch_may_be_from_modules_with_other_code_nothing_is_known(cup
         cupti.module_loaded(b"compiled again", "k")
         cupti.module_loaded(CODE, "same")
         cupti.module_loaded(CODE, "same")
+    with launches_observed():
         cupti.kernel_launched("k", 0xA0)
         cupti.kernel_launched("same", 0xB0)
     assert hashes("k", "same") == {"same": sha256(CODE)}
 
 
 def test_what_a_call_launches_from_several_modules_has_a_hash_of_all_of_them(cupti):
-    def both(*codes):
-        cupti.module_loaded(codes[0], "k")
-        cupti.kernel_launched("k", 0xA0)
-        cupti.module_loaded(codes[1], "k")
-        cupti.kernel_launched("k", 0xB0)
-        cupti.kernel_launched("k", 0xA0)
-
     found = []
     for codes in ((b"one", b"other"), (b"other", b"one"), (b"one", b"changed")):
         machine_code.cache_clear()
-        with loading_observed():
-            both(*codes)
+        for code, handle in zip(codes, (0xA0, 0xB0), strict=True):
+            with loading_observed():
+                cupti.module_loaded(code, "k")
+            with launches_observed():
+                for earlier in range(0xA0, handle + 1, 0x10):
+                    cupti.kernel_launched("k", earlier)
         found.append(hashes("k")["k"])
     assert found[0] == found[1] != found[2]
     assert found[0] not in (sha256(b"one"), sha256(b"other"))
     assert all(each.startswith("module:") for each in found)
-    with loading_observed():
+    with launches_observed():
         cupti.kernel_launched("k", 0xB0)
     assert hashes("k") == {"k": sha256(b"changed")}
-    for name in ("numba-first.cuda-13.0.sm_90", "kernels.cuda-13.5.sm_90"):
-        with loading_observed(own=False):
+    readable = ("numba-first.cuda-13.0.sm_90", "kernels.cuda-13.5.sm_90")
+    for name in readable:
+        with launches_observed():
             cupti.module_loaded(cubin_of(name), "readable")
             cupti.kernel_launched("readable", len(name))
-    with loading_observed():
-        cupti.kernel_launched("readable", len("numba-first.cuda-13.0.sm_90"))
-        cupti.kernel_launched("readable", len("kernels.cuda-13.5.sm_90"))
+    with launches_observed():
+        for name in readable:
+            cupti.kernel_launched("readable", len(name))
     assert hashes("readable")["readable"].startswith("code:")
 
 
@@ -167,6 +204,7 @@ def test_registers_tell_which_of_two_modules_a_launch_may_be_from(cupti):
         for kernel in ("plain", "spilling"):
             cupti.module_loaded(spilling, kernel)
             cupti.module_loaded(cubin_of("numba-first.cuda-13.0.sm_90"), kernel)  # which knows neither
+    with launches_observed():
         cupti.kernel_launched("spilling", 0xA0)
     found = machine_code()
     assert found.sha256("spilling", 24) is found.sha256("plain", 16) is None, "either of them"
@@ -243,7 +281,7 @@ def test_a_module_is_read_once_before_its_kernels_are_timed_however_often_it_is_
         cupti.module_loaded(CUBIN, "places", "spilling")
     assert read == []
     for _ in range(3):
-        with loading_observed():
+        with launches_observed():
             cupti.module_loaded(CUBIN, "places", "spilling")
             cupti.kernel_launched("spilling", 0xA0)
         assert read == [CUBIN]
