@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -30,6 +32,7 @@ class PastSession:
         canaries: name → time of the session's canaries in nanoseconds.
         session: id of the process that measured, the same in all its cases; empty where it is not known.
         opening: whether its epoch was opened with this session; else it was appended.
+        choice: what an autotuner or a library chose in it.
     """
 
     fingerprint: JsonDict
@@ -40,6 +43,7 @@ class PastSession:
     canaries: Mapping[str, float]
     session: str = ""
     opening: bool = False
+    choice: Choice = UNKNOWN_CHOICE
 
 
 @dataclass(frozen=True)
@@ -147,4 +151,5 @@ def _past_session(baseline: Baseline, session: RecordedSession, opening: bool) -
         canaries={name: ns for name, ns in (entry.canaries if entry else {}).items() if ns},
         session=session.session or "",
         opening=opening,
+        choice=session.choice,
     )

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from pytest_gpukern.baseline.record import (
     DURATION_DIGITS,
+    NOTHING,
     Baseline,
     Epoch,
     OutputAccuracy,
@@ -59,6 +60,7 @@ class Entry:
             compile_ns=None if plain.compile_ns is None else rounded(plain.compile_ns),
             kernels=tuple(dict.fromkeys(map(as_recorded, plain.kernels))),
             session=plain.session or None,
+            autotuned=plain.autotuned or NOTHING,
             duration_s=None if plain.duration_s is None else rounded(plain.duration_s, DURATION_DIGITS),
         )
         canaries = {name: None if ns is None else rounded(ns) for name, ns in plain.canaries.items()}

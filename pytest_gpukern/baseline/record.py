@@ -21,7 +21,7 @@ from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.statistics import quantiles
-from pytest_gpukern.values.result import KernelFacts
+from pytest_gpukern.values.result import Choice, KernelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -206,6 +206,7 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True):
         kernels: what the case launches, where a timer saw it; each launch configuration once. As
             `correctness`, a file has them where they differ.
         session: key into `Baseline.sessions`; None in records of older releases.
+        autotuned: kernel → configuration that an autotuner chose for it, as texts.
         duration_s: how long the whole test took, in seconds; None in records of older releases.
         extra: unknown fields.
     """
@@ -221,7 +222,13 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True):
     kernels: tuple[KernelFacts, ...] = INHERITED
     session: Text | None = None
     duration_s: Number | None = None
+    autotuned: Mapping[str, Mapping[str, str]] = NOTHING
     extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
+
+    @property
+    def choice(self) -> Choice:
+        """Returns what an autotuner or a library chose."""
+        return Choice.of(self.autotuned, self.kernels)
 
     def only(self, keys: AbstractSet[str]) -> RecordedSession:
         """Returns the session with some of its measurements."""
@@ -382,10 +389,11 @@ class Baseline:
         return () if record is None or first is record.current(key) else tuple(self._times(first, key))
 
     def all_times(self) -> Iterator[tuple[SessionTime, ...]]:
-        """Yields the current sessions of every case under every key."""
+        """Yields the current sessions of every case under every key, apart by what an autotuner chose."""
         for record in self.cases.values():
             for key in sorted(record.keys):
-                yield tuple(self._times(record.current(key), key))
+                times = sorted(self._times(record.current(key), key), key=_configurations)
+                yield from (tuple(group) for _, group in itertools.groupby(times, _configurations))
 
     def _times(self, epoch: Epoch | None, key: str) -> Iterator[SessionTime]:
         if epoch is not None:
@@ -399,9 +407,8 @@ class Baseline:
                 uuid = fingerprint.get("device_uuid") if on_device else None
                 device = uuid if isinstance(uuid, str) else None
                 opening = number < first
-                yield SessionTime(
-                    key, time.median_ns, time.low_ns, time.high_ns, time.n, conditions, device, opening
-                )
+                median, low, high = time.median_ns, time.low_ns, time.high_ns
+                yield SessionTime(key, median, low, high, time.n, conditions, device, opening, session.choice)
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
         """Returns the baseline without some of its cases."""
@@ -420,6 +427,10 @@ class Baseline:
         used |= {session.fingerprint for session in recorded}
         fingerprints = {name: value for name, value in self.fingerprints.items() if name in used}
         return dataclasses.replace(self, fingerprints=fingerprints, sessions=sessions)
+
+
+def _configurations(time: SessionTime) -> str:
+    return repr(time.choice.configurations)
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:

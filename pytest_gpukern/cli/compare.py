@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
+from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.findings.explain import differences
@@ -25,7 +26,15 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
-from pytest_gpukern.values.result import Correctness, Measurement, Summary, Verdict, VerdictKind, plain
+from pytest_gpukern.values.result import (
+    Choice,
+    Correctness,
+    Measurement,
+    Summary,
+    Verdict,
+    VerdictKind,
+    plain,
+)
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
@@ -103,6 +112,7 @@ class Timed:
     conditions: Conditions
     device: str | None
     on_gpu: bool
+    choice: Choice
 
     @property
     def session(self) -> SessionTime:
@@ -116,6 +126,7 @@ class Timed:
             summary.n,
             self.conditions,
             self.device,
+            choice=self.choice,
         )
 
 
@@ -187,8 +198,9 @@ def _add_session(side: Side, result: Result) -> None:
     conditions = Conditions.of(case, device_model=model, simulated=result.simulated)
     uuid = result.fingerprint.get("device_uuid") if case.on_gpu else None
     device = uuid if isinstance(uuid, str) else None
+    choice = Choice.of(result.autotuned, map(as_recorded, result.kernels))
     for measurement in result.measurements:
-        side.add(case.id, Timed(_finite(measurement), conditions, device, case.on_gpu))
+        side.add(case.id, Timed(_finite(measurement), conditions, device, case.on_gpu, choice))
 
 
 def _finite(measurement: Measurement) -> Measurement:
@@ -241,7 +253,7 @@ def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[Timed]:
         )
         fingerprint = baseline.fingerprints.get(session.fingerprint, {})
         on_gpu = model_key_of(fingerprint, on_gpu=True) == baseline.device_model
-        yield Timed(measurement, time.conditions, time.device, on_gpu)
+        yield Timed(measurement, time.conditions, time.device, on_gpu, session.choice)
 
 
 # --- judging B by A -------------------------------------------------------------------------------
@@ -348,6 +360,7 @@ def _basis(
         jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
         device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded ones
         shared=shared,
+        choice=fresh[0].choice,
         fails_with=fails_with,
     )
 

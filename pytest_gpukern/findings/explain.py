@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
-from pytest_gpukern.gate.change import percent
+from pytest_gpukern.gate.change import FEWEST, percent
+from pytest_gpukern.gate.comparability import of_one_choice
 from pytest_gpukern.values.backend_table import distributions_of_others
-from pytest_gpukern.values.result import hash_method
+from pytest_gpukern.values.result import Choice, hash_method
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, p
         past: the recorded sessions that it was judged by.
     """
     of_host = not timer_row(deciding[0].timer).device_timed
-    said: list[str] = []
+    said = choice_changes(result, past)
     if deciding[0].scope != "transfer":
         said += code_changes(
             [as_recorded(kernel) for kernel in result.kernels],
@@ -89,6 +90,24 @@ def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, p
     if len(said) == of_code and said in ([], [SAME_CODE]):
         said.append(NOTHING_DIFFERS)
     return tuple(said)
+
+
+def choice_changes(result: Result, past: Past) -> list[str]:
+    """Says for each kernel where an autotuner chose otherwise than in the sessions that judge it.
+
+    As in `autotuned: num_warps 32, recorded: 1`; of several kernels also the name.
+    """
+    now = Choice.of(result.autotuned, ())
+    reference = of_one_choice(past.sessions, now, FEWEST)
+    before = {name: dict(values) for name, values in reference[0].choice.configurations} if reference else {}
+    said = {}
+    for kernel, values in now.configurations:
+        recorded = before.get(kernel, {})
+        others = [(name, value) for name, value in values if recorded.get(name, value) != value]
+        if others:
+            new = " ".join(f"{name} {value}" for name, value in others)
+            said[kernel] = f"autotuned: {new}, recorded: {' '.join(recorded[name] for name, _ in others)}"
+    return [text if len(result.autotuned) == 1 else f"{kernel}: {text}" for kernel, text in said.items()]
 
 
 def significant(verdict: Verdict) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpukern.values.result import CaseInfo
+
+_Session = TypeVar("_Session", bound="HasChoice")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class SessionTime:
         conditions: what must agree with the new measurement's conditions.
         device: UUID of the device, or None for the host's processor.
         opening: whether its epoch was opened with this session; else it was appended.
+        choice: what an autotuner or a library chose in it.
     """
 
     key: str
@@ -58,6 +62,34 @@ class SessionTime:
     conditions: Conditions
     device: str | None = None
     opening: bool = False
+    choice: Choice = UNKNOWN_CHOICE
+
+
+class HasChoice(Protocol):
+    """Describes a recorded session that knows what was chosen in it."""
+
+    @property
+    def choice(self) -> Choice:
+        """Returns what was chosen."""
+
+
+def of_one_choice(sessions: Sequence[_Session], choice: Choice, enough: int) -> Sequence[_Session]:
+    """Returns the recorded sessions that a new one is compared with: they all chose the same.
+
+    Those that chose as the new one come first, then those of the most frequent choice, if they are `enough`
+    to gate. Too few sessions of one autotuned configuration stay apart all the same. Too few with the same
+    launches do not: without an autotuner, grids may follow from the data.
+    """
+    groups: dict[Choice, list[_Session]] = {}
+    for session in sessions:
+        groups.setdefault(session.choice, []).append(session)
+    if len(groups) < 2:
+        return sessions
+    ranked = sorted(groups, key=lambda each: (each == choice, len(groups[each])), reverse=True)
+    usable = [each for each in ranked if len(groups[each]) >= enough]
+    if usable or any(each.configurations for each in groups):
+        return groups[(usable or ranked)[0]]
+    return sessions
 
 
 def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> str | None:

@@ -29,9 +29,9 @@ from pytest_gpukern.gate.change import (
     settling_words,
     undecided_words,
 )
-from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference
+from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference, of_one_choice
 from pytest_gpukern.gate.spread import FEWEST_CASES, spread_key, spread_of_ratios
-from pytest_gpukern.values.result import Verdict, VerdictKind
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Verdict, VerdictKind
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Basis:
         shared: the spread that the suite's cases have in common; where None, it is assumed.
         anchor: the sessions of the record's first epoch, where that is not the current one.
         remark: a remark on the recorded sessions that ends the reason.
+        choice: what an autotuner or a library chose in the new measurements.
         fails_with: the option that would have a host's time fail a test, where it is not given.
 
     Raises:
@@ -96,6 +97,7 @@ class Basis:
     shared: SharedSpread | None = None
     anchor: Sequence[SessionTime] = ()
     remark: str = ""
+    choice: Choice = UNKNOWN_CHOICE
     fails_with: str = ""
 
     def __post_init__(self) -> None:
@@ -103,15 +105,23 @@ class Basis:
 
     @property
     def reference(self) -> Sequence[SessionTime]:
-        """Returns the sessions of this device if they are enough to gate, else all."""
-        own = [session for session in self.sessions if session.device == self.device]
-        return own if len(own) >= FEWEST else self.sessions
+        """Returns sessions of one choice: those of this device if they are enough to gate, else all."""
+        return self._on_this_device(of_one_choice(self.sessions, self.choice, FEWEST))
 
     @property
     def opening(self) -> Sequence[SessionTime]:
-        """Returns those that opened the epoch, if others were appended, which may hide a slow drift."""
-        opening = [session for session in self.reference if session.opening]
-        return opening if FEWEST <= len(opening) < len(self.reference) else ()
+        """Returns those that opened the epoch, if others were appended, which may hide a slow drift.
+
+        Other launches than now do not excuse it: the code may have changed in each step.
+        """
+        tuned = any(session.choice.configurations for session in self.sessions)
+        among = self.reference if tuned else self._on_this_device(self.sessions)
+        opening = [session for session in among if session.opening]
+        return opening if FEWEST <= len(opening) < len(among) else ()
+
+    def _on_this_device(self, sessions: Sequence[SessionTime]) -> Sequence[SessionTime]:
+        own = [session for session in sessions if session.device == self.device]
+        return own if len(own) >= FEWEST else sessions
 
     @property
     def since_opening(self) -> str:

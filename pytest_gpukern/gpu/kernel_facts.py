@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+import gc
 import math
 import re
+import sys
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,6 +46,28 @@ def kernel_facts(
             )
         )
     return tuple(facts)
+
+
+def autotuned(kernels: Iterable[KernelFacts]) -> dict[str, dict[str, str]]:
+    """Returns kernel → the configuration by which Triton's autotuner launched it last.
+
+    Several tuners may have kernels of one name, as in two tests. Then those count whose number of warps fits
+    the launch; if they differ, we do not know.
+    """
+    module = sys.modules.get("triton.runtime.autotuner")
+    launched = {kernel.name: math.prod(kernel.block or ()) for kernel in kernels}
+    if module is None or not launched:
+        return {}
+    tuners = [each for each in gc.get_objects() if type(each) is module.Autotuner]
+    found: dict[str, dict[str, str]] = {}
+    for name, threads in launched.items():
+        tuned = [each for each in tuners if each.base_fn.__name__ == name]
+        chosen = [config for each in tuned if (config := getattr(each, "best_config", None)) is not None]
+        fitting = [each for each in chosen if _WARP * each.num_warps == threads] or chosen
+        configs = [each.all_kwargs() for each in fitting]
+        if configs and all(each == configs[0] for each in configs):
+            found[name] = {each: str(value) for each, value in configs[0].items() if value is not None}
+    return found
 
 
 def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
-from pytest_gpukern.gpu.kernel_facts import kernel_facts, without_hash
+from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result
@@ -205,6 +205,7 @@ def with_facts(result: Result, environment: Environment) -> Result:
         result,
         notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
         kernels=kernels,
+        autotuned=autotuned(kernels),
         ceilings=ceilings.to_json() if ceilings is not None else {},
         canaries=dict(canaries),
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.values.untrusted_json import EXTRA, ShapeError, built
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 JsonDict = dict[str, Any]
 
@@ -116,6 +116,30 @@ class KernelFacts:
     def launch(self) -> tuple[object, ...]:
         """What a timer sees of a launch; launches that differ in it are different kernels."""
         return (self.symbol, self.grid, self.block, self.registers, self.shared_bytes, self.local_bytes)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Says what a library chose among several ways to run a call; equal where two sessions chose the same.
+
+    Attributes:
+        configurations: kernel → names and values, as texts, of what an autotuner chose for it.
+        launches: kernel, grid, block and registers of each launch, where no autotuner told what it chose.
+    """
+
+    configurations: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    launches: tuple[tuple[object, ...], ...] = ()
+
+    @classmethod
+    def of(cls, autotuned: Mapping[str, Mapping[str, str]], kernels: Iterable[KernelFacts]) -> Choice:
+        """Returns the choice of a session; that of one without either is not known."""
+        if autotuned:
+            return cls(tuple(sorted((name, tuple(sorted(of.items()))) for name, of in autotuned.items())))
+        launches = {(each.name, each.grid or (), each.block or (), each.registers) for each in kernels}
+        return cls(launches=tuple(sorted(launches)))
+
+
+UNKNOWN_CHOICE = Choice()
 
 
 @dataclass(frozen=True)
@@ -440,6 +464,7 @@ class Result:
             allocations; None where that is not known.
         measurements: one or two a scope; the second of a scope is `beside` the first.
         kernels: what a call launches, where a timer saw it.
+        autotuned: kernel → configuration that an autotuner chose for it, as texts.
         dtype: what the work computes in, as NumPy names it, or None.
         ceilings: the best that the device was seen to do (`Ceilings.to_json`); empty where there is none.
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
@@ -469,6 +494,7 @@ class Result:
     compile_ns: float | None = None
     measurements: tuple[Measurement, ...] = ()
     kernels: tuple[KernelFacts, ...] = ()
+    autotuned: dict[str, dict[str, str]] = field(default_factory=dict)
     dtype: str | None = None
     ceilings: dict[str, float | None] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)

@@ -70,6 +70,18 @@ def test_a_case_recorded_only_on_other_devices_names_them(folder):
     assert verdict.reason == "recorded on nvidia-a100 and nvidia-h200, now nvidia-l4"
 
 
+def test_what_an_autotuner_chose_is_recorded_and_sets_sessions_apart(tmp_path):
+    case = case_of(tmp_path)
+    for warps in ("1", "1", "32"):
+        record("append", result_of(case, autotuned={"softmax": {"num_warps": warps}}))
+    choices = [each.choice.configurations for each in sessions(tmp_path)]
+    assert choices[0] == choices[1] != choices[2]
+    assert choices[2] == (("softmax", (("num_warps", "32"),)),)
+    (path,) = tmp_path.rglob("*.json")
+    kinds = [{each.choice for each in times} for times in load(path).all_times()]
+    assert sorted(map(len, kinds)) == [1, 1], "also for the spread that all cases share"
+
+
 def test_a_name_that_begins_another_is_not_taken_for_its_device(folder):
     record("create", result_of(case_of(folder, name="vector_exp.wide")))
     assert sessions(folder, case_of(folder, name="vector_exp.wide"))

@@ -19,7 +19,7 @@ from pytest_gpukern.findings.explain import (
     differences,
     significant,
 )
-from pytest_gpukern.values.result import Verdict, VerdictKind
+from pytest_gpukern.values.result import Choice, Verdict, VerdictKind
 
 
 def reasons(result, recorded=None):
@@ -217,3 +217,31 @@ def test_what_a_fingerprint_does_not_tell_is_no_difference():
 def test_for_a_host_it_is_the_processor_that_counts():
     assert told(host=True, cpu_model="Xeon", driver_version="590") == ("processor AMD EPYC 9654 → Xeon",)
     assert told(cpu_model="Xeon") == ()
+
+
+# what an autotuner chose
+
+
+def tuned(**values):
+    return {"saxpy": {"num_stages": "3", **{name: str(value) for name, value in values.items()}}}
+
+
+def choosing(count=3, **values):
+    return (session(choice=Choice.of(tuned(**values), ())),) * count
+
+
+def test_another_choice_of_an_autotuner_is_the_first_thing_told():
+    result = now(3.2, kernels=(facts(registers=96),), autotuned=tuned(num_warps=32))
+    first, *_ = reasons(result, past(*choosing(num_warps=1)))
+    assert first == "autotuned: num_warps 32, recorded: 1"
+    both = now(3.2, autotuned=tuned(num_warps=32, BLOCK=64))
+    first, *_ = reasons(both, past(*choosing(num_warps=1, BLOCK=128)))
+    assert first == "autotuned: BLOCK 64 num_warps 32, recorded: 128 1"
+
+
+def test_a_choice_that_the_judging_sessions_made_too_tells_nothing():
+    result = now(1.15, autotuned=tuned(num_warps=1))
+    assert "autotuned" not in " ".join(reasons(result, past(*choosing(num_warps=1))))
+    mixed = past(*choosing(5, num_warps=8), *choosing(num_warps=1))
+    assert "autotuned" not in " ".join(reasons(result, mixed))
+    assert "autotuned" not in " ".join(reasons(result, past())), "it was not recorded then"

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.gate.change import Change, Devices
-from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.comparability import Conditions, SessionTime, of_one_choice
 from pytest_gpukern.gate.judge import Basis, confirm, expected_false_alarms, fails, judge, unless_hopeless
 from pytest_gpukern.gate.spread import CaseSpread, SharedSpread
-from pytest_gpukern.values.result import Measurement, Summary, Verdict, VerdictKind
+from pytest_gpukern.values.result import Choice, Measurement, Summary, Verdict, VerdictKind
 from pytest_gpukern.values.timer_table import TIMERS
 
 NEW, SAME, FASTER = VerdictKind.NEW, VerdictKind.SAME, VerdictKind.FASTER
@@ -531,3 +531,58 @@ def test_a_median_that_was_not_finite_in_another_process_has_no_ratio():
         VerdictKind.UNDECIDED,
         "a median is not finite, so there is nothing to compare",
     )
+
+
+# what an autotuner chose
+
+
+def tuned(warps):
+    return Choice.of({"softmax": {"num_warps": str(warps)}}, ())
+
+
+def chose(choice, *percents, centre_ns=BASE_NS):
+    return [dataclasses.replace(each, choice=choice) for each in around(*percents, centre_ns=centre_ns)]
+
+
+def test_sessions_are_compared_with_those_that_chose_the_same():
+    """Or their spread would hide what the code itself lost."""
+    slow = 3 * BASE_NS
+    both = [*chose(tuned(1), 0, 0.1, 0, 0.1), *chose(tuned(32), 0, 0.1, 0, 0.1, centre_ns=slow)]
+    for warps, usual in ((1, BASE_NS), (32, slow)):
+        here = {"choice": tuned(warps), "shared": spreading(0.002)}
+        assert verdict(measured(usual), *both, **here).kind is SAME
+        assert verdict(measured(1.2 * usual), *both, **here).kind is SLOWER
+
+
+def test_a_choice_that_nobody_recorded_is_compared_with_the_usual_one_and_may_be_slower():
+    mixed = [*chose(tuned(1), 0, 0.1, -0.1, 0), *chose(tuned(2), 50, 50)]
+    found = verdict(measured(3 * BASE_NS), *mixed, choice=tuned(32), shared=spreading(0.002))
+    assert (found.kind, found.gates) == (SLOWER, True)
+
+
+CHOICES = st.sampled_from(
+    [tuned(1), tuned(2), Choice(), *(Choice(launches=(("k", (n,), (256,), 32),)) for n in range(5))]
+)
+
+
+@given(st.lists(CHOICES, min_size=1, max_size=9), CHOICES)
+def test_no_session_of_an_autotuned_choice_is_pooled_with_another_choice(chosen, now):
+    sessions = [dataclasses.replace(recorded(BASE_NS + n), choice=each) for n, each in enumerate(chosen)]
+    found = of_one_choice(sessions, now, 3)
+    choices = {each.choice for each in found}
+    assert found
+    assert len(choices) == 1 or not any(each.configurations for each in chosen)
+    if chosen.count(now) >= 3:
+        assert choices == {now}
+    if max(map(chosen.count, chosen)) >= 3:
+        assert len(choices) == 1 <= 3 <= len(found)
+
+
+def test_small_losses_add_up_although_the_code_had_other_launches_each_time():
+    """Who changes a kernel changes its registers: that is no choice of an autotuner."""
+    launches = [Choice(launches=(("k", (9,), (256,), registers),)) for registers in (32, 40)]
+    opened = [dataclasses.replace(each, opening=True) for each in chose(launches[0], 0, 0.1, -0.1, 0)]
+    appended = chose(launches[1], 1.8, 1.9, 1.8, 1.9)
+    found = verdict(measured(1.03 * BASE_NS), *opened, *appended, choice=launches[1], shared=spreading(0.001))
+    assert found.kind is SLOWER
+    assert "since the epoch's first 4 sessions" in found.reason

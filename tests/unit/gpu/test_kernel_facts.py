@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_gpukern.gpu import kernel_facts as kernel_names
-from pytest_gpukern.gpu.kernel_facts import LIMITS, demangle, fitted, kernel_facts, occupancy, readable
+from pytest_gpukern.gpu.kernel_facts import (
+    LIMITS,
+    autotuned,
+    demangle,
+    fitted,
+    kernel_facts,
+    occupancy,
+    readable,
+)
 from pytest_gpukern.gpu.theory import RATES
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
@@ -233,3 +243,28 @@ def test_a_capability_that_is_not_known_has_no_occupancy(capability):
 
 def test_every_capability_whose_rates_are_known_has_limits():
     assert LIMITS.keys() == RATES.keys()
+
+
+class Autotuner:
+    """Triton's, as far as it tells what it chose; before its first call it has no `best_config`."""
+
+    def __init__(self, function, warps=None, **values):
+        self.base_fn = function
+        if warps:
+            chosen = {**values, "num_warps": warps, "maxnreg": None}
+            self.best_config = SimpleNamespace(num_warps=warps, all_kwargs=lambda: chosen)
+
+
+def test_what_tritons_autotuner_chose_is_known_by_the_kernels_it_launched(monkeypatch):
+    def softmax():
+        """Stands for the kernel's source."""
+
+    launched = [dataclasses.replace(SEEN, name="softmax"), SEEN]
+    assert autotuned(launched) == {}, "Triton was not imported"
+    monkeypatch.setitem(sys.modules, "triton.runtime.autotuner", SimpleNamespace(Autotuner=Autotuner))
+    tuners = [Autotuner(softmax), Autotuner(softmax, 8, BLOCK=64), Autotuner(len, 8)]
+    assert autotuned(launched) == {"softmax": {"BLOCK": "64", "num_warps": "8"}}
+    tuners.append(Autotuner(softmax, 4, BLOCK=32))  # of another test: it launched 128 threads
+    assert autotuned(launched) == {"softmax": {"BLOCK": "64", "num_warps": "8"}}
+    tuners.append(Autotuner(softmax, 8, BLOCK=128))
+    assert autotuned(launched) == {}, "either of them may have launched it"
