@@ -167,6 +167,8 @@ class Measurement:
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
         invalid: why the numbers cannot be trusted, or None.
+        others_share: which share of the host's CPUs other programs used while the host's clock timed it; None
+            for a device's time, and where that is not known.
         observations: name of an observer → what else it saw, as plain JSON.
     """
 
@@ -192,6 +194,7 @@ class Measurement:
     traffic_bytes: float | None = None
     flops: float | None = None
     invalid: str | None = None
+    others_share: float | None = None
     observations: dict[str, JsonDict] = field(default_factory=dict)
 
     @property
@@ -319,6 +322,7 @@ class Verdict:
         false_alarm: the chance that unchanged code is confirmed SLOWER; 0 where it cannot fail its test.
         threshold: smallest change that counts, 0.02 for 2 %; None where nothing was compared.
         pairs: of two revisions, the medians in nanoseconds of (base, head) in neighbouring sessions.
+        others_share: which share of the host's CPUs other programs used, where that leaves it UNDECIDED.
     """
 
     kind: VerdictKind
@@ -336,6 +340,7 @@ class Verdict:
     false_alarm: float = 0.0
     threshold: float | None = None
     pairs: tuple[tuple[float, float], ...] = ()
+    others_share: float | None = None
 
     @property
     def explained(self) -> str:
