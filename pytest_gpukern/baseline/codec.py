@@ -59,6 +59,9 @@ what an epoch's sessions share is stored once, and sessions have ids.
 COLUMNS = RecordedTime.__struct_fields__[:-1]
 """The columns of a row, in order. Only append to them: a row ends with its last value that is not null."""
 
+_LATER_COLUMNS = ("mean_ns", "others_share")
+"""Files of older releases lack them; they stay as they are until a row has a value."""
+
 RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
 )
@@ -373,7 +376,9 @@ def render(baseline: Baseline) -> bytes:
         for session in epoch.sessions
         for time in session.measurements.values()
     ]
-    known = COLUMNS if any(time.mean_ns is not None for time in times) else COLUMNS[:-1]
+    known = COLUMNS
+    while known[-1] in _LATER_COLUMNS and all(getattr(time, known[-1]) is None for time in times):
+        known = known[:-1]
     columns = (*known, *sorted({name for time in times for name in time.extra}))
     content = {
         **baseline.extra,

@@ -86,6 +86,7 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
         q50_ns: the middle quantile where it is not the median.
         mean_ns: mean of the samples; None in records of older releases.
+        others_share: which share of the host's CPUs other programs used meanwhile, where that is known.
         extra: unknown fields.
     """
 
@@ -104,6 +105,7 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     jitter_ns: Number | None = None
     q50_ns: Number | None = None
     mean_ns: Number | None = None
+    others_share: Number | None = None
     extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     @property
@@ -134,6 +136,7 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             jitter_ns=_finite(measurement.jitter_ns) or None,
             q50_ns=q50 if q50 != median_ns else None,
             mean_ns=_finite(statistics.fmean(measurement.samples_ns)),
+            others_share=measurement.others_share,
         )
 
 

@@ -31,6 +31,7 @@ from pytest_gpukern.gate.change import (
 )
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference, of_one_choice
 from pytest_gpukern.gate.spread import FEWEST_CASES, spread_key, spread_of_ratios
+from pytest_gpukern.measure.host_load import BUSY_HOST
 from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Verdict, VerdictKind
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -141,7 +142,8 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     the 90 % interval of Δ lies inside ± the threshold (two one-sided tests, Schuirmann 1987). Else UNDECIDED,
     with the smallest slowdown that would be caught and the number of sessions that would settle it.
 
-    A time SLOWER than the sessions that opened the epoch is SLOWER, too: appended ones may have crept.
+    A time SLOWER than the sessions that opened the epoch is SLOWER, too: appended ones may have crept. A
+    host's time is UNDECIDED instead if others used the host meanwhile.
 
     Args:
         fresh: one measurement of the case per new session, all under one key.
@@ -159,6 +161,7 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
         if crept.kind is VerdictKind.SLOWER:
             reason = f"{crept.reason}; {numbers(change)} since all {change.recorded}"
             verdict = dataclasses.replace(crept, reason=reason)
+    verdict = _unless_busy(verdict, fresh)
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
     gates = len(reference) >= FEWEST
@@ -201,7 +204,7 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
     verdict of `judge` on the fresh sessions, never SLOWER, and says that the suspicion was not confirmed.
     """
     again = judge(fresh, basis)
-    if again.ratio_low is None:
+    if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
     found = _confirmed(suspicion, again, fresh, basis, basis.reference)
     if basis.opening and found.kind is not VerdictKind.SLOWER:
@@ -266,7 +269,8 @@ def judge_paired(
     if isinstance(change, Verdict):
         return change
     verdict = _screened_pairs(change, threshold, pairs)
-    if verdict.kind is VerdictKind.UNDECIDED and verdict.ratio_low is not None:
+    open_still = verdict.kind is VerdictKind.UNDECIDED and verdict.others_share is None
+    if open_still and verdict.ratio_low is not None:
         verdict = _with_remedy(verdict, change, threshold)
     suspected = verdict.kind is VerdictKind.SLOWER
     false_alarm = _false_alarm_of_pairs(pairs[0][0].timer, len(pairs))
@@ -302,7 +306,7 @@ def confirm_paired(
     if isinstance(change, Verdict):
         return _unconfirmed(suspicion, change)
     again = dataclasses.replace(_screened_pairs(change, threshold, pairs), false_alarm=suspicion.false_alarm)
-    if again.ratio_low is None:
+    if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
     apart = min(log_ratios(pairs)) > 0
     found = _decided(suspicion, again, change, threshold, apart=apart)
@@ -323,8 +327,9 @@ def _change_of_pairs(
 
 def _screened_pairs(change: Change, threshold: float, pairs: Sequence[Pair]) -> Verdict:
     """Returns the verdict of one look at pairs, with what it rests on."""
+    screened = _screened(change, threshold, confirming=max(MOST_FRESH_PAIRS, len(pairs)))
     return dataclasses.replace(
-        _screened(change, threshold, confirming=max(MOST_FRESH_PAIRS, len(pairs))),
+        _unless_busy(screened, [head for _, head in pairs]),
         threshold=threshold,
         pairs=tuple((base.summary.median_ns, head.summary.median_ns) for base, head in pairs),
     )
@@ -438,6 +443,15 @@ def _screened(change: Change, threshold: float, *, confirming: int, since: str =
         ratio_of(detectable),
         sessions=change.fresh,
     )
+
+
+def _unless_busy(verdict: Verdict, fresh: Sequence[Measurement]) -> Verdict:
+    """Returns a verdict, or UNDECIDED if the time looks slower and others used the host that timed it."""
+    share = max(measurement.others_share or 0.0 for measurement in fresh)
+    if verdict.kind is not VerdictKind.SLOWER or share < BUSY_HOST:
+        return verdict
+    reason = f"{verdict.reason}, but other programs used {100 * share:.0f} % of the host's CPUs meanwhile"
+    return dataclasses.replace(verdict, kind=VerdictKind.UNDECIDED, reason=reason, others_share=share)
 
 
 def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Verdict:

@@ -38,6 +38,7 @@ OBSERVERS = {
     "memory": ObserverRow("pytest_gpukern.measure.device_memory", "MemoryObserver"),
     "clocks": ObserverRow("pytest_gpukern.measure.device_clocks", "ClockObserver"),
     "energy": ObserverRow("pytest_gpukern.measure.energy", "EnergyObserver"),
+    "load": ObserverRow("pytest_gpukern.measure.host_load", "HostLoadObserver"),
 }
 """Name → row. The first is nearest to the timed work: the last to look before it, the first to look after."""
 

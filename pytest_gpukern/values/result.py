@@ -191,6 +191,8 @@ class Measurement:
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
         invalid: why the numbers cannot be trusted, or None.
+        others_share: which share of the host's CPUs other programs used while the host's clock timed it; None
+            for a device's time, and where that is not known.
         observations: name of an observer → what else it saw, as plain JSON.
     """
 
@@ -216,6 +218,7 @@ class Measurement:
     traffic_bytes: float | None = None
     flops: float | None = None
     invalid: str | None = None
+    others_share: float | None = None
     observations: dict[str, JsonDict] = field(default_factory=dict)
 
     @property
@@ -343,6 +346,7 @@ class Verdict:
         false_alarm: the chance that unchanged code is confirmed SLOWER; 0 where it cannot fail its test.
         threshold: smallest change that counts, 0.02 for 2 %; None where nothing was compared.
         pairs: of two revisions, the medians in nanoseconds of (base, head) in neighbouring sessions.
+        others_share: which share of the host's CPUs other programs used, where that leaves it UNDECIDED.
     """
 
     kind: VerdictKind
@@ -360,6 +364,7 @@ class Verdict:
     false_alarm: float = 0.0
     threshold: float | None = None
     pairs: tuple[tuple[float, float], ...] = ()
+    others_share: float | None = None
 
     @property
     def explained(self) -> str:

@@ -135,6 +135,8 @@ def on_fake_gpu(pytester, monkeypatch):
 def _no_further_processes(request, monkeypatch):
     """Runs in this process record one session and isolate nothing; child sessions find what was found here.
 
+    Nor do they wait to learn what else this host does.
+
     Not those of `on_fake_gpu`, nor runs in a process of their own.
     """
     if "on_fake_gpu" in request.fixturenames:
@@ -159,6 +161,7 @@ def _no_further_processes(request, monkeypatch):
         }
         return ChildRun(results=found, outcomes=dict.fromkeys(found, ("passed", "")), status=0)
 
+    monkeypatch.setattr("pytest_gpukern.measure.host_load.read", lambda: None)
     monkeypatch.setattr(settings, "SESSIONS_TO_RECORD", 1)
     monkeypatch.setattr(state, "ISOLATED_WHEN_MEASURED", False)
     monkeypatch.setattr(settling, "judged_by_record", noted)

@@ -74,6 +74,22 @@ def test_a_hosts_time_that_nobody_asked_to_fail_is_slower_and_no_suspicion():
     assert found.reason.endswith("a host time fails no test by default (--gate-on=time,host)")
 
 
+@pytest.mark.parametrize(("share", "kind"), [(None, SLOWER), (0.05, SLOWER), (0.4, UNDECIDED)])
+def test_a_busy_host_raises_no_suspicion_and_confirms_none(share, kind):
+    basis = Basis(around(0, 1, -1, timer="host"), HERE, 0.02, 0.0, shared=spreading(0.01))
+    slow = measured(BASE_NS * 1.5, timer="host")
+    beside_others = measured(BASE_NS * 1.5, timer="host", others_share=share)
+    suspicion, screened = judge([slow], basis), judge([beside_others], basis)
+    assert suspicion.suspected
+    assert screened.suspected is (kind is SLOWER)
+    for found in (screened, confirm(suspicion, [slow, beside_others], basis)):
+        assert (found.kind, found.others_share) == (kind, share if kind is UNDECIDED else None)
+        assert ("other programs used 40 % of the host's CPUs" in found.reason) is (kind is UNDECIDED)
+        assert found.ratio == pytest.approx(1.5, rel=0.01)
+    faster = judge([measured(BASE_NS / 1.5, timer="host", others_share=share)], basis)
+    assert faster.kind is FASTER
+
+
 def test_one_recorded_session_of_a_calm_event_measurement_can_already_be_the_same():
     found = verdict(measured(BASE_NS * 1.003), recorded(), jitter_ns=30)
     assert found.kind is SAME

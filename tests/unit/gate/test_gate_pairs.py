@@ -72,6 +72,15 @@ def confirmed(*percents, shared=SUITE):
     return confirm_paired(suspicion, pairs(*percents), threshold=0.02, jitter_ns=0.0, shared=shared)
 
 
+@pytest.mark.parametrize(("share", "kind"), [(0.05, SLOWER), (0.4, UNDECIDED)])
+def test_pairs_of_a_busy_host_raise_no_suspicion_and_confirm_none(share, kind):
+    suspicion, slower = judged(5, 5.2), pairs(5, 5.2, others_share=share)
+    limits = {"threshold": 0.02, "jitter_ns": 0.0, "shared": SUITE}
+    for found in (judge_paired(slower, **limits), confirm_paired(suspicion, slower, **limits)):
+        assert found.kind is kind
+        assert found.others_share == (share if kind is UNDECIDED else None)
+
+
 def test_fresh_pairs_decide_about_a_suspicion():
     assert confirmed(4, 4.2).kind is SLOWER
     assert "; 2 fresh pairs confirmed at least +" in confirmed(4, 4.2).reason

@@ -1,0 +1,122 @@
+"""Checks how busy others made the host, from made-up counters of Linux."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+from fakes import FakeTimer
+
+from pytest_gpukern.baseline.record import RecordedTime
+from pytest_gpukern.measure import host_load
+from pytest_gpukern.measure.host_load import Reading, share_of_others
+from pytest_gpukern.measure.measure import Repeated, measure
+from pytest_gpukern.measure.observers import OBSERVERS, Call, Observers
+
+READ = host_load.read
+
+
+@pytest.fixture
+def proc(tmp_path, monkeypatch):
+    """Writes a /proc of two CPUs for us and one for others; processes as pid → (parent, ticks)."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(os, "waitid", lambda *what: None)
+
+    def written(first="100 0 0 900", second="0 0 0 1000 0 0 0 0 0 0", **processes):
+        (tmp_path / "stat").write_text(
+            f"cpu 9 9 9 9\ncpu0 {first} 5 0 0 0\ncpu1 {second}\ncpu2 8 8 8 8\nintr 7"
+        )
+        for pid, (parent, ticks) in processes.items():
+            (tmp_path / pid[1:]).mkdir(exist_ok=True)
+            stat = f"{pid[1:]} (a ) b) S {parent}{' 0' * 9} {ticks} 0 0 0 20"
+            (tmp_path / pid[1:] / "stat").write_text(stat)
+        return tmp_path
+
+    return written
+
+
+def test_our_cpus_count_less_ourselves_and_all_that_we_started(proc):
+    family = {"p7": (os.getpid(), 300), "p8": (7, 200), "p9": (1, 100)}
+    idle = READ(proc(first="0 0 0 1000", **family))
+    family |= {"p8": (7, 210), "p9": (1, 900)}
+    busy = READ(proc(first="10 20 30 1000", second="1 2 3 1000 9 4 5 6 1 1", **family))
+    assert idle.cpus == busy.cpus == 2
+    assert busy.busy_s - idle.busy_s == pytest.approx(0.81)
+    assert busy.stolen_s == pytest.approx(0.06)
+    assert busy.own_s - idle.own_s == pytest.approx(0.1, abs=0.05), "that of what we started started"
+
+
+@pytest.mark.parametrize("stat", [None, "", "cpu 1 2 3 4", "cpu0 0 0 0 0 0 0 0 0", "cpu0 1 2 x 4 5 6 7 8"])
+def test_what_the_system_does_not_tell_is_unknown(tmp_path, monkeypatch, stat):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    if stat is not None:
+        (tmp_path / "stat").write_text(stat)
+    assert READ(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("cpus", "own_s", "busy_s", "stolen_s", "share"),
+    [
+        (2, 1.0, 1.0, 0.0, 0.0),
+        (2, 1.0, 2.0, 0.0, 0.5),
+        (2, 1.0, 0.9, 0.0, 0.0),  # by the counters' steps
+        (2, 1.0, 1.0, 0.3, 0.15),  # of a kernel that counts stolen time as ours
+        (128, 1.0, 2.0, 0.0, 0.008),  # it has its own CPU,
+        (128, 127.0, 128.0, 0.0, 0.125),  # and here one of ours
+    ],
+)
+def test_it_is_the_share_of_what_we_leave_free(cpus, own_s, busy_s, stolen_s, share):
+    now = Reading(6.0, cpus, 50 + busy_s, stolen_s, 70 + own_s)
+    assert share_of_others(Reading(5.0, cpus, 50, 0.0, 70), now) == share
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """A clock that a look moves by 10 ms, and what share of two CPUs others use; None: unknown."""
+    made = SimpleNamespace(now=5.0, used_s=0.0, uses=0.0, waits=0)
+
+    def pass_s(seconds):
+        made.now += seconds
+        made.used_s += seconds * 2 * (made.uses or 0.0)
+
+    def sleep(seconds):
+        made.waits += seconds > 0
+        pass_s(seconds)
+
+    def read():
+        pass_s(0.01)
+        return None if made.uses is None else Reading(made.now, 2, made.now + made.used_s, 0.0, made.now)
+
+    made.pass_s = pass_s
+    monkeypatch.setattr(host_load, "read", read)
+    monkeypatch.setattr(host_load, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=sleep))
+    return made
+
+
+def timed(observers, timer="host"):
+    observing = observers.observe(Call("end_to_end", on_gpu=False), FakeTimer(timer))
+    call, timer = Repeated(lambda: None), FakeTimer(timer)
+    found = measure(call, timer, scope="end_to_end", cache="hot", call_ns=1e3, observing=observing)
+    assert RecordedTime.of(found).others_share == found.others_share
+    return found.others_share
+
+
+def test_a_short_measurement_by_the_hosts_clock_waits_only_where_what_was_before_does_not_tell(others):
+    observers = Observers(None, {"load": OBSERVERS["load"]})
+    assert (timed(observers), others.waits) == (0.0, 1), "nothing was read before"
+    others.pass_s(1.0)
+    assert (timed(observers), others.waits) == (0.0, 1), "all that time the host was idle"
+    others.uses = 0.4
+    others.pass_s(1.0)
+    assert (timed(observers), others.waits) == (0.4, 2)
+    others.pass_s(1.0)
+    others.uses = 0.0
+    assert (timed(observers), others.waits) == (0.0, 3), "they rest meanwhile"
+
+
+@pytest.mark.parametrize(("timer", "uses"), [("event", 0.4), ("host", None)])
+def test_nothing_is_said_of_a_devices_time_or_where_it_is_unknown(others, timer, uses):
+    others.uses = uses
+    assert timed(Observers(None, {"load": OBSERVERS["load"]}), timer) is None
+    assert others.waits == 0
