@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpukern.backends.foreign_array import why_lazy
 from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
 from pytest_gpukern.check.check_call import CheckedCalls
 from pytest_gpukern.check.launch import left_to_threads
@@ -368,6 +369,9 @@ class CallSubject:
             returned = turn.call()
             self._synchronize()
             passed_ns = float(time.perf_counter_ns() - start)
+        lazy = why_lazy(returned) if self._target.leaves_host_calls else None
+        if lazy is not None:
+            raise NothingLaunched(f"the call returned {lazy}")
         self._first_call_ns = self._first_call_ns or passed_ns
         left = threads_left(threads, first=first)
         seen = pending.bits(returned) if left and pending is not None else {}
