@@ -258,7 +258,8 @@ def why_lazy(value: Any) -> str | None:
     if hasattr(value, "__dask_graph__"):
         return f"{named}, which computes when it is read, not in the call: return its compute()"
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        return f"{_shown(value)}, which has not run: time a function that consumes it, such as lambda: list(f(x))"
+        remedy = "time a function that consumes it, such as lambda: list(f(x))"
+        return f"{_shown(value)}, which has not run: {remedy}"
     if inspect.iscoroutine(value):
         shown = _shown(value)
         value.close()  # else Python warns that nobody awaited it

@@ -79,7 +79,7 @@ def is_its_fixture(value: Any) -> bool:
 
     # By its type, since CodSpeed's fixture answers to `isinstance`.
     is_its = issubclass(type(value), BenchmarkFixture)
-    return is_its and hasattr(value, "_raw") and hasattr(value, "_raw_pedantic")
+    return is_its and all(hasattr(value, name) for name in ("_raw", "_raw_pedantic", "_make_runner"))
 
 
 def hand_over(
@@ -129,6 +129,24 @@ def hand_over(
     fixture._raw, fixture._raw_pedantic, fixture.pedantic = run, run_pedantic, note_rounds
     fixture.disabled = not measures  # under xdist it disables itself, and we measure
     return hand_back
+
+
+def each_timed(fixture: Any, around: Callable[[Callable[[], Any]], Any]) -> None:
+    """Has `around` make the calls that a `benchmark` fixture times, and return what they return."""
+    make = fixture._make_runner
+
+    def make_runner(*call: Any) -> Callable[..., Any]:
+        runner = make(*call)
+        return lambda loops: around(lambda: runner(loops))
+
+    fixture._make_runner = make_runner
+
+
+def unlist(fixture: Any, config: pytest.Config) -> None:
+    """Keeps a fixture's times out of pytest-benchmark's list, now and later; the test may read them."""
+    listed = session_of(config).benchmarks
+    listed[:] = [metadata for metadata in listed if metadata is not fixture.stats]
+    fixture._add_stats = [].append
 
 
 @dataclass

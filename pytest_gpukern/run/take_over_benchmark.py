@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.benchmark_interop.plugin import (
+    each_timed,
     give_stats,
     give_time_of_a_call,
     hand_over,
     is_its_fixture,
     listed_as,
     switched_off,
+    unlist,
 )
+from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.run.call_subject import CallTarget, timed_by_host
 from pytest_gpukern.run.stash import (
@@ -138,6 +141,22 @@ class TakenOver:
             return
         self._test.result = dataclasses.replace(result, notes=(*result.notes, *_ignored(self._item)))
         give_stats(self._fixture, result.measurements[0])
+
+
+def unlist_simulated(item: Any, value: Any) -> None:
+    """Keeps the times of a `benchmark` fixture out of all lists if its calls run in the simulator."""
+    simulates = isinstance(item, pytest.Item) and environment_of(item.config).gpu.simulated.active
+    if not (simulates and is_its_fixture(value)):
+        return
+
+    def around(calls: Callable[[], Any]) -> Any:
+        made = Launches.made
+        timed = calls()
+        if Launches.made != made:
+            unlist(value, item.config)
+        return timed
+
+    each_timed(value, around)
 
 
 def take_over(item: Any, value: Any) -> None:

@@ -727,6 +727,19 @@ def test_without_a_gpu_what_is_not_ours_stays_pytest_benchmarks_and_the_hosts_cl
     assert [each["simulated"] for each in found.values()] == [True, True, False, False, True]
 
 
+@pytest.mark.parametrize("measuring", [(), ("--gpu-benchmark",)])
+def test_a_benchmark_that_nobody_took_over_lists_times_of_the_host_and_none_of_the_simulator(
+    pytester, measuring
+):
+    pytest.importorskip("numba_cuda")
+    pytester.makepyfile(test_it=MIXED)
+    run = ("--gpukern-simulator=always", "--benchmark-json=out.json", *measuring, *FAST)
+    pytester.runpytest_subprocess("-k", "not ours and not simulated and not marked", *run).assert_outcomes(
+        passed=4, deselected=3
+    )
+    assert {name.partition("::")[2] for name in benchmarks_of(pytester)} == {"test_sort", "test_pedantic"}
+
+
 def test_with_neither_a_gpu_nor_the_simulator_the_hosts_clock_measures_records_and_judges(pytester):
     pytester.makepyfile(
         test_it="""
