@@ -456,7 +456,7 @@ class LoopSubject(CallSubject):
         self._scope = self._scopes()[0] if context.environment.gpu.has_gpu else "end_to_end"
         self._sampler: Sampler | None = None
         self._last: Iteration | None = None
-        self._refused: TimerUnavailable = TimerUnavailable("the first call, which compiles and loads, is not")
+        self._refused = TimerUnavailable("the first call compiles and loads, so it is not timed")
 
     def check(self, found: Found) -> None:
         """Runs the loop if nothing of it is timed."""

@@ -64,8 +64,8 @@ class TakenOver:
         self._is_marked = item.get_closest_marker(MARKER) is not None
         self._test = new_test(item, environment)
         self._test.begin()
-        measures = environment.gpu.has_gpu or timed_by_host(self._test.context)
-        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=measures)
+        self._measures = environment.gpu.has_gpu or timed_by_host(self._test.context)
+        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=self._measures)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Measures `function`; returns what a call after measuring returned, as pytest-benchmark does."""
@@ -84,7 +84,7 @@ class TakenOver:
         __tracebackhide__ = True
         fixture, returned = self._fixture, None
         _, own = self._hand_back()
-        fixture.disabled = fixture.disabled and not self._test.environment.gpu.has_gpu
+        fixture.disabled = fixture.disabled and not self._measures
 
         def loop(around: Callable[..., Any]) -> None:
             nonlocal returned
@@ -103,6 +103,9 @@ class TakenOver:
                 return returned
             unlist(fixture, self._item.config)
             pytest.fail(f"INVALID: {reason}; {HOST_REMEDY}", pytrace=False)
+        except BaseException:
+            unlist(fixture, self._item.config)
+            raise
         unlist(fixture, self._item.config)
         self._give_stats()
         return returned
@@ -121,7 +124,8 @@ class TakenOver:
 
     def _leave(self, reason: TimerUnavailable) -> None:
         """Leaves the test to pytest-benchmark, and says why."""
-        self._test.result = None
+        if not self._is_marked:  # else its calls were checked
+            self._test.result = None
         _warn(self._item, f"{reason}; it is left to pytest-benchmark")
 
     def _give_stats(self) -> None:
