@@ -171,10 +171,12 @@ def pytest_fixture_setup(
     """Measures on the GPU what a marked test hands to pytest-benchmark's fixture."""
     __tracebackhide__ = True
     value = yield
-    if fixturedef.argname == "benchmark" and measures(request.config):
-        from pytest_gpukern.run.take_over_benchmark import take_over
+    if fixturedef.argname == "benchmark" and asked(request.config):
+        from pytest_gpukern.run.take_over_benchmark import take_over, unlist_simulated
 
-        take_over(request.node, value)
+        unlist_simulated(request.node, value)
+        if measures(request.config):
+            take_over(request.node, value)
     return value
 
 

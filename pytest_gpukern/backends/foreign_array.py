@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import sys
 from dataclasses import dataclass
@@ -244,15 +245,42 @@ def _plain_tensor(tensor: Any) -> tuple[Any, tuple[str, ...]]:
     return tensor, tuple(read_as)
 
 
+_LAZY = (map, filter, zip, enumerate)
+"""Builtin iterators that compute each item when it is taken; those of `itertools` do, too."""
+
+
+def why_lazy(value: Any) -> str | None:
+    """Says why a returned value stands for work that the call has not done, or None.
+
+    Iterators in general pass: a file, a class with `__next__` and `array.flat` compute nothing late.
+    """
+    named = _named(value)
+    if hasattr(value, "__dask_graph__"):
+        return f"{named}, which computes when it is read, not in the call: return its compute()"
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        remedy = "time a function that consumes it, such as lambda: list(f(x))"
+        return f"{_shown(value)}, which has not run: {remedy}"
+    if inspect.iscoroutine(value):
+        shown = _shown(value)
+        value.close()  # else Python warns that nobody awaited it
+        return f"{shown}, which has not run: time a function that runs it, such as lambda: asyncio.run(f(x))"
+    if inspect.isawaitable(value) or hasattr(type(value), "add_done_callback"):
+        return f"{named}, for which the call does not wait: return its result"
+    if isinstance(value, _LAZY) or type(value).__module__ == "itertools":
+        return f"{named}, which computes each item when it is taken: return list(…) of it"
+    return None
+
+
 def why_untrusted(value: Any) -> str | None:
-    """Says why a returned array may compute when it is read, or None.
+    """Says why a returned value may compute when it is read, or None.
 
     It may if it is lazy, or of a class that somebody derived from a library's array.
     """
     kind = type(value)
-    named = f"{kind.__module__}.{kind.__qualname__}"
-    if hasattr(value, "__dask_graph__"):
-        return f"{named}, which computes when it is read, not in the call: return its compute()"
+    named = _named(value)
+    lazy = why_lazy(value)
+    if lazy is not None:
+        return lazy
     known = {each for row in BACKENDS.values() for each in row.arrays}
     derived = any((base.__module__, base.__name__) in known for base in kind.__mro__[1:])
     if derived and kind.__module__.partition(".")[0] not in {"numpy", *cuda_packages()}:
@@ -330,6 +358,11 @@ def shares_memory(one: Any, other: Any) -> bool:
 
 def _named(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _shown(value: Any) -> str:
+    """Returns a generator or coroutine with the name of its function."""
+    return f"the {type(value).__name__.replace('_', ' ')} of {value.__qualname__}"
 
 
 def to_host(value: Any) -> np.ndarray[Any, Any]:

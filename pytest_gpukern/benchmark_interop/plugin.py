@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -79,7 +78,7 @@ def is_its_fixture(value: Any) -> bool:
 
     # By its type, since CodSpeed's fixture answers to `isinstance`.
     is_its = issubclass(type(value), BenchmarkFixture)
-    return is_its and hasattr(value, "_raw") and hasattr(value, "_raw_pedantic")
+    return is_its and all(hasattr(value, name) for name in ("_raw", "_raw_pedantic", "_make_runner"))
 
 
 def hand_over(
@@ -95,40 +94,49 @@ def hand_over(
     Args:
         fixture: for which `is_its_fixture` holds.
         call: gets what the test calls the fixture with.
-        pedantic: gets what the test gives to `pedantic`, completed by its defaults; and `rounds_given`,
-            whether the test gave `rounds`, whose default is 1.
+        pedantic: gets what the test gives to `pedantic`, completed by its defaults.
         measures: whether calls are measured; otherwise the fixture says that it is disabled.
     """
     was_disabled = fixture.disabled
-    own_call, own_pedantic, asked_pedantic = fixture._raw, fixture._raw_pedantic, fixture.pedantic
-    place_of_rounds = list(inspect.signature(asked_pedantic).parameters).index("rounds")
-    rounds_given = False
+    own_call, own_pedantic = fixture._raw, fixture._raw_pedantic
 
     def run(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         runs = own_call if measures and fixture.disabled else call
         return runs(*args, **kwargs)
 
-    def note_rounds(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        nonlocal rounds_given
-        rounds_given = "rounds" in kwargs or len(args) > place_of_rounds
-        return asked_pedantic(*args, **kwargs)
-
     def run_pedantic(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if measures and fixture.disabled:
             return own_pedantic(*args, **kwargs)
-        return pedantic(*args, **kwargs, rounds_given=rounds_given)
+        return pedantic(*args, **kwargs)
 
     def hand_back() -> tuple[Callable[..., Any], Callable[..., Any]]:
-        del fixture._raw, fixture._raw_pedantic, fixture.pedantic
+        del fixture._raw, fixture._raw_pedantic
         fixture.disabled = was_disabled
         return own_call, own_pedantic
 
-    fixture._raw, fixture._raw_pedantic, fixture.pedantic = run, run_pedantic, note_rounds
+    fixture._raw, fixture._raw_pedantic = run, run_pedantic
     fixture.disabled = not measures  # under xdist it disables itself, and we measure
     return hand_back
+
+
+def each_timed(fixture: Any, around: Callable[..., Any]) -> None:
+    """Has `around(calls, args, kwargs)` make the calls that a fixture times, and return what they return."""
+    make = fixture._make_runner
+
+    def make_runner(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
+        runner = make(function, *arguments)
+        return lambda loops: around(lambda: runner(loops), *arguments)
+
+    fixture._make_runner = make_runner
+
+
+def unlist(fixture: Any, config: pytest.Config) -> None:
+    """Keeps a fixture's times out of pytest-benchmark's list, now and later; the test may read them."""
+    listed = session_of(config).benchmarks
+    listed[:] = [metadata for metadata in listed if metadata is not fixture.stats]
+    fixture._add_stats = [].append
 
 
 @dataclass

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.backends.foreign_array import why_lazy
+from pytest_gpukern.check.call_arguments import leaves
 from pytest_gpukern.check.diagnosis import (
     Diagnosis,
     Fault,
@@ -254,6 +256,11 @@ def launched(prepared: Prepared) -> Any:
         prepared.backend.synchronize()
     except Exception as error:
         raise _launch_failed(prepared.case, "launching", error) from error
+    for name, value in leaves("returned", returned):
+        lazy = why_lazy(value)
+        if lazy is not None:
+            told = f"{name}: {Fault.WRONG_TYPE}: the launch returned {lazy}"
+            raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, told))
     return returned
 
 

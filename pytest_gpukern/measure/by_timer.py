@@ -110,10 +110,12 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
     return [with_warning(main, warning), other]
 
 
+HOST_REMEDY = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"
+
+
 def not_of_the_device(by: MeasureBy, stream: Any, reason: NothingLaunched) -> Measurement:
     """Measures by the host's clock a call that puts nothing on the device: INVALID as a device time."""
-    remedy = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"
-    return _by_the_host(by, stream, f"{reason}; {remedy}")
+    return _by_the_host(by, stream, f"{reason}; {HOST_REMEDY}")
 
 
 def _by_the_host(by: MeasureBy, stream: Any, why: str) -> Measurement:

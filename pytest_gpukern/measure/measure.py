@@ -223,15 +223,9 @@ def measure(
     # Only now does the timer know all batches.
     suspicion = None if beside else timer.suspicion(last)
     found = dataclasses.replace(
-        sampler.measurement(scope, cache),
-        beside=beside,
-        traffic_bytes=traffic_bytes,
-        flops=flops,
-        invalid=sampler.sampling.invalid or suspicion,
+        sampler.measurement(scope, cache), beside=beside, traffic_bytes=traffic_bytes, flops=flops
     )
-    for each in observing:
-        found = each.finish(found)
-    return with_notes(found, *sampler.summary().warnings)
+    return sampler.finished(found, suspicion)
 
 
 @contextlib.contextmanager
@@ -357,9 +351,7 @@ class Sampler:
         executed, started = 0, self.clock()
         while True:
             size = self._size(executed, self.clock() - started, chosen)
-            with phase("observing"):
-                for each in reversed(self.observing):
-                    each.before()
+            self._before()
             taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold)
             with phase("sampling"), untraced():
                 batch = timer.collect(taken, cold=self.cold)
@@ -382,6 +374,32 @@ class Sampler:
                 timer.collect(self.executions.take(turn, cold=self.cold), cold=self.cold)  # it rested
             if sampling.stopped is not None:
                 return taken[-1]
+
+    def take(self, iteration: Iteration) -> None:
+        """Takes one sample, which counts in any case: nothing is executed again.
+
+        Raises:
+            TimerUnavailable: the timer cannot time this execution.
+        """
+        self._before()
+        with phase("sampling"):
+            batch = self.timer.collect([iteration], cold=self.cold)
+        self.sampling.add(batch, 1)
+        fault = self._look(batch, last=False).fault
+        self.sampling.warnings |= {} if fault is None else {fault: None}
+        self.sampling.settle(f"{len(self.sampling.samples)} samples", settled=True)
+
+    def finished(self, found: Measurement, suspicion: str | None) -> Measurement:
+        """Returns the measurement with what observers and the statistics say of it."""
+        found = dataclasses.replace(found, invalid=self.sampling.invalid or suspicion)
+        for each in self.observing:
+            found = each.finish(found)
+        return with_notes(found, *self.summary().warnings)
+
+    def _before(self) -> None:
+        with phase("observing"):
+            for each in reversed(self.observing):
+                each.before()
 
     def _look(self, batch: Batch, *, last: bool) -> Look:
         """Merges what the observers saw after a batch; reports the first fault."""

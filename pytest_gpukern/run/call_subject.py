@@ -8,21 +8,24 @@ import inspect
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from pytest_gpukern.backends.foreign_array import why_lazy
 from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
 from pytest_gpukern.check.check_call import CheckedCalls
 from pytest_gpukern.check.launch import left_to_threads
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
 from pytest_gpukern.gpu.simulator.launch import Launches
-from pytest_gpukern.measure.measure import Repeated, warm_up
+from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.measure.rounds import Rounds
-from pytest_gpukern.run.scopes import Timed
-from pytest_gpukern.timers.host import HostTimer
-from pytest_gpukern.timers.timer import NothingLaunched
+from pytest_gpukern.measure.statistics import StoppingRule
+from pytest_gpukern.run.scopes import ELSEWHERE, Timed
+from pytest_gpukern.timers.host import HostTimer, LaunchTimer
+from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
+from pytest_gpukern.values.timer_table import auto_timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.check.guarded_arrays import GuardedArrays
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.run.spine import Found, SubjectContext
-    from pytest_gpukern.timers.timer import Executions
+    from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.result import Measurement, Trace
 
 
@@ -58,6 +61,18 @@ class _Made(NamedTuple):
     time_ns: float
 
 
+class Loop(NamedTuple):
+    """Describes a loop that makes the calls itself, such as `pedantic` of pytest-benchmark.
+
+    Attributes:
+        run: runs it, with a function that makes the calls of each round: `around(calls, args, kwargs)`.
+        asked: its `rounds`, `warmup_rounds` and `iterations`, which it checks before it calls.
+    """
+
+    run: Callable[[Callable[..., Any]], None]
+    asked: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class CallTarget:
     """Says what a plain test measures.
@@ -72,6 +87,7 @@ class CallTarget:
         leaves_host_calls: whether a call that puts nothing on the GPU raises `NothingLaunched`. Such a test
             never asked for this plugin, so its calls are not checked.
         runs_once: whether an unmeasured call is made only once, unless the marker declares its outputs.
+        loop: makes the calls, all that are made, or None.
     """
 
     function: Callable[..., Any]
@@ -82,6 +98,7 @@ class CallTarget:
     called_after: bool = False
     leaves_host_calls: bool = False
     runs_once: bool = False
+    loop: Loop | None = None
 
     @classmethod
     def repeated(
@@ -127,6 +144,13 @@ class CallTarget:
             return Turn(execute, *rounds.arguments)
 
         return cls(rounds.target, turn, rounds, fixed=rounds.setup is None, check=check, called_after=True)
+
+    @classmethod
+    def in_loop(cls, function: Callable[..., Any], loop: Loop) -> CallTarget:
+        """Leaves the calls to a loop."""
+        rounds = Rounds(function)
+        turn = Turn(function, (), {})
+        return cls(function, lambda: turn, rounds, fixed=loop.asked["setup"] is None, loop=loop)
 
 
 class CallSubject:
@@ -357,10 +381,10 @@ class CallSubject:
 
         return look
 
-    def _call(self, place: str) -> _Made:
-        """Makes one untimed call, and checks what it did."""
+    def _call(self, place: str, turn: Turn | None = None) -> _Made:
+        """Makes a call, by default the next untimed one, and checks what it did."""
         with self._loading_observed(own=False):
-            turn = self._target.next_turn()
+            turn = turn or self._target.next_turn()
             pending = None
             if self._checks is not None:
                 pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
@@ -371,6 +395,9 @@ class CallSubject:
             returned = turn.call()
             self._synchronize()
             passed_ns = float(time.perf_counter_ns() - start)
+        lazy = why_lazy(returned) if self._target.leaves_host_calls else None
+        if lazy is not None:
+            raise NothingLaunched(f"the call returned {lazy}")
         self._first_call_ns = self._first_call_ns or passed_ns
         left = threads_left(threads, first=first)
         seen = pending.bits(returned) if left and pending is not None else {}
@@ -415,6 +442,157 @@ class CallSubject:
         if self._first_call_ns is not None:
             return nullcontext()
         return self._context.environment.gpu.loading_observed(own=own)
+
+
+class LoopSubject(CallSubject):
+    """Takes the calls of a loop through the spine, and adds none.
+
+    The first call and the last round are checked. Every round behind the warm-up and the first call, which
+    compiles, is timed, unless its timer would have to make its calls again.
+    """
+
+    def __init__(self, target: CallTarget, context: SubjectContext, guarded: GuardedArrays) -> None:
+        super().__init__(target, context, guarded)
+        assert target.loop is not None
+        self.is_timed |= timed_by_host(context)
+        self._loop, self._made = target.loop, 0
+        self._scope = self._scopes()[0] if context.environment.gpu.has_gpu else "end_to_end"
+        self._sampler: Sampler | None = None
+        self._last: Iteration | None = None
+        self._refused = TimerUnavailable("the first call compiles and loads, so it is not timed")
+
+    def check(self, found: Found) -> None:
+        """Runs the loop if nothing of it is timed."""
+        if not self.is_timed:
+            self._run(found)
+
+    def measure(self, found: Found) -> None:
+        """Runs the loop, and times its rounds.
+
+        Raises:
+            NothingLaunched: the calls put nothing on the GPU.
+            TimerUnavailable: no round could be timed.
+        """
+        with self._context.environment.gpu.timing_by_host():
+            self._run(found)
+        if self._sampler is None or self._last is None:
+            raise self._refused
+        sampler, marker, suspicion = self._sampler, self._context.marker, None
+        with suppress(TimerUnavailable):  # it would make calls again
+            suspicion = sampler.timer.suspicion(self._last)
+        measured = sampler.measurement(self._scope, "cold" if sampler.cold else "hot")
+        if self._scope != "launch":
+            measured = dataclasses.replace(measured, traffic_bytes=marker.bytes, flops=marker.flops)
+        timed, asked = len(measured.samples_ns), self._loop.asked["rounds"]
+        if timed < asked:
+            found.add_note(f"{timed} of {asked} rounds are timed: {self._refused}")
+        found.add_measurements((sampler.finished(measured, suspicion),))
+
+    def recheck(self, found: Found) -> None:
+        """Does nothing: the last round was checked."""
+
+    def _run(self, found: Found) -> None:
+        simulated = Launches.made
+        if self._checks is not None:
+            self._checks.restored(self._target.executions)  # refuses what rounds cannot do
+        try:
+            self._loop.run(self._round)
+        finally:
+            found.add_first_call(self._first_call_ns)
+        found.add_note(*self._notes)
+        if not self._context.environment.gpu.has_gpu and Launches.made == simulated:
+            self._leave_or_time_on_the_host(found)
+        if isinstance(self._refused, NothingLaunched):
+            raise self._refused
+
+    def _round(self, calls: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Makes the calls of a round; returns what the loop makes of them."""
+        asked, number, done = self._loop.asked, self._made, None
+        self._made += 1
+        is_timed = self.is_timed and number >= max(1, asked["warmup_rounds"])
+
+        def run() -> Any:
+            nonlocal done
+            done = self._sampled(calls) if is_timed else calls()
+            return done[1] if isinstance(done, tuple) else None  # its time and, of a single call, the result
+
+        if number in (0, asked["warmup_rounds"] + asked["rounds"] - 1):
+            try:
+                self._call("in the last round" if number else "in the first call", Turn(run, args, kwargs))
+            except NothingLaunched as reason:  # the loop goes on
+                self._refused = reason
+        else:
+            run()
+        return done
+
+    def _sampled(self, calls: Callable[[], Any]) -> Any:
+        """Makes the calls of a round once, and takes a sample of them if a timer can."""
+        once = Once(calls, self._target.function)
+        iteration = Iteration(once, fresh=once.refuse, launches=self._loop.asked["iterations"])
+        if not isinstance(self._refused, NothingLaunched):
+            try:
+                self._sampler = self._sampler or self._new_sampler()
+                self._sampler.take(iteration)
+                self._last = iteration
+            except TimerUnavailable as reason:
+                self._refused = reason
+        return once.done if once.made else calls()
+
+    def _new_sampler(self) -> Sampler:
+        """Returns a sampler by the first timer that works, without a queue, which may execute again."""
+        environment, marker = self._context.environment, self._context.marker
+        gpu, calls = environment.gpu, self._loop.asked["iterations"]
+        cache = marker.cache or environment.settings.cache
+        # Of several calls only the first would find a cold cache.
+        cold = gpu.has_gpu and self._scope == "kernel" and calls == 1 and cache == "cold"
+        timer = self._opened() if gpu.has_gpu else HostTimer(self._synchronize)
+        timer = PerCall(timer, calls) if calls > 1 else timer
+        peaks, floor = gpu.peaks if self._scope == "kernel" else None, None
+        if peaks is not None:
+            floor = peaks.floor(cache="cold" if cold else "hot", traffic_bytes=marker.bytes)
+        observing = gpu.observers.observe(Call(self._scope, gpu.has_gpu, floor=floor), timer)
+        single = Repeated(self._target.function)
+        return Sampler(single, timer, StoppingRule(), observing, None, cold, 0.0, time.monotonic)
+
+    def _opened(self) -> Timer:
+        from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
+
+        stream = runtime().device.default_stream
+        if self._scope == "launch":
+            return LaunchTimer.on_stream(stream, any_stream=True, queues=False)
+        if works_elsewhere():
+            raise NothingLaunched(ELSEWHERE)
+        wanted = self._context.marker.timer or self._context.environment.settings.timer
+        names = auto_timers() if wanted == "auto" else (wanted,)
+        for name in names[:-1]:
+            with suppress(TimerUnavailable):
+                return open_timer(name, stream, any_stream=True, queues=False)
+        return open_timer(names[-1], stream, any_stream=True, queues=False)
+
+
+class Once:
+    """Makes the calls of a round when it is first called, and never again.
+
+    Attributes:
+        func: what is called, named as in `functools.partial`.
+        made: whether it was called.
+        done: what the calls returned.
+    """
+
+    def __init__(self, calls: Callable[[], Any], func: Callable[..., Any]) -> None:
+        self._calls, self.func = calls, func
+        self.made, self.done = False, None
+
+    def __call__(self) -> None:
+        """Makes the calls; raises TimerUnavailable if they were made."""
+        if self.made:
+            self.refuse()
+        self.made = True
+        self.done = self._calls()
+
+    def refuse(self) -> NoReturn:
+        """Raises TimerUnavailable."""
+        raise TimerUnavailable("the timer would have to make the calls of others again")
 
 
 def case_of_test(

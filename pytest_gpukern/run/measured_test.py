@@ -13,7 +13,7 @@ from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.problems.call_by_name import ProblemError
-from pytest_gpukern.run.call_subject import CallSubject, CallTarget, timed_by_host
+from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, timed_by_host
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
 from pytest_gpukern.run.settle import settle
 from pytest_gpukern.run.spine import Found, NotRunError, run
@@ -98,7 +98,8 @@ class MeasuredTest:
         self._begin_use()
         if self.environment.gpu.device is None and not timed_by_host(self.context):
             pytest.skip(self.environment.gpu.why_no_gpu)
-        subject = CallSubject(target, self.context, self.guarded)
+        subject_of = CallSubject if target.loop is None else LoopSubject
+        subject = subject_of(target, self.context, self.guarded)
         self.seen = subject.seen
         self._is_ours = not target.runs_once
         self.found = Found(subject.begin())

@@ -109,6 +109,9 @@ def poisoned_in_turn(case: Case, backend: Backend) -> bool:
 _TRACED_FIRST = ("end_to_end", "kernel", "transfer", "launch")
 
 
+ELSEWHERE = "the test works in a CUDA context of its own, where only scope='launch' can be measured"
+
+
 @dataclass(frozen=True)
 class Timed:
     """Says what is timed in one scope: a case's launch or its copies, or a plain test's call.
@@ -157,9 +160,7 @@ class Timed:
         scope = self.call.scope
         try:
             if scope == "kernel" and self.elsewhere:
-                raise NothingLaunched(
-                    "the test works in a CUDA context of its own, where only scope='launch' can be measured"
-                )
+                raise NothingLaunched(ELSEWHERE)
             found = measured_by(self.by, wanted, scope=scope, stream=stream, any_stream=any_stream)
         except NothingLaunched as reason:
             if refuses_host_calls:

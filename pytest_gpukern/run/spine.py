@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
+from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result
@@ -101,8 +102,11 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
         with phase("checking"):
             subject.check(found)
         if subject.is_timed:
+            simulated = Launches.made
             with gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
                 subject.measure(found)
+            if Launches.made != simulated:
+                found.drop_simulated_times()
             with phase("checking"):
                 subject.recheck(found)
             with phase("observing"):
@@ -143,6 +147,11 @@ class Found:
     def add_measurements(self, measurements: tuple[Measurement, ...]) -> None:
         """Adds what was measured."""
         self.result = dataclasses.replace(self.result, measurements=measurements)
+
+    def drop_simulated_times(self) -> None:
+        """Drops times that contain work of the simulator, as of a host variant that launches."""
+        self.result = dataclasses.replace(self.result, simulated=True, measurements=())
+        self.add_note("not timed: the timed calls ran kernels in the simulator, which never times")
 
     def add_trace(self, take: Callable[[], Trace]) -> None:
         """Adds what one more execution did, or a note that says why nothing could record it."""

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.benchmark_interop.plugin import (
+    each_timed,
     give_stats,
     give_time_of_a_call,
     hand_over,
     is_its_fixture,
     listed_as,
     switched_off,
+    unlist,
 )
-from pytest_gpukern.measure.rounds import Rounds
-from pytest_gpukern.run.call_subject import CallTarget, timed_by_host
+from pytest_gpukern.gpu.simulator.launch import Launches
+from pytest_gpukern.measure.by_timer import HOST_REMEDY
+from pytest_gpukern.run.call_subject import CallTarget, Loop, timed_by_host
 from pytest_gpukern.run.stash import (
     MARKER,
     TAKEN_OVER,
@@ -30,10 +33,10 @@ from pytest_gpukern.run.stash import (
     new_test,
     settings_of,
 )
-from pytest_gpukern.timers.timer import NothingLaunched
+from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.values.result import JsonDict
@@ -42,8 +45,8 @@ if TYPE_CHECKING:
 class TakenOver:
     """Measures the calls of one test's `benchmark` fixture.
 
-    We decide how long to sample: pytest-benchmark's `min_rounds`, `max_time`, `timer` and so on belong to its
-    loop, which does not run. We keep only the rounds of `pedantic`, since it promises them.
+    We decide how long to sample a call: pytest-benchmark's `min_rounds`, `max_time`, `timer` and so on belong
+    to its loop, which does not run. That of `pedantic` runs, since it promises how often it calls.
 
     A call that puts nothing on the GPU, or in its simulator, is INVALID if the test is marked. Under
     `--gpukern-all` alone it is left to pytest-benchmark, after a few untimed calls.
@@ -61,8 +64,8 @@ class TakenOver:
         self._is_marked = item.get_closest_marker(MARKER) is not None
         self._test = new_test(item, environment)
         self._test.begin()
-        measures = environment.gpu.has_gpu or timed_by_host(self._test.context)
-        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=measures)
+        self._measures = environment.gpu.has_gpu or timed_by_host(self._test.context)
+        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=self._measures)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Measures `function`; returns what a call after measuring returned, as pytest-benchmark does."""
@@ -70,42 +73,42 @@ class TakenOver:
         try:
             return self._measure(CallTarget.repeated(function, args, kwargs))
         except NothingLaunched as reason:
-            run, _ = self._leave(reason)
+            self._leave(reason)
+            run, _ = self._hand_back()
         finally:
             self._give_stats()
         return run(function, *args, **kwargs)
 
-    def pedantic(
-        self,
-        target: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        setup: Callable[[], Any] | None = None,
-        teardown: Callable[..., Any] | None = None,
-        rounds: int = 1,
-        warmup_rounds: int = 0,
-        iterations: int = 1,
-        *,
-        rounds_given: bool = True,
-    ) -> Any:
-        """Measures `target` in rounds, as pytest-benchmark; returns what a call after measuring returned.
-
-        Unless the test asked for `rounds` (`rounds_given`), samples are taken as of any other test.
-
-        Raises:
-            ValueError: a number is not whole or too small, or `setup` is combined with several iterations.
-            TypeError: both `setup` and the test give arguments, or `setup` returns something else.
-        """
+    def pedantic(self, target: Callable[..., Any], **asked: Any) -> Any:
+        """Checks and times the calls that pytest-benchmark's own loop makes; returns what that returns."""
         __tracebackhide__ = True
-        count = rounds if rounds_given else None
-        asked = Rounds(target, args, kwargs or {}, setup, teardown, count, warmup_rounds, iterations)
+        fixture, returned = self._fixture, None
+        _, own = self._hand_back()
+        fixture.disabled = fixture.disabled and not self._measures
+
+        def loop(around: Callable[..., Any]) -> None:
+            nonlocal returned
+
+            def once(*args: Any, **kwargs: Any) -> Any:
+                return around(lambda: (0.0, target(*args, **kwargs)), args, kwargs)[1]
+
+            each_timed(fixture, around)
+            returned = own(once if fixture.disabled else target, **asked)
+
         try:
-            return self._measure(CallTarget.in_rounds(asked))
-        except NothingLaunched as reason:
-            _, run = self._leave(reason)
-        finally:
-            self._give_stats()
-        return run(target, args, kwargs, setup, teardown, rounds, warmup_rounds, iterations)
+            self._measure(CallTarget.in_loop(target, Loop(loop, asked)))
+        except TimerUnavailable as reason:
+            if not (self._is_marked and isinstance(reason, NothingLaunched)):
+                self._leave(reason)
+                return returned
+            unlist(fixture, self._item.config)
+            pytest.fail(f"INVALID: {reason}; {HOST_REMEDY}", pytrace=False)
+        except BaseException:
+            unlist(fixture, self._item.config)
+            raise
+        unlist(fixture, self._item.config)
+        self._give_stats()
+        return returned
 
     def listed(self) -> JsonDict | None:
         """Returns how pytest-benchmark lists the test, as plain JSON; None if nothing was measured."""
@@ -119,11 +122,11 @@ class TakenOver:
         target = dataclasses.replace(target, called_after=True, leaves_host_calls=leaves, runs_once=True)
         return self._test.measure_call(target).last
 
-    def _leave(self, reason: NothingLaunched) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Leaves the test to pytest-benchmark and says why; returns how that runs a call, and `pedantic`."""
-        self._test.result = None
+    def _leave(self, reason: TimerUnavailable) -> None:
+        """Leaves the test to pytest-benchmark, and says why."""
+        if not self._is_marked:  # else its calls were checked
+            self._test.result = None
         _warn(self._item, f"{reason}; it is left to pytest-benchmark")
-        return self._hand_back()
 
     def _give_stats(self) -> None:
         """Puts on the fixture what pytest-benchmark leaves there, even if the call after measuring failed.
@@ -134,10 +137,27 @@ class TakenOver:
         if result is None:
             return
         if not result.measurements:
-            give_time_of_a_call(self._fixture, result.first_call_ns)
+            if self._fixture.stats is None:
+                give_time_of_a_call(self._fixture, result.first_call_ns)
             return
         self._test.result = dataclasses.replace(result, notes=(*result.notes, *_ignored(self._item)))
         give_stats(self._fixture, result.measurements[0])
+
+
+def unlist_simulated(item: Any, value: Any) -> None:
+    """Keeps the times of a `benchmark` fixture out of all lists if its calls run in the simulator."""
+    simulates = isinstance(item, pytest.Item) and environment_of(item.config).gpu.simulated.active
+    if not (simulates and is_its_fixture(value)):
+        return
+
+    def around(calls: Callable[[], Any], *_: Any) -> Any:
+        made = Launches.made
+        timed = calls()
+        if Launches.made != made:
+            unlist(value, item.config)
+        return timed
+
+    each_timed(value, around)
 
 
 def take_over(item: Any, value: Any) -> None:

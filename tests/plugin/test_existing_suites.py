@@ -337,24 +337,7 @@ def test_it(benchmark, dtype):
 # pedantic
 
 
-@pytest.mark.parametrize(
-    ("given", "rounds"),
-    [
-        ("rounds=17", "== 17"),
-        ("rounds=1", "== 1"),
-        ("setup=lambda: None", ">= 10"),
-    ],
-)
-def test_rounds_are_the_number_of_samples_and_without_them_it_samples_until_the_median_is_known(
-    suite, given, rounds
-):
-    passes(suite, f"benchmark.pedantic(int, {given})\nassert benchmark.stats['rounds'] {rounds}")
-
-
-def test_setup_call_and_teardown_take_turns_with_the_same_arguments(suite):
-    passes(
-        suite,
-        """
+EXACT = """
 log = []
 def setup():
     log.append("setup")
@@ -368,52 +351,84 @@ def teardown(x, by):
     log.append("teardown")
 returned = benchmark.pedantic(launch, setup=setup, teardown=teardown, rounds=5, warmup_rounds=2)
 assert returned is log[-2], "of the last call"
-assert log[::3] == ["setup"] * (len(log) // 3)
-assert log[2::3] == ["teardown"] * (len(log) // 3)
-assert len(log) // 3 >= 1 + 2 + 5 + 1, "the first call, warm-up, samples, the last call"
-""",
+assert (log[::3], len(log[1::3]), log[2::3]) == (["setup"] * 7, 7, ["teardown"] * 7)
+"""
+
+
+def test_setup_call_and_teardown_take_turns_as_often_as_asked_and_every_round_is_a_sample(suite):
+    passes(suite, f"{EXACT}assert benchmark.stats['rounds'] == 5")
+
+
+@pytest.mark.parametrize(
+    ("given", "calls"), [("rounds=4, iterations=3", 13), ("warmup_rounds=2", 3), ("", 1)]
+)
+@pytest.mark.parametrize("marker", ["", "@pytest.mark.gpu_benchmark(outputs=1)"])
+def test_a_pedantic_target_is_called_as_often_as_without_us(with_cupti, marker, given, calls):
+    test = f"""
+import numpy as np
+import pytest
+{marker}
+def test_it(benchmark):
+    made, out = [], np.zeros(1)
+    def launch(made, out):
+        made.append(1)
+        out[:] = 7
+        return out
+    assert benchmark.pedantic(launch, (made, out), {given}) is out
+    assert len(made) == {calls} and benchmark.stats.stats.rounds >= 1
+"""
+    with_cupti(test, "--gpukern-all", "-W", "ignore").assert_outcomes(passed=1)
+
+
+def test_the_first_call_compiles_and_is_no_sample_so_a_single_call_is_left_to_pytest_benchmark(suite):
+    passes(
+        suite, "benchmark.pedantic(int, rounds=4)\nassert benchmark.stats['rounds'] == 3"
+    ).stdout.fnmatch_lines(["*: 3 of 4 rounds are timed: the first call compiles and loads*"])
+    passes(suite, "assert benchmark.pedantic(int, rounds=1) == 0").stdout.fnmatch_lines(
+        ["*not measured on the GPU: the first call compiles *; it is left to pytest-benchmark"]
     )
+
+
+def test_an_output_that_the_last_round_leaves_unwritten_is_found_without_another_call(suite, pytester):
+    test = """
+import numpy as np
+import pytest
+@pytest.mark.gpu_benchmark(outputs=1)
+def test_it(benchmark):
+    made = []
+    def launch(made, out):
+        made.append(1)
+        if len(made) == 1:
+            out[:] = 7
+    benchmark.pedantic(launch, (made, np.zeros(3)), rounds=3)
+"""
+    result = suite(test, "--benchmark-json=out.json", *NO_COMPLAINTS)
+    result.stdout.fnmatch_lines(["*INCORRECT: out: not written: 3 of 3 elements*, in the last round*"])
+    assert not (pytester.path / "out.json").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("rounds=0", "ValueError: pedantic(rounds=0): must be a whole number, at least 1"),
-        ("rounds=1.5", "ValueError: pedantic(rounds=1.5): must be a whole number, at least 1"),
-        ("warmup_rounds=-1", "ValueError: pedantic(warmup_rounds=-1): must be a whole number, at least 0"),
-        ("iterations=0", "ValueError: pedantic(iterations=0): must be a whole number, at least 1"),
-        (
-            "iterations=2, setup=dict",
-            "ValueError: pedantic(iterations=2, setup=…): a setup prepares one call; *",
-        ),
-        (
-            "args=(1,), setup=lambda: ((), {'b': 1})",
-            "TypeError: pedantic: give args and kwargs, or a setup *",
-        ),
-        ("setup=lambda: 3", "TypeError: setup returned int: it must return (args, kwargs), *"),
+        ("rounds=0", "ValueError: Must have positive int for `rounds`."),
+        ("args=(1,), setup=lambda: ((), {'b': 1})", "TypeError: Can't use `args` or `kwargs` if `setup` *"),
     ],
 )
-def test_what_pytest_benchmark_refuses_is_refused(suite, arguments, message):
+def test_what_pytest_benchmark_refuses_it_refuses_in_its_own_words(suite, arguments, message):
     result = suite(f"{MARKED}    benchmark.pedantic(print, {arguments})")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"E  *{message}"])
 
 
-def test_iterations_are_the_calls_of_a_sample_with_a_hot_cache(suite):
+def test_iterations_are_the_calls_of_a_sample_which_has_a_hot_cache(suite, pytester):
     passes(
         suite,
-        "benchmark.pedantic(int, rounds=6, iterations=4)\n"
+        "benchmark.pedantic(int, rounds=6, iterations=4, warmup_rounds=1)\n"
         "assert benchmark.stats['rounds'] == 6 and benchmark.stats.iterations == 4\n"
         "assert 0.24e-6 < benchmark.stats['median'] < 0.26e-6, 'a sample takes 1 µs'",
-        "--gpukern-cache=hot",
+        "--gpukern-output=run.json",
     )
-
-
-def test_with_a_cold_cache_a_sample_is_one_call_and_the_report_says_so(suite):
-    passes(
-        suite,
-        "benchmark.pedantic(int, rounds=6, iterations=4)\nassert benchmark.stats.iterations == 1",
-    ).stdout.fnmatch_lines(["*iterations=4 is not used: with a cold cache each sample is one call; *"])
+    assert measurement_of(pytester)["cache"] == "hot"
 
 
 # what pytest-benchmark's options mean
@@ -535,32 +550,6 @@ def with_cupti(suite, monkeypatch):
     return suite
 
 
-def test_rounds_are_the_samples_of_the_main_timer_and_the_one_beside_it_takes_turns_too(with_cupti, pytester):
-    passes(
-        with_cupti,
-        """
-log = []
-benchmark.pedantic(
-    log.append,
-    setup=lambda: log.append("setup") or (("call",), {}),
-    teardown=lambda _: log.append("teardown"),
-    rounds=30,
-)
-assert benchmark.stats["rounds"] == 30 and benchmark.stats["median"] == pytest.approx(1e-6, rel=1e-3)
-assert log == ["setup", "call", "teardown"] * (len(log) // 3)
-""",
-        "--gpukern-output=run.json",
-        "--benchmark-json=out.json",
-    )
-    (result,) = results_in(pytester.path / "run.json").values()
-    main, beside = result["measurements"]
-    assert (main["timer"], main["beside"], main["summary"]["n"]) == ("cupti", False, 30)
-    assert (beside["timer"], beside["beside"]) == ("event", True)
-    assert 10 <= beside["summary"]["n"] <= 30
-    (listed,) = benchmarks_of(pytester).values()
-    assert listed["extra_info"]["gpukern"]["timer"] == "cupti"
-
-
 ON_THE_HOST = """
 import pytest
 def launch(log, *args):
@@ -577,10 +566,9 @@ def test_a_marked_call_that_launches_nothing_is_invalid(with_cupti, pytester, us
     result = with_cupti(test, "--gpukern-output=run.json", "--benchmark-json=out.json", *NO_COMPLAINTS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["FAILED *INVALID (kernel/host/cold): the call puts nothing on the device; --gpukern-timer=host *"]
+        ["FAILED *INVALID*: the call puts nothing on the device; --gpukern-timer=host *"]
     )
     assert not (pytester.path / "out.json").exists()
-    assert measurement_of(pytester)["timer"] == "host", "no events were put round it"
 
 
 def test_a_marked_call_that_launches_nothing_may_be_timed_by_the_hosts_clock(with_cupti):
@@ -590,6 +578,12 @@ def test_a_marked_call_that_launches_nothing_may_be_timed_by_the_hosts_clock(wit
 
 def test_under_all_a_call_that_launches_nothing_is_left_to_pytest_benchmark(with_cupti, pytester):
     test = """
+def test_lazy(benchmark):
+    def nothing():
+        yield launch([])
+    assert list(benchmark.pedantic(nothing, rounds=3)) == [42]
+    assert benchmark.stats["rounds"] == 3
+
 def test_host(benchmark):
     assert benchmark(launch, []) == 42
     assert benchmark.enabled and "_raw" not in vars(benchmark)
@@ -600,13 +594,16 @@ def test_gpu(benchmark):
 """
     options = ("--gpukern-all", "--gpukern-output=run.json", "--benchmark-json=out.json")
     result = with_cupti(ON_THE_HOST + test, *options, "-W", "error::UserWarning")
-    result.assert_outcomes(passed=2, warnings=1)
+    result.assert_outcomes(passed=3, warnings=2)
     result.stdout.fnmatch_lines(
-        ["*not measured on the GPU: the call puts nothing on the device*; it is left to pytest-benchmark"]
+        [
+            "*not measured on the GPU: the call returned the generator of *; it is left to pytest-benchmark",
+            "*not measured on the GPU: the call puts nothing on the device*; it is left to pytest-benchmark",
+        ]
     )
     assert list(results_in(pytester.path / "run.json")) == ["test_it/test_gpu"]
     found = benchmarks_of(pytester)
-    assert set(found) == {"test_it.py::test_host", "test_it.py::test_gpu"}
+    assert set(found) == {"test_it.py::test_lazy", "test_it.py::test_host", "test_it.py::test_gpu"}
     assert found["test_it.py::test_host"]["extra_info"] == {}
 
 
@@ -620,7 +617,7 @@ def test_without_a_gpu_and_without_the_simulator_marked_tests_are_skipped(pytest
     result.stdout.fnmatch_lines(["3 skipped: no GPU: *"])
 
 
-def test_in_the_simulator_marked_tests_run_once_and_unmeasured(pytester):
+def test_in_the_simulator_marked_tests_are_unmeasured_and_run_once_or_in_the_rounds_of_pedantic(pytester):
     pytest.importorskip("numba_cuda")
     pytester.makepyfile(
         test_it="""
@@ -650,7 +647,7 @@ def test_it(benchmark):
 def test_pedantic(benchmark):
     log = []
     benchmark.pedantic(log.append, setup=lambda: ((1,), {}), teardown=lambda _: log.append(2), rounds=9)
-    assert log == [1, 2]
+    assert log == [1, 2] * 9
 """
     )
     options = ("--gpu-benchmark", "--gpukern-simulator=always", "--benchmark-json=out.json")
@@ -725,6 +722,19 @@ def test_without_a_gpu_what_is_not_ours_stays_pytest_benchmarks_and_the_hosts_cl
     (times,) = found["test_it/test_marked"]["measurements"]
     assert (times["scope"], times["timer"], times["cache"]) == ("end_to_end", "host", "hot")
     assert [each["simulated"] for each in found.values()] == [True, True, False, False, True]
+
+
+@pytest.mark.parametrize("measuring", [(), ("--gpu-benchmark",)])
+def test_a_benchmark_that_nobody_took_over_lists_times_of_the_host_and_none_of_the_simulator(
+    pytester, measuring
+):
+    pytest.importorskip("numba_cuda")
+    pytester.makepyfile(test_it=MIXED)
+    run = ("--gpukern-simulator=always", "--benchmark-json=out.json", *measuring, *FAST)
+    pytester.runpytest_subprocess("-k", "not ours and not simulated and not marked", *run).assert_outcomes(
+        passed=4, deselected=3
+    )
+    assert {name.partition("::")[2] for name in benchmarks_of(pytester)} == {"test_sort", "test_pedantic"}
 
 
 def test_with_neither_a_gpu_nor_the_simulator_the_hosts_clock_measures_records_and_judges(pytester):

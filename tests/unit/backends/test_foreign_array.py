@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import fnmatch
+import functools
+import itertools
+from concurrent.futures import Future
+from contextlib import closing
+
 import host_cuda
 import numpy as np
 import pytest
@@ -169,6 +176,68 @@ def test_what_may_compute_when_it_is_read_is_told():
     assert why_untrusted(np.zeros(3)) is None
     assert why_untrusted(np.float64(3)) is None
     assert why_untrusted(None) is None
+
+
+def generator():
+    yield 1
+
+
+async def coroutine():
+    pass
+
+
+async def async_generator():
+    yield 1
+
+
+def of_a_loop():
+    with closing(asyncio.new_event_loop()) as loop:
+        return loop.create_future()
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (coroutine, "the coroutine of coroutine, which has not run: *lambda: asyncio.run(f(x))"),
+        (functools.partial(coroutine), "the coroutine of coroutine, which has not run: *"),
+        (generator, "the generator of generator, which has not run: *lambda: list(f(x))"),
+        (lambda: (x for x in "ab"), "the generator of *<genexpr>, which has not run: *"),
+        (async_generator, "the async generator of async_generator, which has not run: *"),
+        (
+            lambda: map(abs, [1]),
+            "builtins.map, which computes each item when it is taken: return list(…) of it",
+        ),
+        (lambda: itertools.chain([1], [2]), "itertools.chain, which *"),
+        (Future, "concurrent.futures._base.Future, for which the call does not wait: return its result"),
+        (of_a_loop, "_asyncio.Future, for which *"),
+    ],
+)
+def test_work_that_a_call_leaves_undone_is_told_with_the_remedy(call, told):
+    found = why_untrusted(call())
+    assert fnmatch.fnmatchcase(found, told), found
+
+
+class Iterates:
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        raise StopIteration
+
+
+def test_values_that_compute_nothing_late_are_trusted(tmp_path):
+    with (tmp_path / "file").open("w") as file:
+        values = [
+            list(generator()),
+            {}.items(),
+            iter([1]),
+            range(3),
+            np.ones(3).flat,
+            Iterates(),
+            file,
+            {1: 2},
+        ]
+        assert [why_untrusted(value) for value in values] == [None] * len(values)
 
 
 def test_tensors_of_pytorch_on_the_host_are_arrays_too():

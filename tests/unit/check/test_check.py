@@ -66,6 +66,22 @@ def test_the_worst_error_of_all_launches_is_kept():
 # what is wrong with the outputs
 
 
+def test_a_launch_that_has_written_all_and_leaves_other_work_undone_is_rejected():
+    async def rest():
+        pass
+
+    def prepare(a, out):
+        def launch():
+            np.multiply(a, 2, out=out)
+            return {"more": rest()}
+
+        return launch
+
+    found = rejected(prepare).diagnosis
+    assert found.fault is Fault.WRONG_TYPE
+    assert found.message.startswith("returned['more']: wrong type: the launch returned the coroutine of ")
+
+
 def never_writes(out):
     return lambda: None
 

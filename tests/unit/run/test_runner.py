@@ -17,6 +17,7 @@ from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import readable
+from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.observers import Observation, Observers
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
@@ -55,6 +56,24 @@ def test_a_case_is_verified_then_measured_then_checked_again(gpu, timer, events)
     assert measurement.buffer_sets == 3
     assert result.errors["out"].mismatches == 0
     assert result.first_call_ns > 0
+
+
+@pytest.mark.parametrize("simulates", [True, False])
+def test_a_time_of_the_host_that_contains_the_simulators_work_is_dropped(monkeypatch, simulates):
+    monkeypatch.setattr(Launches, "made", 0)
+    problem = doubling(N)
+
+    @problem.variant("host")
+    def prepare(a, out):
+        def launch():
+            Launches.made += simulates
+            np.multiply(a, 2, out=out)
+
+        return launch
+
+    result = run(only_case(problem), FakeEnvironment(simulating=True))
+    assert (result.simulated, not result.measurements) == (simulates, simulates)
+    assert any("simulator, which never times" in note for note in result.notes) == simulates
 
 
 def test_a_case_that_an_earlier_session_checked_is_checked_on_what_it_is_timed_on_alone(gpu, timer, events):
