@@ -170,6 +170,22 @@ class ChildPlugin:
         self._lines = lines
         self._wanted = frozenset(spec["nodeids"])
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> Generator[None, object, object]:
+        """Goes on without a conftest that cannot be imported: pytest then collects nothing below its folder.
+
+        It is reported here too, since options of the run that it declares are unknown now.
+        """
+        try:
+            return (yield)
+        except Exception as error:
+            conftest = getattr(error, "path", None)
+            if not isinstance(conftest, Path):
+                raise
+            folder = os.path.relpath(conftest.parent, early_config.rootpath)
+            self._tell("uncollected", nodeid=folder, text=str(error))
+            return None
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
         """Notes what earlier sessions did, and collects the files of the wanted tests only.
@@ -184,8 +200,8 @@ class ChildPlugin:
         files = None if self._spec["collects_all"] else files_to_collect(self._wanted, config.rootpath)
         if files is not None:
             config.args, config.option.pyargs = files, False
-        elif not config.option.pyargs:  # a missing path would end this session
-            config.args = [given for given in config.args if Path(given.partition("::")[0]).exists()]
+        elif not config.option.pyargs:  # a missing path, or test of a file, would end this session
+            config.args = [path for given in config.args if Path(path := given.partition("::")[0]).exists()]
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Keeps the session, so that a lost context can stop it."""

@@ -130,20 +130,27 @@ class ChildSessions:
     ) -> ChildRun:
         """Runs the tests of a request in a fresh process, and waits for it.
 
-        A test that kills the process or loses its CUDA context has failed; those after it run in another
-        process. If something ends the wait, such as Ctrl-C, we first end the child and all that it started.
-        `progress` gets how many of the wanted tests have ended, and how many there are. `started` is a
-        process that waits for its turn, from `start_ahead` with the same `moved` and `environ`.
+        A test that cannot be collected, kills the process or loses its CUDA context has failed; those after
+        it run in another process. If something ends the wait, such as Ctrl-C, we first end the child and all
+        that it started. `progress` gets how many of the wanted tests have ended, and how many there are.
+        `started` is a process that waits for its turn, from `start_ahead` with the same `moved` and
+        `environ`.
         """
         found, left, total = ChildRun(), request.nodeids, len(request.nodeids)
         while True:
             request = dataclasses.replace(request, nodeids=left)
             self._run_once(started or self._start(request), request, found, progress, total)
+            for nodeid in left:
+                why = found.why_uncollected(nodeid)
+                if why is not None:
+                    found.outcomes.setdefault(nodeid, ("failed", why))
             if started is not None and found.ended_early and not found.outcomes:  # perhaps before its turn
                 started = None
                 continue
             asked, started = len(left), None
             left = tuple(id_ for id_ in left if id_ not in found.outcomes and id_ != found.during)
+            if not left and found.during is None:
+                found.ended_early = False  # it ran no test: none could be collected
             # A process that ran no test would fail again. Under a tool, the tool judges.
             if not found.ended_early or request.command_prefix or not 0 < len(left) < asked:
                 return found
@@ -367,7 +374,7 @@ def _problem(heard: Heard, request: ChildRequest, said: str) -> str | None:
     if found.status is None:
         return f"ended after {request.timeout_s:g} s without a sign of life{during}: {last_lines(said)}"
     if found.uncollected and len(missing) == len(request.nodeids):
-        return could_not_collect(found.uncollected)
+        return next(_could_not_collect(*uncollected) for uncollected in found.uncollected.items())
     if found.ended_early:
         return f"it ended {end_in_words(found.status)}{during}: {last_lines(said)}"
     if missing:
@@ -376,10 +383,8 @@ def _problem(heard: Heard, request: ChildRequest, said: str) -> str | None:
     return None
 
 
-def could_not_collect(files: Sequence[str]) -> str:
-    """Says which file a session could not collect, with the end of the reason."""
-    name, _, reason = files[0].partition(": ")
-    return f"it could not collect {name}: {last_lines(reason)}"
+def _could_not_collect(node: str, why: str) -> str:
+    return f"{'the root folder' if node == '.' else node} could not be collected: {last_lines(why)}"
 
 
 class LoadedModule(NamedTuple):
@@ -398,7 +403,7 @@ class ChildRun:
         results: test → its result, of those that found something.
         outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
         modules: the watched modules.
-        uncollected: files that could not be collected, and why.
+        uncollected: file, or folder whose conftest fails → why nothing of it could be collected.
         listed: test → how pytest-benchmark lists it, of those that use its fixture.
         others: this plugin's tests that nobody wanted, if the session collected all.
         problem: why not every test ended, in words with the last lines of output, or None.
@@ -410,13 +415,20 @@ class ChildRun:
     results: dict[str, Result] = field(default_factory=dict)
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
     modules: tuple[LoadedModule, ...] = ()
-    uncollected: list[str] = field(default_factory=list)
+    uncollected: dict[str, str] = field(default_factory=dict)
     listed: dict[str, JsonDict] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     problem: str | None = None
     during: str | None = None
     ended_early: bool = False
     status: int | None = None
+
+    def why_uncollected(self, nodeid: str) -> str | None:
+        """Says why a test could not be collected, or returns None."""
+        for node, why in self.uncollected.items():
+            if node == "." or f"{nodeid}::".startswith((f"{node}/", f"{node}::")):
+                return _could_not_collect(node, why)
+        return None
 
 
 class Heard:
@@ -465,8 +477,7 @@ class Heard:
         elif kind == "modules":
             found.modules = tuple(LoadedModule(*map(_text, module)) for module in told["modules"])
         elif kind == "uncollected":
-            why = f"{told['nodeid']}: {told['text']}"
-            found.uncollected += [why] if why not in found.uncollected else []
+            found.uncollected.setdefault(_text(told["nodeid"]), _text(told["text"]))
         elif kind == "listed":
             found.listed[_text(told["nodeid"])] = dict(told["listed"])
         elif kind == "observed" and told["nodeid"] in found.results:

@@ -33,8 +33,8 @@ def write(report: RunReport, config: pytest.Config) -> None:
     """
     if config.pluginmanager.has_plugin(CHILD):
         return
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("GITHUB_ACTIONS") == "true" and reporter is not None:
         if reporter._tw.width_of_current_line:  # GitHub reads a command at the start of a line only
             reporter.write_line("")
         root = Path(os.environ.get("GITHUB_WORKSPACE") or config.rootpath)

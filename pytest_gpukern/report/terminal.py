@@ -63,7 +63,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
         report,
         width=reporter._tw.fullwidth,
         verbose=config.get_verbosity() > 0,
-        failures_shown=config.option.tbstyle not in ("no", "line"),
+        failures_shown=config.getoption("tbstyle", "auto") not in ("no", "line"),
     )
     encoding = getattr(reporter._tw._file, "encoding", None) or "utf-8"
     for line in lines:

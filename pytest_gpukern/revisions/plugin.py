@@ -83,7 +83,7 @@ class Against:
             self._begin()
         except GitError:
             return  # said when the tests are to run
-        if self._ahead is not None and self._missing_folder() is None:
+        if self._ahead is not None:
             self._ahead.prepare([True, False])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -127,6 +127,10 @@ class Against:
         """Makes the base's worktree and the run's folder, which go with `self._held`, as sessions do."""
         self._worktree = Worktree.make(self._revisions)
         self._held.callback(self._worktree.remove)
+        top = self._revisions.top
+        for needed in (self._config.invocation_params.dir, self._config.rootpath):
+            if needed.is_relative_to(top):  # it may be new in the working tree, and so all its tests
+                (self._worktree.path / needed.relative_to(top)).mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(prefix="gpukern-run-", ignore_cleanup_errors=True)
         self._folder = Path(self._held.enter_context(folder))
         self._host = HostTurns(self._folder)
@@ -161,20 +165,12 @@ class Against:
     def _say(self, line: str) -> None:
         tell(self._config, line)
 
-    def _missing_folder(self) -> Path | None:
-        """Returns the working folder, from the top of the tree, if the base lacks it."""
-        folder, top = self._config.invocation_params.dir, self._revisions.top
-        inside = folder.relative_to(top) if folder.is_relative_to(top) else Path()
-        return None if (self._worktree.path / inside).is_dir() else inside
-
     def _measure(self, items: Mapping[str, pytest.Item]) -> None:
-        config, missing = self._config, self._missing_folder()
-        if missing is not None:
-            raise AgainstError(f"the base has no folder {missing}; run from a folder above")
-        children = environment_of(config).children
+        children = environment_of(self._config).children
         # Else an ini file that only one side has would change the node ids of that side.
-        named = (*children.options, f"--rootdir={config.rootpath}")
-        children = dataclasses.replace(children, options=named)
+        root = f"--rootdir={self._config.rootpath}"
+        options = (*children.options, root, "--continue-on-collection-errors")
+        children = dataclasses.replace(children, options=options)
         sides = Sides.of(self._revisions, self._worktree)
         assert self._ahead is not None
         self._take_turns(items, Turns(sides, children, self._say, self._environ, self._ahead, self._folder))
@@ -253,6 +249,7 @@ class Against:
                 for nodeid, case in cases.items()
                 if (text := judging.failure_on_base(case)) is not None
             },
+            uncollected=any(map(turns.base[0].why_uncollected, cases)),
         )
 
     def _replay(self, item: pytest.Item, found: judging.Conclusion, more: tuple[Result, ...]) -> None:
@@ -300,6 +297,7 @@ def closing(
     new: Sequence[str],
     removed: Sequence[str],
     failed_on_base: Mapping[str, str],
+    uncollected: bool = False,
 ) -> list[str]:
     """Returns the lines below the tables.
 
@@ -309,6 +307,7 @@ def closing(
         new: tests that the base does not have.
         removed: tests that only the base has.
         failed_on_base: test → why.
+        uncollected: whether some of these could not be collected there.
     """
     known = {nodeid: same for nodeid, same in same_code.items() if same is not None}
     changed = [nodeid for nodeid, same in known.items() if not same]
@@ -324,7 +323,11 @@ def closing(
             f"{same_work} measured in one pair of sessions: the same machine code, launches, inputs and "
             "libraries on both sides, and times that agree"
         )
-    lines += [f"failed on the base, so not compared: {each}: {why}" for each, why in failed_on_base.items()]
+    for why in dict.fromkeys(failed_on_base.values()):
+        failed = [nodeid for nodeid, each in failed_on_base.items() if each == why]
+        lines.append(f"{len(failed)} failed on the base, so not compared: {_some(failed)}: {why}")
+    if uncollected:
+        lines.append("if the base has to be built first, give --gpukern-against-setup=CMD")
     if new:
         lines.append(f"{len(new)} new, not in the base: {_some(new)}")
     if removed:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.processes.child_sessions import ChildRequest, could_not_collect, last_lines
+from pytest_gpukern.processes.child_sessions import ChildRequest, last_lines
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import short
 from pytest_gpukern.revisions.judging import CaseRuns, Ending
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 _OURS = ("pytest_gpukern.run.collection", "pytest_gpukern.run.measured_test")
-_SHOWN = 200
 
 
 class AgainstError(Exception):
@@ -198,10 +197,7 @@ class Turns:
             runs = self.base if on_base else self.head
             started = self._ahead.take(on_base, [*order[number:], *then])
             runs.append(self._run(nodeids, line, started, on_base=on_base))
-            if on_base and not runs[-1].outcomes and len(runs) == 1:
-                some = ", ".join(nodeids)[:_SHOWN]
-                raise AgainstError(f"{side.label} has none of the tests, so nothing is compared: {some}")
-            if runs[-1].outcomes and not own_files(runs[-1].modules, side):
+            if runs[-1].results and not own_files(runs[-1].modules, side):
                 raise AgainstError(f"{side.label} loaded no module from {side.top}: other code was run")
             if number == 2 and does_the_same is not None:
                 cases = self.cases(nodeids)
@@ -255,6 +251,9 @@ class Turns:
         sides = self._sides
         side, other = (sides.base, sides.head) if on_base else (sides.head, sides.base)
         known = self._known[on_base]
+        if on_base and self.base:  # what it lacks, or what failed, is not compared
+            first = self.base[0].outcomes
+            nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid][0] != "failed"]
         # If the run names single tests, the others in their files were not removed.
         names_tests = any("::" in each for each in self._children.positional)
         request = ChildRequest(
@@ -269,8 +268,6 @@ class Turns:
         )
         run = self._children.run(request, telling_now_and_then(self._tell, line), started)
         problem = run.problem if run.ended_early and (on_base or not run.outcomes) else None
-        if on_base and run.uncollected:  # else its tests would be taken for new ones
-            problem = could_not_collect(run.uncollected)
         if problem is not None:
             build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
             hint = build if on_base else ""

@@ -20,6 +20,7 @@ from pytest_gpukern.run.stash import (
     RESCHEDULED,
     RUN_FOLDER,
     USAGE_ERROR,
+    captures,
     distributes,
     environment_of,
     gpus_of_workers,
@@ -572,9 +573,9 @@ class Controller:
         from pytest_gpukern.report.progress import Progress
 
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        option = self._config.option
+        option = self._config.getoption
         # What tests or a debugger write past pytest would end up in the line.
-        undisturbed = option.capture != "no" and not (option.usepdb or option.trace)
+        undisturbed = captures(self._config) and not (option("usepdb", False) or option("trace", False))
         smart = os.environ.get("TERM", "dumb") != "dumb"
         in_place = getattr(reporter, "isatty", False) and undisturbed and smart
         return Progress(reporter, in_place=in_place, quiet=self._config.get_verbosity() < 0)

@@ -36,7 +36,15 @@ from pytest_gpukern.processes.child_sessions import (
 )
 from pytest_gpukern.run.collection import measured_case
 from pytest_gpukern.run.isolated_child import STACKS_SIGNAL, said
-from pytest_gpukern.run.stash import children_of, device_uuid, environment_of, may_use_gpu, tell, timeout_of
+from pytest_gpukern.run.stash import (
+    captures,
+    children_of,
+    device_uuid,
+    environment_of,
+    may_use_gpu,
+    tell,
+    timeout_of,
+)
 from pytest_gpukern.run.test_end import carried
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result
@@ -162,7 +170,7 @@ class Isolation:
                 self._nodeids,
                 environ={**environment.gpu.for_children, "PYTHONHASHSEED": self._hash_seed},
                 basetemp=self._basetemp(),
-                shows_output=config.getoption("capture", "fd") == "no",
+                shows_output=not captures(config),
             )
         except OSError as error:  # no descriptors are left, or no space
             self._cannot_start = str(error)

@@ -118,6 +118,8 @@ def isolates(config: pytest.Config) -> bool:
     if is_child or settings.against or settings.sanitize or distributes(config):
         return False
     inside = next((option for option, dest in _INSIDE.items() if config.getoption(dest, False)), None)
+    if config.pluginmanager.is_blocked("reports"):  # which sends reports from process to process
+        inside = "-p no:reports"
     if settings.isolate and inside is not None:
         raise pytest.UsageError(
             f"--gpukern-isolate=on: {inside} needs the tests in pytest's own process; drop one"
@@ -327,6 +329,11 @@ def timeout_of(item: pytest.Item) -> float | None:
     own = marker_of(item).timeout
     timeout_s = own if own is not None else settings_of(item.config).timeout_s
     return None if timeout_s == math.inf else timeout_s
+
+
+def captures(config: pytest.Config) -> bool:
+    """Returns whether pytest captures what tests print; `-p no:capture` takes the option away, too."""
+    return bool(config.getoption("capture", "no") != "no")
 
 
 def tell(config: pytest.Config, message: str) -> None:

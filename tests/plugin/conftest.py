@@ -17,6 +17,7 @@ import numpy.random  # noqa: F401 - pytester forgets what a run imported, and Nu
 import pynvml  # noqa: F401
 import pytest
 import threadpoolctl  # noqa: F401
+from _pytest.config import default_plugins, essential_plugins
 
 import pytest_gpukern
 
@@ -101,6 +102,12 @@ def test_doubling(gpu_benchmark, case):
 """Two variants for the fake GPU, whose times the environment sets: `FIRST_TAKES_NS=1100`."""
 
 FIRST, SECOND = "doubling/numba.first/n=8", "doubling/numba.second/n=8"
+
+
+def without_pytests_plugins(*kept):
+    """Options that block what can be blocked of pytest's own, but for these, and `python`, which collects."""
+    kept = {*essential_plugins, "python", *kept}
+    return [f"-pno:{name}" for name in default_plugins if name not in kept]
 
 
 @pytest.fixture(autouse=True)

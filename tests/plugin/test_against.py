@@ -388,13 +388,34 @@ def test_a_base_that_loads_the_working_trees_code_is_an_error_and_never_the_same
     assert "pip uninstall kernels" in text
 
 
-def test_a_base_that_cannot_be_collected_ends_the_run_with_its_last_words(tmp_path):
+def test_what_cannot_be_collected_on_the_base_is_not_compared_and_all_else_is(tmp_path):
+    """A file, a folder with a conftest, and a file that the working tree no longer has."""
     repository = Repository(tmp_path / "project")
-    repository.commit(kernels="import not_there_at_all", test_doubling=SUITE)
-    repository.write(kernels=KERNELS)
-    text = refusal(run(repository))
-    assert re.search(r"a session of the base \(\w{7}\) failed: .*not_there_at_all", text, re.DOTALL)
-    assert "--gpukern-against-setup=CMD" in text
+    broken = f"import not_there_at_all{SUITE}"
+    base = {"kernels": KERNELS, "test_doubling": SUITE, "test_broken": broken, "test_left_behind": broken}
+    repository.commit(**base, tests__conftest="import nor_this", tests__test_below=SUITE)
+    (repository.top / "test_left_behind.py").unlink()
+    repository.write(test_broken=SUITE, tests__conftest="", test_new=SUITE)
+    found = run(repository, "-k", "first")
+    assert found.status == pytest.ExitCode.OK
+    assert re.search(r"against \w{7}: 1 same, 2 uncomparable, 1 new$", found.out, re.MULTILINE)
+    told = r"1 failed on the base, so not compared: (\S+)::\S+: (\S+) could not be collected: .*\W(\w+)'"
+    assert sorted(re.findall(told, found.out)) == [
+        ("test_broken.py", "test_broken.py", "not_there_at_all"),
+        ("tests/test_below.py", "tests", "nor_this"),
+    ]
+    assert "if the base has to be built first, give --gpukern-against-setup=CMD" in found.out
+
+
+def test_where_all_tests_are_new_they_are_checked_and_the_run_ends_as_they_do(tmp_path):
+    repository = Repository(tmp_path / "project")
+    repository.commit(kernels=KERNELS)
+    repository.write(bench__test_doubling=SUITE)
+    (repository.top / "bench/pytest.ini").write_text("[pytest]\npythonpath = ..")
+    found = run(repository, "-rA", "bench")
+    assert found.status == pytest.ExitCode.TESTS_FAILED
+    assert outcome(found, "mended") == "FAILED"
+    assert re.search(r"2 passed, 1 incorrect · against \w{7}: 2 new$", found.out, re.MULTILINE)
 
 
 def test_an_unknown_revision_is_refused_before_anything_runs(repository):

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpukern.gpu.processes import is_alive
 
-from .conftest import HOST_PROBLEM, properties_in, results_in
+from .conftest import HOST_PROBLEM, properties_in, results_in, without_pytests_plugins
 
 CONFTEST = """
 import os
@@ -424,8 +424,14 @@ def test_conftests_see_what_was_selected_and_wrap_each_test_once(project, pytest
     assert entered.count("test_here_before") == entered.count("test_here_between") == 1
 
 
-def test_pytests_plugins_for_folders_and_the_terminal_may_be_blocked(project):
-    project("pass", "-p", "no:tmpdir").assert_outcomes(passed=7)
+def test_pytests_plugins_may_be_blocked(project, pytester):
+    project("pass", *without_pytests_plugins("terminal", "junitxml", "reports")).assert_outcomes(passed=7)
+    assert len(set(pids(pytester).values())) == 2
+
+
+def test_without_the_plugin_that_sends_reports_no_test_is_isolated(project, pytester):
+    project("pass", "-pno:reports").assert_outcomes(passed=7)
+    assert len(set(pids(pytester).values())) == 1
 
 
 def test_a_crash_after_a_subtest_is_the_tests_own(project, pytester):

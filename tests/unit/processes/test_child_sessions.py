@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -487,13 +488,19 @@ def test_a_real_child_that_collects_all_lists_our_unwanted_tests(tmp_path):
     assert found.others == ("test_d.py::test_f",)
 
 
-def test_a_real_child_names_what_it_cannot_collect(tmp_path):
-    (tmp_path / "test_a.py").write_text("import not_there_at_all")
+def test_a_test_that_a_real_child_cannot_collect_has_failed_and_the_others_run(tmp_path):
+    """pytest refuses to run anything where it cannot collect the folder of a file that it is given."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/conftest.py").write_text("import not_there_at_all")
+    for file in ("tests/test_a.py", "test_b.py"):
+        (tmp_path / file).write_text("def test_c(): pass")
     children = ChildSessions(("-pno:benchmark",), (".",), str(tmp_path), tuple(sys.path))
-    found = children.run(ChildRequest(("test_a.py::test_c",)))
-    assert found.ended_early
-    assert found.problem.startswith("it could not collect test_a.py: ")
-    assert "not_there_at_all" in found.problem
+    found = children.run(ChildRequest(("tests/test_a.py::test_c", "test_b.py::test_c")))
+    assert found.outcomes.pop("test_b.py::test_c") == ("passed", "")
+    ((outcome, text),) = found.outcomes.values()
+    assert outcome == "failed"
+    assert re.match("tests could not be collected: .*'not_there_at_all'", text)
+    assert (found.problem, found.ended_early) == (None, False)
 
 
 def test_a_real_child_gives_no_warning_of_its_own_where_warnings_are_errors(tmp_path):

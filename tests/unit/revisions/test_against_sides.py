@@ -12,6 +12,7 @@ import pytest
 from made_up_results import measured, result
 
 from pytest_gpukern.processes.child_sessions import ChildRun, LoadedModule
+from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import Revisions, Worktree
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Tree, Turns, turns
 from pytest_gpukern.values.result import Correctness
@@ -245,12 +246,6 @@ def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):
         turns_of(sides, Children(died), [].append, {}).take([A], 2)
 
 
-def test_a_base_of_which_a_file_could_not_be_collected_ends_the_comparison_though_others_ran(sides):
-    partly = ChildRun(outcomes=RAN.outcomes, uncollected=("test_b.py: no module",), status=1)
-    with pytest.raises(AgainstError, match=r"could not collect test_b\.py: no module"):
-        turns_of(sides, Children(partly), [].append, {}).take([A], 2)
-
-
 def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
     other = "test_it.py::test_b"
     both = ChildRun(outcomes={A: ("passed", ""), other: ("passed", "")}, status=0)
@@ -262,11 +257,16 @@ def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not
     assert cases[other].head[0].text == "its session ended early: it ended by SIGSEGV"
 
 
-def test_a_base_without_any_of_the_tests_is_found_after_one_session(sides):
-    children = Children(ChildRun(status=5))
-    with pytest.raises(AgainstError, match=f"has none of the tests, so nothing is compared: {A}"):
-        turns_of(sides, children, [].append, {}).take([A], 4)
-    assert len(children.requests) == 1
+def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(sides):
+    other = ChildRun(outcomes={B: ("failed", "B could not be collected")}, status=1)
+    children = Children(other, RAN)
+    found = turns_of(sides, children, [].append, {})
+    found.take([A, B], 2)
+    assert [request.nodeids for request in children.requests] == [(A, B), (A, B), (A, B), ()]
+    cases = found.cases([A, B])
+    assert cases[A].base[0] is None
+    assert judging.failure_on_base(cases[B]) == "B could not be collected"
+    assert [ending.outcome for ending in cases[A].head] == ["passed"] * 2
 
 
 def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
@@ -278,9 +278,8 @@ def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
 
 
 def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
-    elsewhere = ChildRun(
-        outcomes=RAN.outcomes, modules=(LoadedModule("numpy", "/lib/numpy.py", "abc"),), status=0
-    )
+    numpy = LoadedModule("numpy", "/lib/numpy.py", "abc")
+    elsewhere = dataclasses.replace(RAN, results={A: PASSED}, modules=(numpy,))
     with pytest.raises(AgainstError, match="the base loaded no module from"):
         turns_of(sides, Children(elsewhere), [].append, {}).take([A], 2)
 
