@@ -89,6 +89,7 @@ class ChildSessions:
         folder: the working folder.
         path: `sys.path`.
         blocked: those of `_MAY_BE_BLOCKED` that the run blocks.
+        rootdir: pytest's, in the process that reports.
     """
 
     options: tuple[str, ...]
@@ -96,6 +97,7 @@ class ChildSessions:
     folder: str
     path: tuple[str, ...]
     blocked: tuple[str, ...] = ()
+    rootdir: str = "."
 
     def to_json(self) -> JsonDict:
         """Returns it as plain JSON, for the workers of xdist."""
@@ -120,6 +122,7 @@ class ChildSessions:
             str(folder),
             tuple(str(folder / entry) for entry in sys.path),
             tuple(name for name in _MAY_BE_BLOCKED if config.pluginmanager.is_blocked(name)),
+            str(config.rootpath),
         )
 
     def run(
@@ -261,6 +264,7 @@ class ChildSessions:
             "parent": os.getpid(),
             "arguments": [_elsewhere(argument, moved) for argument in given],
             "nodeids": list(nodeids),
+            "rootdir": _elsewhere(self.rootdir, moved),
         }
 
 

@@ -18,6 +18,7 @@ from pytest_gpukern.run.stash import (
     environment_of,
     gpus_of_workers,
     marker_of,
+    rootdir_of,
     settings_of,
     simulator_of,
 )
@@ -205,10 +206,14 @@ def _alike(value: Any, own: Any) -> bool:
 
 
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Reads every baseline that judges a selected test, once, before anything is measured."""
+    """Reads every baseline that judges a selected test, once, before anything is measured.
+
+    Refuses modules that would share one: they have the same path, each in its own repository.
+    """
     from pytest_gpukern.values.untrusted_json import FileError
 
     environment = environment_of(config)
+    modules: dict[tuple[str, str], Path] = {}
     for item in items:
         info = measured_case(config, item)
         if info is None or (info.on_gpu and not environment.gpu.has_gpu):
@@ -217,6 +222,12 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
             environment.records.recorded(info, "", on_gpu=info.on_gpu)
         except FileError as error:
             raise pytest.UsageError(str(error)) from error
+        place = ("" if settings_of(config).baseline_dir else info.baseline_dir, info.problem)
+        if case_of(item) is None and modules.setdefault(place, item.path) != item.path:
+            raise pytest.UsageError(
+                f"{modules[place]} and {item.path} would share the baseline of {info.problem}, their path in "
+                "their repositories: give each repository a --gpukern-baseline-dir, and a run, of its own"
+            )
 
 
 def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, float]:
@@ -271,7 +282,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     settings = settings_of(config)
     by_host = (marker_of(item).timer or settings.timer) == "host"
     on_host = by_host and not environment_of(config).gpu.has_gpu
-    return case_of_test(item.nodeid, path, shared_folder=settings.shares_baselines, on_host=on_host)
+    return case_of_test(item.nodeid, path, rootdir_of(config), on_host=on_host)
 
 
 def header(config: pytest.Config) -> list[str]:
@@ -353,7 +364,7 @@ def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[K
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
 
-    shared = settings_of(config).baseline_dir
+    shared, store = settings_of(config).baseline_dir, environment_of(config).records.store
     found: dict[tuple[str, str], set[str]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
@@ -361,7 +372,7 @@ def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[K
         info = None if declared is not None and declared[1] else measured_case(config, item)
         if info is None:
             continue
-        ids = found.setdefault((str(shared or info.baseline_dir), info.baseline_name), set())
+        ids = found.setdefault((str(shared or info.baseline_dir), store.name_of(info)), set())
         ids.add(info.id)
         if declared is not None and (id(declared[0]), item.path) not in problems:
             problems.add((id(declared[0]), item.path))
