@@ -31,10 +31,26 @@ class ProblemError(Exception):
 
 def users_line() -> str:
     """Returns file and line of the innermost frame outside this package, such as `test_exp.py:12`."""
+    return place_of(*_users_place())
+
+
+def users_statement() -> tuple[str, int]:
+    """Returns real file and line of the statement in a module that led to the user's running line.
+
+    It is the same if the module is imported twice or loaded again. Modules that call one function differ.
+    """
+    path, line = _users_place(in_function=False)
+    return os.path.realpath(path), line
+
+
+def _users_place(*, in_function: bool = True) -> tuple[str, int]:
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pytest_gpukern."):
+    while frame.f_back is not None and (
+        frame.f_globals.get("__name__", "").startswith("pytest_gpukern.")
+        or not (in_function or frame.f_code.co_name == "<module>")
+    ):
         frame = frame.f_back
-    return place_of(frame.f_code.co_filename, frame.f_lineno)
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def place_of(path: str, line: int) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpukern.processes.child_main import NAME as CHILD
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
@@ -168,22 +169,47 @@ def sharing_usage_errors(config: pytest.Config) -> Iterator[None]:
 
 
 def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raises pytest.UsageError for an unknown axis or an unreadable baseline."""
+    """Raises pytest.UsageError for problems of one name, an unknown axis or an unreadable baseline."""
     if not asked(config):
         return
     settings = settings_of(config)
+    if not config.pluginmanager.has_plugin(CHILD):  # a base may have what the working tree has mended
+        _refuse_problems_of_one_name(items)
     if settings.axes:
         _refuse_bad_axes(settings.axes, items)
     if settings.benchmark and settings.baseline != "off":
         _refuse_bad_baselines(config, items)
 
 
+def _problems_of(items: Sequence[pytest.Item]) -> list[Problem]:
+    """Returns the problem of each item that is made from one."""
+    declared = (getattr(getattr(item, "function", None), "_gpukern_problem", None) for item in items)
+    return [each[0] for each in declared if each is not None]
+
+
+def _refuse_problems_of_one_name(items: list[pytest.Item]) -> None:
+    """Refuses a second problem of a name, with which the ids of cases begin: in records, reports, run files.
+
+    One statement declares one problem, however often its module is imported.
+    """
+    from pytest_gpukern.problems.call_by_name import place_of
+
+    known: dict[str, Problem] = {}
+    for problem in _problems_of(items):
+        first = known.setdefault(problem.name, problem)
+        if first.statement != problem.statement:
+            first_place, place = place_of(*first.statement), place_of(*problem.statement)
+            raise pytest.UsageError(
+                f"two problems are called {problem.name!r}, declared at {first_place} and {place}: "
+                "the second would be judged by the first's record; rename one"
+            )
+
+
 def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Item]) -> None:
     """Refuses an axis that no selected problem has, and values of another kind than the axis has."""
     known: dict[str, list[Any]] = {}
-    for item in items:
-        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
-        for name, axis in declared[0].axes.items() if declared is not None else ():
+    for problem in _problems_of(items):
+        for name, axis in problem.axes.items():
             known.setdefault(name, []).extend((*axis.smoke, *axis.values("full")))
     for name, values in axes.items() if known else ():
         if name not in known:

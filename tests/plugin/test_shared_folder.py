@@ -43,7 +43,9 @@ def test_modules_of_one_path_in_two_repositories_are_refused(gpu, modules):
     modules("a/.git", "b/.git", "a/tests", "b/tests")
     run = ("a/tests", "b/tests", "--import-mode=importlib")
     gpu(*run).assert_outcomes(passed=2)
-    refused(gpu(*run, "--gpukern-baseline-dir=all"), "*a/tests/test_k.py and */b/tests/test_k.py would share *")
+    refused(
+        gpu(*run, "--gpukern-baseline-dir=all"), "*a/tests/test_k.py and */b/tests/test_k.py would share *"
+    )
 
 
 def test_all_sessions_have_one_record_and_a_later_slowdown_from_another_folder_fails(
