@@ -14,7 +14,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_arguments import child_arguments, child_environment
 from pytest_gpukern.processes.child_main import BOOTSTRAP
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.untrusted_json import bounded, built, decoded, own_json
 
@@ -181,7 +181,7 @@ class ChildSessions:
 
     def _start(self, request: ChildRequest, ahead: JsonDict | None = None) -> StartedChild:
         """Starts a process for a request; with `ahead`, one that waits to be told what to run."""
-        folder = tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True)
+        folder = TemporaryFolder("session")
         place = Path(folder.name)
         if ahead is None:
             told = self._told(place, request)
@@ -281,7 +281,7 @@ class StartedChild:
         waits: whether it waits to be told what to run.
     """
 
-    folder: tempfile.TemporaryDirectory[str]
+    folder: TemporaryFolder
     process: subprocess.Popen[bytes]
     waits: bool = False
 

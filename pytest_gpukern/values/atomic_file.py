@@ -1,14 +1,18 @@
-"""Writes a file whole or not at all, with one writer at a time."""
+"""Writes a file whole or not at all, with one writer at a time; makes folders that go with their process."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import secrets
+import shutil
 import stat
 import sys
+import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,3 +167,58 @@ def _refused(path: Path, error: OSError) -> FileError:
         code, "Check the permissions, or choose another folder with --gpukern-baseline-dir"
     )
     return FileError(path, f"cannot be written: {error.strerror or error}", remedy)
+
+
+class TemporaryFolder(tempfile.TemporaryDirectory[str]):
+    """Makes a temporary folder called `gpukern-…`; if this process is killed, a later run removes it.
+
+    A file in it is locked as long as this process lives.
+    """
+
+    def __init__(self, kind: str) -> None:
+        _remove_orphans(tempfile.gettempdir())
+        super().__init__(prefix=f"{_PREFIX}{kind}-", ignore_cleanup_errors=True)
+        self._let_go = weakref.finalize(self, os.close, _claim(Path(self.name)))
+
+    def cleanup(self) -> None:
+        """Removes the folder."""
+        super().cleanup()
+        self._let_go()
+
+
+_PREFIX = "gpukern-"
+_OWNER = ".owner"
+
+
+def _claim(folder: Path) -> int:
+    """Returns an open file of the folder; under its final name it has been locked all along."""
+    unlocked = folder / f"{_OWNER}.new"
+    descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    if sys.platform != "win32":
+        import fcntl
+
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            unlocked.rename(folder / _OWNER)
+    return descriptor
+
+
+@functools.cache
+def _remove_orphans(place: str) -> None:
+    """Removes this user's folders whose process has ended; once in a process."""
+    for folder in Path(place).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # somebody else's, without an owner, or in use
+            _remove_orphan(folder)
+
+
+def _remove_orphan(folder: Path) -> None:
+    if sys.platform == "win32" or folder.lstat().st_uid != os.geteuid():
+        return
+    import fcntl
+
+    descriptor = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)  # which refuses a link
+    finally:
+        os.close(descriptor)
