@@ -259,7 +259,7 @@ def pytest_configure_node(node: Any) -> None:
     """
     if asked(node.config):
         from pytest_gpukern.processes.child_sessions import ChildSessions
-        from pytest_gpukern.run.stash import ROOTDIR_OF_A_WORKER, TELLS, device_uuid, environment_of
+        from pytest_gpukern.run.stash import TELLS, device_uuid, environment_of
         from pytest_gpukern.run.xdist_workers import gpu_of
 
         environment = environment_of(node.config)
@@ -267,7 +267,7 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput["gpukern_children"] = ChildSessions.of(node.config, device=device).to_json()
         if device is not None:
             node.workerinput["gpukern_device"] = device
-        node.workerinput[ROOTDIR_OF_A_WORKER] = str(node.config.rootpath)
+        node.workerinput["gpukern_rootdir"] = str(node.config.rootpath)
         node.workerinput[TELLS] = bool(getattr(node.gateway.spec, TELLS))
         node.workerinput["gpukern_seed"] = environment.settings.seed  # drawn once, where it is random
 

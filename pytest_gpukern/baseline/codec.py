@@ -64,8 +64,8 @@ RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
 )
 RESOLVE = (
-    "Take one side with git checkout --ours FILE or --theirs FILE. Then add the other side's sessions from its "
-    "run file: gpukern baseline merge RUN.json --append --all"
+    "Take one side with git checkout --ours FILE or --theirs FILE. Then add the sessions of the other's run: "
+    "gpukern baseline merge RUN.json --append --all"
 )
 _CONFLICT = re.compile(rb"^<{7} ", re.MULTILINE)
 _QUANTILE_COLUMNS = ("q05_ns", "q25_ns", "q50_ns", "q75_ns", "q95_ns")

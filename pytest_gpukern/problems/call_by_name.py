@@ -29,28 +29,18 @@ class ProblemError(Exception):
         return f"{self.place}: {self}"
 
 
-def users_line() -> str:
-    """Returns file and line of the innermost frame outside this package, such as `test_exp.py:12`."""
-    return place_of(*_users_place())
+def users_line(*, in_module: bool = False) -> str:
+    """Returns file and line of the innermost frame outside this package, such as `test_exp.py:12`.
 
-
-def users_statement() -> tuple[str, int]:
-    """Returns real file and line of the statement in a module that led to the user's running line.
-
-    It is the same if the module is imported twice or loaded again. Modules that call one function differ.
+    With `in_module`, of the innermost that is no function's: the same however often a module is imported.
     """
-    path, line = _users_place(in_function=False)
-    return os.path.realpath(path), line
-
-
-def _users_place(*, in_function: bool = True) -> tuple[str, int]:
     frame = sys._getframe(1)
     while frame.f_back is not None and (
         frame.f_globals.get("__name__", "").startswith("pytest_gpukern.")
-        or not (in_function or frame.f_code.co_name == "<module>")
+        or (in_module and frame.f_code.co_name != "<module>")
     ):
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    return place_of(frame.f_code.co_filename, frame.f_lineno)
 
 
 def place_of(path: str, line: int) -> str:

@@ -13,14 +13,7 @@ from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
 from pytest_gpukern.arrays.threaded import few_changed
 from pytest_gpukern.problems.axes import Axes, Axis
-from pytest_gpukern.problems.call_by_name import (
-    Names,
-    Point,
-    ProblemError,
-    call_by_name,
-    users_line,
-    users_statement,
-)
+from pytest_gpukern.problems.call_by_name import Names, Point, ProblemError, call_by_name, users_line
 from pytest_gpukern.problems.variants import Registration, Variant, Variants, refuse_unknown_scopes
 from pytest_gpukern.values.options import SANITIZERS
 from pytest_gpukern.values.phases import phase
@@ -146,7 +139,7 @@ class Problem:
         axes: name → axis, with the points on them.
         variants: the right ones, and the deliberately broken ones.
         declared_at: file and line.
-        statement: those of the statement in a module that declares it, perhaps by calling a function.
+        statement: those of the statement in a module that declares it, perhaps by a function of another.
         loaded: whether we looked at the files of `package`.
 
     Raises:
@@ -184,7 +177,7 @@ class Problem:
         seed: int = 1,
         package: str | None = None,
     ) -> None:
-        self.name, self.declared_at, self.statement = name, users_line(), users_statement()
+        self.name, self.declared_at, self.statement = name, users_line(), users_line(in_module=True)
         if not name.isidentifier():
             raise ProblemError(f"problem name {name!r}: must be an identifier, since it names a file")
         axes = Axes.declared(axes, f"problem {name!r}")

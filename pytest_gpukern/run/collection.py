@@ -169,47 +169,46 @@ def sharing_usage_errors(config: pytest.Config) -> Iterator[None]:
 
 
 def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raises pytest.UsageError for problems of one name, an unknown axis or an unreadable baseline."""
+    """Raises pytest.UsageError for a name that is there twice, an unknown axis or an unreadable baseline."""
     if not asked(config):
         return
     settings = settings_of(config)
     if not config.pluginmanager.has_plugin(CHILD):  # a base may have what the working tree has mended
-        _refuse_problems_of_one_name(items)
+        _refuse_equal_names(config, items)
     if settings.axes:
         _refuse_bad_axes(settings.axes, items)
     if settings.benchmark and settings.baseline != "off":
         _refuse_bad_baselines(config, items)
 
 
-def _problems_of(items: Sequence[pytest.Item]) -> list[Problem]:
-    """Returns the problem of each item that is made from one."""
-    declared = (getattr(getattr(item, "function", None), "_gpukern_problem", None) for item in items)
-    return [each[0] for each in declared if each is not None]
+def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuses a second problem of a name: case ids begin with it, in records, run files and reports.
 
-
-def _refuse_problems_of_one_name(items: list[pytest.Item]) -> None:
-    """Refuses a second problem of a name, with which the ids of cases begin: in records, reports, run files.
-
-    One statement declares one problem, however often its module is imported.
+    In one folder for all baselines, it also refuses modules of equal paths, each in a repository of its own.
     """
-    from pytest_gpukern.problems.call_by_name import place_of
-
-    known: dict[str, Problem] = {}
-    for problem in _problems_of(items):
-        first = known.setdefault(problem.name, problem)
-        if first.statement != problem.statement:
-            first_place, place = place_of(*first.statement), place_of(*problem.statement)
+    settings, places = settings_of(config), {}
+    for item in items:
+        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
+        if declared is not None:
+            kind, name, place = "problem", declared[0].name, declared[0].statement
+        elif settings.benchmark and settings.baseline_dir and (info := measured_case(config, item)):
+            kind, name, place = "test module", info.problem, str(item.path)
+        else:
+            continue
+        first = places.setdefault((kind, name), place)
+        if first != place:
             raise pytest.UsageError(
-                f"two problems are called {problem.name!r}, declared at {first_place} and {place}: "
-                "the second would be judged by the first's record; rename one"
+                f"two {kind}s are called {name!r}, in {first} and in {place}: one would be judged by the "
+                "other's record; rename one"
             )
 
 
 def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Item]) -> None:
     """Refuses an axis that no selected problem has, and values of another kind than the axis has."""
     known: dict[str, list[Any]] = {}
-    for problem in _problems_of(items):
-        for name, axis in problem.axes.items():
+    for item in items:
+        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
+        for name, axis in declared[0].axes.items() if declared is not None else ():
             known.setdefault(name, []).extend((*axis.smoke, *axis.values("full")))
     for name, values in axes.items() if known else ():
         if name not in known:
@@ -232,14 +231,10 @@ def _alike(value: Any, own: Any) -> bool:
 
 
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Reads every baseline that judges a selected test, once, before anything is measured.
-
-    Refuses modules that would share one: they have the same path, each in its own repository.
-    """
+    """Reads every baseline that judges a selected test, once, before anything is measured."""
     from pytest_gpukern.values.untrusted_json import FileError
 
     environment = environment_of(config)
-    modules: dict[tuple[str, str], Path] = {}
     for item in items:
         info = measured_case(config, item)
         if info is None or (info.on_gpu and not environment.gpu.has_gpu):
@@ -248,12 +243,6 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
             environment.records.recorded(info, "", on_gpu=info.on_gpu)
         except FileError as error:
             raise pytest.UsageError(str(error)) from error
-        place = ("" if settings_of(config).baseline_dir else info.baseline_dir, info.problem)
-        if case_of(item) is None and modules.setdefault(place, item.path) != item.path:
-            raise pytest.UsageError(
-                f"{modules[place]} and {item.path} would share the baseline of {info.problem}, their path in "
-                "their repositories: give each repository a --gpukern-baseline-dir, and a run, of its own"
-            )
 
 
 def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, float]:

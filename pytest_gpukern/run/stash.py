@@ -77,8 +77,6 @@ GPU_OF_A_WORKER = "env:CUDA_VISIBLE_DEVICES"
 """Key of xdist's specification of a worker for the UUID of its GPU."""
 TELLS = "gpukern_tells"
 """Key of it, and of a worker's input, for the worker that writes `RECORDED` and any that replaces it."""
-ROOTDIR_OF_A_WORKER = "gpukern_rootdir"
-"""Key of a worker's input for the rootdir of the controller."""
 FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 """Our fixtures: a test that asks for one may use the GPU."""
 KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
@@ -259,8 +257,8 @@ def device_uuid(config: pytest.Config) -> str | None:
 
 def rootdir_of(config: pytest.Config) -> Path:
     """Returns the rootdir of the process that reports, which tells its own to all others."""
-    told = getattr(config, "workerinput", {}).get(ROOTDIR_OF_A_WORKER)
-    return Path(told) if told is not None else config.stash.get(ROOTDIR, config.rootpath)
+    told = getattr(config, "workerinput", {}).get("gpukern_rootdir")
+    return config.stash.get(ROOTDIR, config.rootpath) if told is None else Path(told)
 
 
 def waiting(config: pytest.Config) -> AbstractContextManager[None]:

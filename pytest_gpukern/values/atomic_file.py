@@ -169,56 +169,44 @@ def _refused(path: Path, error: OSError) -> FileError:
     return FileError(path, f"cannot be written: {error.strerror or error}", remedy)
 
 
-class TemporaryFolder(tempfile.TemporaryDirectory[str]):
-    """Makes a temporary folder called `gpukern-…`; if this process is killed, a later run removes it.
+_OWNER = ".owner"
 
-    A file in it is locked as long as this process lives.
+
+class TemporaryFolder(tempfile.TemporaryDirectory[str]):
+    """Makes a temporary folder called `gpukern-…`; if this process is killed, a later one removes it.
+
+    The file `.owner` in it is locked as long as this process lives. It has that name only once it is locked.
     """
 
     def __init__(self, kind: str) -> None:
         _remove_orphans(tempfile.gettempdir())
-        super().__init__(prefix=f"{_PREFIX}{kind}-", ignore_cleanup_errors=True)
-        self._let_go = weakref.finalize(self, os.close, _claim(Path(self.name)))
+        super().__init__(prefix=f"gpukern-{kind}-", ignore_cleanup_errors=True)
+        unlocked = Path(self.name, f"{_OWNER}.new")
+        descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
+        self._let_go = weakref.finalize(self, os.close, descriptor)
+        if sys.platform != "win32":
+            import fcntl
+
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                unlocked.rename(unlocked.with_name(_OWNER))
 
     def cleanup(self) -> None:
         """Removes the folder."""
-        super().cleanup()
         self._let_go()
-
-
-_PREFIX = "gpukern-"
-_OWNER = ".owner"
-
-
-def _claim(folder: Path) -> int:
-    """Returns an open file of the folder; under its final name it has been locked all along."""
-    unlocked = folder / f"{_OWNER}.new"
-    descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    if sys.platform != "win32":
-        import fcntl
-
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            unlocked.rename(folder / _OWNER)
-    return descriptor
+        super().cleanup()
 
 
 @functools.cache
 def _remove_orphans(place: str) -> None:
-    """Removes this user's folders whose process has ended; once in a process."""
-    for folder in Path(place).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, without an owner, or in use
-            _remove_orphan(folder)
-
-
-def _remove_orphan(folder: Path) -> None:
-    if sys.platform == "win32" or folder.lstat().st_uid != os.geteuid():
+    """Removes folders of this user whose process has ended; looks once in a process."""
+    if sys.platform == "win32":
         return
     import fcntl
 
-    descriptor = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)  # which refuses a link
-    finally:
-        os.close(descriptor)
+    for folder in Path(place).glob("gpukern-*"):
+        with contextlib.suppress(OSError):  # it has no owner, or its owner lives
+            if folder.lstat().st_uid == os.geteuid():
+                with (folder / _OWNER).open("r+") as owner:
+                    fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)  # which refuses a link

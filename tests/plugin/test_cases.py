@@ -308,7 +308,9 @@ def test_two_problems_of_one_name_are_refused_and_one_that_is_imported_twice_is_
     pytester.makepyfile(
         **{f"test_{name}": f"import shared\ndoubling = shared.declare()\n{test}" for name in "cd"}
     )
-    refused(host("test_c.py", "test_d.py", *ini), "two problems *'doubling'*test_c.py:2 and test_d.py:2: *")
+    refused(
+        host("test_c.py", "test_d.py", *ini), "two problems *'doubling'*test_c.py:2 and in test_d.py:2: *"
+    )
 
 
 def test_a_test_that_never_runs_its_case_fails_and_says_how(host, pytester):

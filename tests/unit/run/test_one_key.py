@@ -13,7 +13,7 @@ from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.processes.child_main import ROOTDIR
 from pytest_gpukern.processes.child_sessions import ChildSessions
 from pytest_gpukern.run.call_subject import case_of_test
-from pytest_gpukern.run.stash import ROOTDIR_OF_A_WORKER, rootdir_of
+from pytest_gpukern.run.stash import rootdir_of
 
 PARTS = st.text("aé_-.+ ", min_size=1, max_size=3).filter(lambda part: part.strip("."))
 FILES = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: Path(*parts[:-1], f"{parts[-1]}.py"))
@@ -23,7 +23,7 @@ def roles(here, there, rootdir, own):
     """Each process's own rootdir is `own`; that of the reporting process is `rootdir`."""
     sessions = ChildSessions((), (), str(here), (), rootdir=str(rootdir))
     yield here, SimpleNamespace(rootpath=rootdir, stash=pytest.Stash())
-    told = {ROOTDIR_OF_A_WORKER: str(rootdir)}
+    told = {"gpukern_rootdir": str(rootdir)}
     yield here, SimpleNamespace(rootpath=own, stash=pytest.Stash(), workerinput=told)
     for tree in (here, there):  # measuring and confirming sessions, and those of the other revision
         child = SimpleNamespace(rootpath=own, stash=pytest.Stash())
