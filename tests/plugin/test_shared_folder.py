@@ -1,8 +1,12 @@
 """Checks plain tests whose baselines lie in one folder: every process of every run finds the same record."""
 
+import json
+
 import pytest
 
 from pytest_gpukern.baseline.codec import load
+from pytest_gpukern.cli import main as cli
+from pytest_gpukern.report.run_file import read_run
 
 from .conftest import refused
 
@@ -28,15 +32,22 @@ def modules(pytester):
     return make
 
 
-def test_modules_of_one_name_do_not_share_a_baseline(pytester, gpu, modules):
+def test_modules_of_one_name_share_no_record(pytester, gpu, modules, capsys):
     modules("a", "b")
     run = ("a", "b", "--import-mode=importlib", "--gpukern-baseline-dir=all")
     gpu(*run, "--gpukern-baseline=create").assert_outcomes(passed=2)
     names = sorted(path.name.partition(".json")[0] for path in (pytester.path / "all").iterdir())
     assert [name.rpartition(".")[0] for name in names] == ["a.test_k", "b.test_k"]
-    again = gpu(*run)
+    again = gpu(*run, "--gpukern-output=run.json")
     again.assert_outcomes(passed=2)
     again.stdout.fnmatch_lines(["gpukern: 0 passed, 2 unchecked* baseline: 2 same"])
+    found = read_run(pytester.path / "run.json")
+    recorded = [next(iter(found.recorded_of(each).times.values())) for each in found.results]
+    assert [time.median_ns for times in recorded for time in times] == pytest.approx([1000, 9000])
+    capsys.readouterr()
+    cli.main(["compare", "run.json", "run.json", "--json"])
+    compared = json.loads(capsys.readouterr().out)["measurements"]
+    assert [each["b_ns"] for each in compared] == pytest.approx([1000, 9000])
 
 
 def test_modules_of_one_path_in_two_repositories_are_refused(gpu, modules):
