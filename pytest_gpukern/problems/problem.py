@@ -84,7 +84,7 @@ class Problem:
     Each function below takes what it needs by name: axes of the point, and inputs where it says so.
 
     Args:
-        name: an identifier; it names the baseline file.
+        name: an identifier that no other problem of a run has; it names the baseline file.
         version: raise it when inputs or work change, so that old times are not compared with new ones.
         axes: name → `Axis`; the points are the product of their values.
         make_inputs: takes `rng` (a seeded `numpy.random.Generator`) and axes; returns name → array or scalar.

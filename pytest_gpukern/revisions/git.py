@@ -246,9 +246,9 @@ class Worktree:
         """
         top = revisions.top
         folder = TemporaryFolder(f"against-{short(revisions.base)}")
-        forget_left_over(top, environ)
         made = cls(Path(folder.name).resolve() / top.name, folder, top, environ)
         try:
+            forget_left_over(top, environ)
             run(["worktree", "add", "--detach", str(made.path), revisions.base], top, environ)
         except BaseException:
             made.remove()
