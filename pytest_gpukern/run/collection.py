@@ -186,7 +186,8 @@ def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None
 
     In one folder for all baselines, it also refuses modules of equal paths, each in a repository of its own.
     """
-    settings, places = settings_of(config), {}
+    settings = settings_of(config)
+    places: dict[tuple[str, str], str] = {}
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
         if declared is not None:
