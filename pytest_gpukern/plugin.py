@@ -269,6 +269,7 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput["gpukern_children"] = ChildSessions.of(node.config, device=device).to_json()
         if device is not None:
             node.workerinput["gpukern_device"] = device
+        node.workerinput["gpukern_rootdir"] = str(node.config.rootpath)
         node.workerinput[TELLS] = bool(getattr(node.gateway.spec, TELLS))
         node.workerinput["gpukern_seed"] = environment.settings.seed  # drawn once, where it is random
 

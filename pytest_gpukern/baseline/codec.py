@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -65,6 +66,11 @@ _LATER_COLUMNS = ("mean_ns", "others_share")
 RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
 )
+RESOLVE = (
+    "Take one side with git checkout --ours FILE or --theirs FILE. Then add the sessions of the other's run: "
+    "gpukern baseline merge RUN.json --append --all"
+)
+_CONFLICT = re.compile(rb"^<{7} ", re.MULTILINE)
 _QUANTILE_COLUMNS = ("q05_ns", "q25_ns", "q50_ns", "q75_ns", "q95_ns")
 _EXACT_WHOLE = 1e15  # below this a whole float is written as an integer, and read back as it was
 
@@ -181,6 +187,8 @@ def _by_field(content: bytes, path: Path) -> _File:
         value = decoded(content)
         json.dumps(value, ensure_ascii=False).encode()
     except JsonError as error:
+        if _CONFLICT.search(content):
+            raise FileError(path, "holds an unresolved merge conflict", RESOLVE) from error
         raise FileError(path, str(error), RESTORE) from error
     except UnicodeEncodeError as error:  # an escaped half of a surrogate pair, which cannot be written again
         raise FileError(path, f"is not UTF-8 text: {error.reason}", RESTORE) from error

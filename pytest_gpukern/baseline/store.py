@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from pytest_gpukern.gate.spread import SharedSpread
 
 
-_NAME = re.compile(r"\w(?:[\w.+-]*[\w+-])?")
+_NAME = re.compile(r"[\w+](?:[\w.+-]*[\w+-])?")
 _MODEL = re.compile(r"\w[\w+-]*")  # no dot: the last but one dot of a file's name ends the baseline's name
+_ESCAPED = re.compile(r"[^\w/-]|^-")
 _LONGEST_NAME = 200  # bytes; file systems end at 255, and the temporary file's name is longer
 
 
@@ -117,7 +118,17 @@ class Store:
 
     def path_for(self, case: CaseInfo, model_key: str) -> Path:
         """Returns `<folder>/<name>.<model key>.json`; raises FileError for a name that leaves the folder."""
-        return self._path(case.baseline_dir, case.baseline_name, model_key)
+        return self._path(case.baseline_dir, self.name_of(case), model_key)
+
+    def name_of(self, case: CaseInfo) -> str:
+        """Returns the name of a case's baseline.
+
+        In one folder for all, modules of one name must not meet. So the path of a plain test's module names
+        its file there: `tests.test_exp`, with what is neither a letter nor a digit as `+2e+`.
+        """
+        if self._directory_override is None:
+            return case.baseline_name
+        return _ESCAPED.sub(lambda found: f"+{ord(found[0]):x}+", case.problem).replace("/", ".")
 
     def _path(self, beside: str, baseline_name: str, model_key: str) -> Path:
         folder = self._directory_override or Path(beside)
@@ -139,7 +150,7 @@ class Store:
         """
         if self.mode is BaselineMode.OFF:
             return None
-        return self._cached(self.path_for(case, model_key), case.baseline_name, model_key)
+        return self._cached(self.path_for(case, model_key), self.name_of(case), model_key)
 
     def sessions_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with: its case's current sessions under `key`.
@@ -319,7 +330,7 @@ class Store:
     def _other_models(self, case: CaseInfo, model_key: str) -> list[str]:
         if self.mode is BaselineMode.OFF:
             return []
-        own, prefix = self.path_for(case, model_key), f"{case.baseline_name}."
+        own, prefix = self.path_for(case, model_key), f"{self.name_of(case)}."
         others = [path for path in own.parent.glob(f"{prefix}*.json") if path != own]
         models = [path.name.removeprefix(prefix).removesuffix(".json") for path in others]
         return sorted(model for model in models if _MODEL.fullmatch(model))

@@ -16,7 +16,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -56,6 +55,7 @@ from pytest_gpukern.processes.child_arguments import (
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -103,7 +103,7 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
         return _USAGE_ERROR
     signal.signal(signal.SIGTERM, _end)  # Python would die on the spot, and leave pytest running
     try:
-        with open_nvml() as nvml, tempfile.TemporaryDirectory(prefix="gpukern-validate-") as folder:
+        with open_nvml() as nvml, TemporaryFolder("validate") as folder:
             host = _Host.of(nvml)
             if given.baseline == "append":
                 return _record(host, options, given, command, Path(folder))

@@ -328,10 +328,8 @@ def _record(
     results: Sequence[Result], created: datetime, mode: BaselineMode, *, into: Path | None, reason: str
 ) -> WriteReport:
     """Records results beside their tests, or in one folder, and tells what became of all of them."""
-    stores: dict[Path, Store] = {}
-    refused = []
-    for measured in results:
-        result = measured if into is not None else _named_beside_its_test(measured)
+    store, refused = Store(mode, directory_override=into, reason=reason), []
+    for result in results:
         folder = into or _folder_beside_the_test(result.nodeid, Path.cwd())
         model_key = model_key_of(result.fingerprint, on_gpu=result.case.on_gpu)
         if folder is None:
@@ -341,28 +339,10 @@ def _record(
         elif model_key is None:
             refused.append(Refusal(result.case.id, "the run file does not say what it was measured on"))
         else:
-            store = stores.setdefault(folder, Store(mode, directory_override=folder, reason=reason))
-            store.add(result, model_key=model_key, recorded=created)
-    reports = [WriteReport(refused=tuple(refused)), *(store.flush() for store in stores.values())]
-    return WriteReport(
-        written=tuple(path for report in reports for path in report.written),
-        added=tuple(case_id for report in reports for case_id in report.added),
-        appended=tuple(case_id for report in reports for case_id in report.appended),
-        updated=tuple(case_id for report in reports for case_id in report.updated),
-        refused=tuple(refusal for report in reports for refusal in report.refused),
-        errors=tuple(error for report in reports for error in report.errors),
-    )
-
-
-def _named_beside_its_test(result: Result) -> Result:
-    """Returns the result with the baseline's name that it has beside its test, for a plain test the file's.
-
-    In a folder that all tests share it has the folders in it too, and the run may have had one.
-    """
-    if result.case.backend is not None:
-        return result
-    stem = PurePosixPath(result.nodeid.partition("::")[0]).stem
-    return dataclasses.replace(result, case=dataclasses.replace(result.case, baseline_name=stem))
+            case = dataclasses.replace(result.case, baseline_dir=str(folder))
+            store.add(dataclasses.replace(result, case=case), model_key=model_key, recorded=created)
+    report = store.flush()
+    return dataclasses.replace(report, refused=(*refused, *report.refused))
 
 
 def _folder_beside_the_test(nodeid: str, here: Path) -> Path | None:

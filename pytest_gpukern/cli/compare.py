@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import statistics
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -135,18 +136,18 @@ class Side:
     """Holds what one argument of `gpukern compare` names.
 
     Attributes:
-        times: case id → `scope/timer/cache` → sessions.
+        times: case → `scope/timer/cache` → sessions.
         fingerprints: of its sessions, each once.
-        incorrect: case id → what was wrong with its outputs.
+        incorrect: case → what was wrong with its outputs.
     """
 
     times: dict[str, dict[str, list[Timed]]] = field(default_factory=dict)
     fingerprints: list[JsonDict] = field(default_factory=list)
     incorrect: dict[str, str] = field(default_factory=dict)
 
-    def add(self, case_id: str, timed: Timed) -> None:
+    def add(self, case: str, timed: Timed) -> None:
         """Adds a session of a case."""
-        self.times.setdefault(case_id, {}).setdefault(timed.measurement.key, []).append(timed)
+        self.times.setdefault(case, {}).setdefault(timed.measurement.key, []).append(timed)
 
     def knows(self, fingerprint: JsonDict) -> None:
         """Notes what a session was measured on."""
@@ -169,8 +170,10 @@ def _read_side(path: Path) -> Side:
             _add_baseline(side, load(file))
         else:
             run = read_run(file)
-            for result in run.results:
-                _add_result(side, result, run.sessions_of(result))
+            tests = Counter(case_id for case_id, _ in {(each.case.id, each.test) for each in run.results})
+            for result in run.results:  # tests of two modules may have one id
+                name = result.case.id if tests[result.case.id] == 1 else result.test
+                _add_result(side, name, result, run.sessions_of(result))
     return side
 
 
@@ -183,15 +186,15 @@ def _is_baseline(path: Path) -> bool:
     return isinstance(content, dict) and "device_model" in content
 
 
-def _add_result(side: Side, result: Result, sessions: Sequence[Result]) -> None:
+def _add_result(side: Side, name: str, result: Result, sessions: Sequence[Result]) -> None:
     """Adds all sessions of a test that stand for its time; see `unselected`."""
     if result.correctness is Correctness.INCORRECT:
-        side.incorrect[result.case.id] = result.diagnosis or "wrong outputs"
+        side.incorrect[name] = result.diagnosis or "wrong outputs"
     for session in unselected(result, sessions):
-        _add_session(side, session)
+        _add_session(side, name, session)
 
 
-def _add_session(side: Side, result: Result) -> None:
+def _add_session(side: Side, name: str, result: Result) -> None:
     case = result.case
     side.knows(result.fingerprint)
     model = model_key_of(result.fingerprint, on_gpu=case.on_gpu) or "unknown"
@@ -200,7 +203,7 @@ def _add_session(side: Side, result: Result) -> None:
     device = uuid if isinstance(uuid, str) else None
     choice = Choice.of(result.autotuned, map(as_recorded, result.kernels))
     for measurement in result.measurements:
-        side.add(case.id, Timed(_finite(measurement), conditions, device, case.on_gpu, choice))
+        side.add(name, Timed(_finite(measurement), conditions, device, case.on_gpu, choice))
 
 
 def _finite(measurement: Measurement) -> Measurement:

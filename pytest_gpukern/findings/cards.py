@@ -399,7 +399,7 @@ def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCa
     """
     ratios: dict[str, list[float]] = {}
     for result in results:
-        card, recorded = result.fingerprint.get("device_uuid"), history.get(result.case.id)
+        card, recorded = result.fingerprint.get("device_uuid"), history.get(result.nodeid)
         if not isinstance(card, str) or recorded is None:
             continue
         for each in result.measurements:

@@ -29,10 +29,16 @@ class ProblemError(Exception):
         return f"{self.place}: {self}"
 
 
-def users_line() -> str:
-    """Returns file and line of the innermost frame outside this package, such as `test_exp.py:12`."""
+def users_line(*, in_module: bool = False) -> str:
+    """Returns file and line of the innermost frame outside this package, such as `test_exp.py:12`.
+
+    With `in_module`, of the innermost that is no function's: the same however often a module is imported.
+    """
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pytest_gpukern."):
+    while frame.f_back is not None and (
+        frame.f_globals.get("__name__", "").startswith("pytest_gpukern.")
+        or (in_module and frame.f_code.co_name != "<module>")
+    ):
         frame = frame.f_back
     return place_of(frame.f_code.co_filename, frame.f_lineno)
 

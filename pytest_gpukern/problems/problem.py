@@ -84,7 +84,7 @@ class Problem:
     Each function below takes what it needs by name: axes of the point, and inputs where it says so.
 
     Args:
-        name: an identifier; it names the baseline file.
+        name: an identifier that no other problem of a run has; it names the baseline file.
         version: raise it when inputs or work change, so that old times are not compared with new ones.
         axes: name → `Axis`; the points are the product of their values.
         make_inputs: takes `rng` (a seeded `numpy.random.Generator`) and axes; returns name → array or scalar.
@@ -139,6 +139,7 @@ class Problem:
         axes: name → axis, with the points on them.
         variants: the right ones, and the deliberately broken ones.
         declared_at: file and line.
+        statement: those of the statement in a module that declares it, perhaps by a function of another.
         loaded: whether we looked at the files of `package`.
 
     Raises:
@@ -176,7 +177,7 @@ class Problem:
         seed: int = 1,
         package: str | None = None,
     ) -> None:
-        self.name, self.declared_at = name, users_line()
+        self.name, self.declared_at, self.statement = name, users_line(), users_line(in_module=True)
         if not name.isidentifier():
             raise ProblemError(f"problem name {name!r}: must be an identifier, since it names a file")
         axes = Axes.declared(axes, f"problem {name!r}")

@@ -8,6 +8,7 @@ The parent is `child_sessions.py`. It starts Python with `BOOTSTRAP` and the pat
 - `parent`: the parent's process id, with which this process ends; null if a tool stands between the two;
 - `arguments`: pytest's;
 - `nodeids`: the wanted tests;
+- `rootdir`: pytest's, in the process that reports;
 - `watched_roots`, `watched_names`: folders, and top-level names, whose loaded modules are listed at the end;
 - `collects_all`: whether to collect all that the command line names, and to list the unwanted tests;
 - `checked`: tests that an earlier session of the same tree has checked in full;
@@ -58,6 +59,8 @@ CHECKED = pytest.StashKey[frozenset[str]]()
 """Tests that an earlier session of the same tree has checked in full."""
 DATASETS: pytest.StashKey[Path] = pytest.StashKey()
 """Folder in which sessions of the same tree keep inputs and references for each other."""
+ROOTDIR: pytest.StashKey[Path] = pytest.StashKey()
+"""Pytest's rootdir in the process that reports."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SIGKILL = 9
@@ -194,6 +197,7 @@ class ChildPlugin:
         options there are, and where the ini file lies.
         """
         config.pluginmanager.register(object(), NAME)
+        config.stash[ROOTDIR] = Path(self._spec["rootdir"])
         config.stash[CHECKED] = frozenset(self._spec["checked"])
         if self._spec["datasets"] is not None:
             config.stash[DATASETS] = Path(self._spec["datasets"])

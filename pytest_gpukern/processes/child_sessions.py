@@ -14,7 +14,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_arguments import child_arguments, child_environment
 from pytest_gpukern.processes.child_main import BOOTSTRAP
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.untrusted_json import bounded, built, decoded, own_json
 
@@ -89,6 +89,7 @@ class ChildSessions:
         folder: the working folder.
         path: `sys.path`.
         blocked: those of `_MAY_BE_BLOCKED` that the run blocks.
+        rootdir: pytest's, in the process that reports.
     """
 
     options: tuple[str, ...]
@@ -96,6 +97,7 @@ class ChildSessions:
     folder: str
     path: tuple[str, ...]
     blocked: tuple[str, ...] = ()
+    rootdir: str = "."
 
     def to_json(self) -> JsonDict:
         """Returns it as plain JSON, for the workers of xdist."""
@@ -120,6 +122,7 @@ class ChildSessions:
             str(folder),
             tuple(str(folder / entry) for entry in sys.path),
             tuple(name for name in _MAY_BE_BLOCKED if config.pluginmanager.is_blocked(name)),
+            str(config.rootpath),
         )
 
     def run(
@@ -185,7 +188,7 @@ class ChildSessions:
 
     def _start(self, request: ChildRequest, ahead: JsonDict | None = None) -> StartedChild:
         """Starts a process for a request; with `ahead`, one that waits to be told what to run."""
-        folder = tempfile.TemporaryDirectory(prefix="gpukern-session-", ignore_cleanup_errors=True)
+        folder = TemporaryFolder("session")
         place = Path(folder.name)
         if ahead is None:
             told = self._told(place, request)
@@ -268,6 +271,7 @@ class ChildSessions:
             "parent": os.getpid(),
             "arguments": [_elsewhere(argument, moved) for argument in given],
             "nodeids": list(nodeids),
+            "rootdir": _elsewhere(self.rootdir, moved),
         }
 
 
@@ -284,7 +288,7 @@ class StartedChild:
         waits: whether it waits to be told what to run.
     """
 
-    folder: tempfile.TemporaryDirectory[str]
+    folder: TemporaryFolder
     process: subprocess.Popen[bytes]
     waits: bool = False
 

@@ -312,7 +312,7 @@ class _RunData:
     def _case(self, result: Result, rows: Sequence[Row]) -> JsonDict:
         case = result.case
         footnotes = dict.fromkeys((each.kind, each.text, each.key) for row in rows for each in row.footnotes)
-        recorded = self.run.history.get(case.id)
+        recorded = self.run.recorded_of(result)
         return {
             # A test that each GPU measures has one id, and links need one for each.
             "id": case.id if self.named[case.id] == 1 else result.nodeid,
@@ -373,7 +373,7 @@ class _RunData:
 
         Each has moment and card, by number, its epoch, the median and the ends of its interval.
         """
-        recorded = self.run.history.get(result.case.id)
+        recorded = self.run.recorded_of(result)
         found: list[tuple[Any, ...]] = [
             (self._moment(each.recorded), self._card(each.device), each.epoch, *_TIMES(each))
             for each in (recorded.times.get(measurement.key, ()) if recorded else ())

@@ -43,7 +43,7 @@ class Run:
         skips: id and reason of each case or test that did not run.
         rejected: ids of the broken cases that the checks rejected as they must; these have no result.
         failures: test → why it failed. Some of these tests have no result.
-        history: id of a case → the recorded sessions that it may be compared with.
+        history: test, in older releases id of a case → the recorded sessions that it may be compared with.
         shift: how the times of all compared results moved together; None where they are too few.
         since_record: what else all cases have in common since the record, a sentence each.
         compared_with: what verdicts are about, in words.
@@ -85,6 +85,10 @@ class Run:
         """Returns why a test failed by itself, not by the gate, or None."""
         failure = self.failures.get(result.nodeid)
         return None if failure is None or failure.by_the_gate else failure.text
+
+    def recorded_of(self, result: Result) -> RecordedCase | None:
+        """Returns the recorded sessions that a test may be compared with, or None."""
+        return self.history.get(result.nodeid) or self.history.get(result.case.id)
 
     def sessions_of(self, result: Result) -> Sequence[Result]:
         """Returns the sessions of one test besides the one that is reported."""

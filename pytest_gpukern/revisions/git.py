@@ -7,11 +7,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -221,8 +221,6 @@ def _not_checked_out(commit: str, top: Path, environ: Mapping[str, str]) -> tupl
     return tuple(notes)
 
 
-_FOLDER = "gpukern-against-"
-_LEFT_OVER_S = 7 * 24 * 3600.0
 WORKTREE_VARIABLE = "GPUKERN_WORKTREE"
 """In the environment of the set-up command: the worktree's folder."""
 
@@ -235,6 +233,7 @@ class Worktree:
     """
 
     path: Path
+    _folder: TemporaryFolder
     _top: Path
     _environ: Mapping[str, str]
 
@@ -246,10 +245,10 @@ class Worktree:
             GitError: git refuses; nothing is left behind.
         """
         top = revisions.top
-        remove_left_over(top, environ)
-        folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{short(revisions.base)}-")).resolve()
-        made = cls(folder / top.name, top, environ)
+        folder = TemporaryFolder(f"against-{short(revisions.base)}")
+        made = cls(Path(folder.name).resolve() / top.name, folder, top, environ)
         try:
+            forget_left_over(top, environ)
             run(["worktree", "add", "--detach", str(made.path), revisions.base], top, environ)
         except BaseException:
             made.remove()
@@ -282,19 +281,18 @@ class Worktree:
 
     def remove(self) -> None:
         """Removes the folder and git's entry for it, as far as they are there."""
-        shutil.rmtree(self.path.parent, ignore_errors=True)
-        with contextlib.suppress(GitError):  # as where git never made it
-            run(["worktree", "remove", "--force", str(self.path)], self._top, self._environ)
+        self._folder.cleanup()
+        _forget(self.path, self._top, self._environ)
 
 
-def remove_left_over(top: Path, environ: Mapping[str, str] = os.environ) -> None:
-    """Removes worktrees that killed runs of ours made over a week ago, or whose folder is gone."""
+def forget_left_over(top: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Removes git's entries of our worktrees whose folder is gone, as those of killed runs."""
     for line in run(["worktree", "list", "--porcelain"], top, environ).splitlines():
         path = Path(line.removeprefix("worktree "))
-        if line.startswith("worktree ") and path.parent.name.startswith(_FOLDER):
-            try:
-                old = time.time() - path.parent.stat().st_mtime > _LEFT_OVER_S
-            except FileNotFoundError:
-                old = True
-            if old:
-                Worktree(path, top, environ).remove()
+        if path.parent.name.startswith("gpukern-against-") and not path.parent.exists():
+            _forget(path, top, environ)
+
+
+def _forget(worktree: Path, top: Path, environ: Mapping[str, str]) -> None:
+    with contextlib.suppress(GitError):  # as where git never made it
+        run(["worktree", "remove", "--force", str(worktree)], top, environ)

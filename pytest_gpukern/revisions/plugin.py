@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +31,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
     tell,
 )
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
@@ -131,7 +131,7 @@ class Against:
         for needed in (self._config.invocation_params.dir, self._config.rootpath):
             if needed.is_relative_to(top):  # it may be new in the working tree, and so all its tests
                 (self._worktree.path / needed.relative_to(top)).mkdir(parents=True, exist_ok=True)
-        folder = tempfile.TemporaryDirectory(prefix="gpukern-run-", ignore_cleanup_errors=True)
+        folder = TemporaryFolder("run")
         self._folder = Path(self._held.enter_context(folder))
         self._host = HostTurns(self._folder)
         most = most_ahead() if environment_of(self._config).gpu.measures else 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pytest_gpukern.backends.foreign_array import why_lazy
@@ -30,7 +32,6 @@ from pytest_gpukern.values.timer_table import auto_timers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from pytest_gpukern.check.check_call import SeenOutputs
     from pytest_gpukern.check.guarded_arrays import GuardedArrays
@@ -200,9 +201,8 @@ class CallSubject:
     def begin(self) -> Result:
         """Returns the result before anything ran, on the GPU or in the simulator."""
         context, environment = self._context, self._context.environment
-        shared = environment.settings.shares_baselines
         return Result(
-            case=case_of_test(context.nodeid, context.test_file, shared_folder=shared),
+            case=case_of_test(context.nodeid, context.test_file, context.rootdir),
             nodeid=context.nodeid,
             fingerprint=environment.gpu.fingerprint.to_json(),
             simulated=environment.gpu.simulated.active,
@@ -595,21 +595,17 @@ class Once:
         raise TimerUnavailable("the timer would have to make the calls of others again")
 
 
-def case_of_test(
-    nodeid: str, test_file: Path, *, shared_folder: bool = False, on_host: bool = False
-) -> CaseInfo:
-    """Returns the case of a plain test, with its module in place of a problem.
+def case_of_test(nodeid: str, test_file: Path, rootdir: Path, *, on_host: bool = False) -> CaseInfo:
+    """Returns the case of a plain test, with the path of its module in place of a problem.
 
-    In one folder for all baselines (`shared_folder`), modules of the same name must not meet. `on_host` says
-    that its times are the host's own.
+    It depends on no option, working folder or import mode, so every process of a run, and every run, finds
+    the same record. `rootdir` is the reporting process's. `on_host` says that its times are the host's own.
     """
-    path, _, name = nodeid.partition("::")
-    module = path.removesuffix(test_file.suffix) or test_file.stem
-    name = name or nodeid
+    name = nodeid.partition("::")[2] or nodeid
     function, bracket, parameters = name.partition("[")  # two tests may differ only in a :: or . there
     return CaseInfo(
         id=f"{test_file.stem}/{function.replace('::', '.')}{bracket}{parameters}",
-        problem=module,
+        problem=module_path(test_file, rootdir),
         problem_version=1,
         variant=name,
         backend="host" if on_host else None,
@@ -617,8 +613,23 @@ def case_of_test(
         measured_point={},
         parameters={},
         baseline_dir=str(test_file.parent / "baselines"),
-        baseline_name=".".join(module.split("/")) if shared_folder else test_file.stem,
+        baseline_name=test_file.stem,
     )
+
+
+def module_path(test_file: Path, rootdir: Path) -> str:
+    """Returns a test file's path from its repository's root, such as `tests/test_exp`.
+
+    Outside of a repository it is the path from `rootdir`.
+    """
+    path = os.path.relpath(test_file, _repository(test_file.parent) or rootdir)
+    return Path(path).as_posix().removesuffix(".py")
+
+
+@functools.cache
+def _repository(folder: Path) -> Path | None:
+    """Returns the root of the git repository, or of the worktree, around a folder, or None."""
+    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
 
 
 def timed_by_host(context: SubjectContext) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpukern.processes.child_main import NAME as CHILD
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
@@ -18,6 +19,7 @@ from pytest_gpukern.run.stash import (
     environment_of,
     gpus_of_workers,
     marker_of,
+    rootdir_of,
     settings_of,
     simulator_of,
 )
@@ -167,14 +169,39 @@ def sharing_usage_errors(config: pytest.Config) -> Iterator[None]:
 
 
 def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raises pytest.UsageError for an unknown axis or an unreadable baseline."""
+    """Raises pytest.UsageError for a name that is there twice, an unknown axis or an unreadable baseline."""
     if not asked(config):
         return
     settings = settings_of(config)
+    if not config.pluginmanager.has_plugin(CHILD):  # a base may have what the working tree has mended
+        _refuse_equal_names(config, items)
     if settings.axes:
         _refuse_bad_axes(settings.axes, items)
     if settings.benchmark and settings.baseline != "off":
         _refuse_bad_baselines(config, items)
+
+
+def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuses a second problem of a name: case ids begin with it, in records, run files and reports.
+
+    In one folder for all baselines, it also refuses modules of equal paths, each in a repository of its own.
+    """
+    settings = settings_of(config)
+    places: dict[tuple[str, str], str] = {}
+    for item in items:
+        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
+        if declared is not None:
+            kind, name, place = "problem", declared[0].name, declared[0].statement
+        elif settings.benchmark and settings.baseline_dir and (info := measured_case(config, item)):
+            kind, name, place = "test module", info.problem, str(item.path)
+        else:
+            continue
+        first = places.setdefault((kind, name), place)
+        if first != place:
+            raise pytest.UsageError(
+                f"two {kind}s are called {name!r}, in {first} and in {place}: one would be judged by the "
+                "other's record; rename one"
+            )
 
 
 def _refuse_bad_axes(axes: Mapping[str, tuple[Any, ...]], items: list[pytest.Item]) -> None:
@@ -271,7 +298,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     settings = settings_of(config)
     by_host = (marker_of(item).timer or settings.timer) == "host"
     on_host = by_host and not environment_of(config).gpu.has_gpu
-    return case_of_test(item.nodeid, path, shared_folder=settings.shares_baselines, on_host=on_host)
+    return case_of_test(item.nodeid, path, rootdir_of(config), on_host=on_host)
 
 
 def header(config: pytest.Config) -> list[str]:
@@ -353,7 +380,7 @@ def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[K
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
 
-    shared = settings_of(config).baseline_dir
+    shared, store = settings_of(config).baseline_dir, environment_of(config).records.store
     found: dict[tuple[str, str], set[str]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
@@ -361,7 +388,7 @@ def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[K
         info = None if declared is not None and declared[1] else measured_case(config, item)
         if info is None:
             continue
-        ids = found.setdefault((str(shared or info.baseline_dir), info.baseline_name), set())
+        ids = found.setdefault((str(shared or info.baseline_dir), store.name_of(info)), set())
         ids.add(info.id)
         if declared is not None and (id(declared[0]), item.path) not in problems:
             problems.add((id(declared[0]), item.path))

@@ -431,7 +431,7 @@ class Controller:
                 self.problems.append(str(error))
                 return
             if recorded is not None:
-                self._history[result.case.id] = recorded
+                self._history[result.nodeid] = recorded
             if past is not None:
                 compared.append(Compared(result, past))
         self._shift = shift_among(compared)

@@ -39,6 +39,7 @@ import pytest
 
 from pytest_gpukern.benchmark_interop.plugin import take_entries
 from pytest_gpukern.processes.child_main import (
+    ROOTDIR,
     CollectsFirst,
     become_child,
     deselect_others,
@@ -78,6 +79,7 @@ class MeasuringChild:
         self._connection = Connection(spec["connection"])
         os.register_at_fork(after_in_child=self._connection.close)  # a fork would speak for this process
         self._wanted = dict.fromkeys(spec["nodeids"])
+        self._rootdir = Path(spec["rootdir"])
         self._terminal = Path(spec["terminal"])
         self._uncollected: list[str] = []
         self.children: JsonDict = spec["children"]
@@ -89,6 +91,7 @@ class MeasuringChild:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Collects the files of the wanted tests only."""
         config.stash[MEASURING] = config.stash[WAITS] = self
+        config.stash[ROOTDIR] = self._rootdir
         self._config = config
         files = files_to_collect(self._wanted, config.rootpath)
         if files is not None:

@@ -14,7 +14,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from dataclasses import dataclass
@@ -46,6 +45,7 @@ from pytest_gpukern.run.stash import (
     timeout_of,
 )
 from pytest_gpukern.run.test_end import carried
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result
 from pytest_gpukern.values.untrusted_json import own_json
@@ -391,7 +391,7 @@ class MeasuringProcess:
         basetemp: Path | None,
         shows_output: bool = False,
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="gpukern-measuring-", ignore_cleanup_errors=True)
+        self._folder = TemporaryFolder("measuring")
         place = Path(self._folder.name)
         self._output = place / "output"
         self._stacks = place / "stacks"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
@@ -17,7 +18,6 @@ from pytest_gpukern.values.result import Correctness, Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from pytest_gpukern.check.diagnosis import Diagnosis
     from pytest_gpukern.run.environment import Environment
@@ -36,6 +36,7 @@ class SubjectContext:
         test_file: the test's file; baselines lie beside it.
         checked: whether an earlier session has checked the same code in full. Then a case is checked on what
             it is timed on, before and after: not in its corners, and by no launches after timing.
+        rootdir: pytest's, in the process that reports.
     """
 
     environment: Environment
@@ -43,6 +44,7 @@ class SubjectContext:
     nodeid: str
     test_file: Path
     checked: bool = False
+    rootdir: Path = Path()
 
 
 class Subject(Protocol):

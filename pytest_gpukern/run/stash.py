@@ -7,19 +7,18 @@ import math
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_gpukern.processes.child_main import CHECKED, DATASETS
+from pytest_gpukern.processes.child_main import CHECKED, DATASETS, ROOTDIR
 from pytest_gpukern.processes.child_main import NAME as CHILD
 from pytest_gpukern.processes.child_main import measures as measures_in
 from pytest_gpukern.values.options import SettingsError, sanitizing_tool
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
     from pytest_gpukern.problems.cases import Case
@@ -258,6 +257,12 @@ def device_uuid(config: pytest.Config) -> str | None:
     return None if device is None or device.is_simulated else device.uuid
 
 
+def rootdir_of(config: pytest.Config) -> Path:
+    """Returns the rootdir of the process that reports, which tells its own to all others."""
+    told = getattr(config, "workerinput", {}).get("gpukern_rootdir")
+    return config.stash.get(ROOTDIR, config.rootpath) if told is None else Path(told)
+
+
 def waiting(config: pytest.Config) -> AbstractContextManager[None]:
     """Stops the clock of `--gpukern-timeout` while a test waits for something else."""
     minding = config.stash.get(WAITS, None)
@@ -270,7 +275,8 @@ def new_test(item: pytest.Item, environment: Environment) -> MeasuredTest:
     from pytest_gpukern.run.spine import SubjectContext
 
     checked = item.nodeid in item.config.stash.get(CHECKED, ())
-    context = SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked)
+    rootdir = rootdir_of(item.config)
+    context = SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked, rootdir)
     test = item.stash[MEASURED] = MeasuredTest(
         context, begun_s=item.stash[BEGUN_S], replaceable=is_replaceable(item.config)
     )

@@ -12,7 +12,6 @@ import contextlib
 import faulthandler
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +33,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
     timeout_of,
 )
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def give_each_worker_a_gpu(config: pytest.Config) -> None:
             f"--dist=each with --gpukern-baseline={baseline}: each GPU measures every case, "
             "but a run records a case once. Drop --dist=each to record"
         )
-    folder = tempfile.TemporaryDirectory(prefix="gpukern-run-", ignore_cleanup_errors=True)
+    folder = TemporaryFolder("run")
     config.add_cleanup(folder.cleanup)
     config.stash[RUN_FOLDER] = Path(folder.name)
     for index, card in zip(local, free, strict=False):

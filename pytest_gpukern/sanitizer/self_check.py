@@ -10,7 +10,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_sessions import end_group
 from pytest_gpukern.sanitizer.judge import Evidence, judge
 from pytest_gpukern.sanitizer.tool import environment_under
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ def why_not_believed(
     """Says why a tool that finds nothing cannot be believed; None where it found the planted fault."""
     package = str(FOLDER.parent)
     path = os.pathsep.join(filter(None, (package, environ.get("PYTHONPATH"))))
-    with tempfile.TemporaryDirectory(prefix="gpukern-sanitizer-", ignore_cleanup_errors=True) as folder:
+    with TemporaryFolder("sanitizer") as folder:
         command = (*program.command(tool, Path(folder)), sys.executable, "-P", "-m", __spec__.name, tool)
         process = subprocess.Popen(
             command,

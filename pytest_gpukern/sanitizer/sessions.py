@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from pytest_gpukern.processes.child_sessions import ChildRequest
 from pytest_gpukern.sanitizer.finding import has_python_line
 from pytest_gpukern.sanitizer.judge import Evidence, Judgement, State, judge
 from pytest_gpukern.sanitizer.tool import environment_under
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ class SanitizedSessions:
         return again if again.judgement.state is State.FOUND else found
 
     def _run(self, nodeids: Sequence[str], *, host_stacks: bool) -> ToolRun:
-        with tempfile.TemporaryDirectory(prefix="gpukern-sanitizer-", ignore_cleanup_errors=True) as folder:
+        with TemporaryFolder("sanitizer") as folder:
             place = Path(folder)
             found = self.children.run(
                 ChildRequest(

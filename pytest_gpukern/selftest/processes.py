@@ -10,7 +10,6 @@ import dataclasses
 import importlib.metadata
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from pytest_gpukern.selftest.recording import (
     write_session,
 )
 from pytest_gpukern.selftest.session import run_gate_session, run_timer_session, session_environment
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -105,7 +105,7 @@ def _sessions(
     kind: type[SomeSession], count: int, *, rivals: bool, tell: Callable[[str], None]
 ) -> Iterator[SomeSession]:
     lost = 0
-    with tempfile.TemporaryDirectory(prefix="gpukern-selftest-") as folder:
+    with TemporaryFolder("selftest") as folder:
         for number in range(count):
             started = time.perf_counter()
             session = run_child(kind, Path(folder) / f"{number}.json", number, rivals=rivals)

@@ -1,14 +1,18 @@
-"""Writes a file whole or not at all, with one writer at a time."""
+"""Writes a file whole or not at all, with one writer at a time; makes folders that go with their process."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import secrets
+import shutil
 import stat
 import sys
+import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,3 +167,46 @@ def _refused(path: Path, error: OSError) -> FileError:
         code, "Check the permissions, or choose another folder with --gpukern-baseline-dir"
     )
     return FileError(path, f"cannot be written: {error.strerror or error}", remedy)
+
+
+_OWNER = ".owner"
+
+
+class TemporaryFolder(tempfile.TemporaryDirectory[str]):
+    """Makes a temporary folder called `gpukern-…`; if this process is killed, a later one removes it.
+
+    The file `.owner` in it is locked as long as this process lives. It has that name only once it is locked.
+    """
+
+    def __init__(self, kind: str) -> None:
+        _remove_orphans(tempfile.gettempdir())
+        super().__init__(prefix=f"gpukern-{kind}-", ignore_cleanup_errors=True)
+        unlocked = Path(self.name, f"{_OWNER}.new")
+        descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
+        self._let_go = weakref.finalize(self, os.close, descriptor)
+        if sys.platform != "win32":
+            import fcntl
+
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                unlocked.rename(unlocked.with_name(_OWNER))
+
+    def cleanup(self) -> None:
+        """Removes the folder."""
+        self._let_go()
+        super().cleanup()
+
+
+@functools.cache
+def _remove_orphans(place: str) -> None:
+    """Removes folders of this user whose process has ended; looks once in a process."""
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    for folder in Path(place).glob("gpukern-*"):
+        with contextlib.suppress(OSError):  # it has no owner, or its owner lives
+            if folder.lstat().st_uid == os.geteuid():
+                with (folder / _OWNER).open("r+") as owner:
+                    fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)  # which refuses a link

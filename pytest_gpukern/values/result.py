@@ -414,7 +414,7 @@ class CaseInfo:
 
     Attributes:
         id: the pytest id, the baseline key and the report row.
-        problem: the problem's name; for a plain test, its module.
+        problem: the problem's name; for a plain test, the path of its module from the repository's root.
         problem_version: raised by the author when the problem's inputs or work change.
         variant: name of the implementation; for a plain test, the test's name.
         backend: library the variant is written with; None for a plain test.
@@ -422,7 +422,7 @@ class CaseInfo:
         measured_point: values as run, where a limit of the machine reduced them; else equal to `point`.
         parameters: the variant's own parameters, such as a block size.
         baseline_dir: folder of the stored baselines that belong to the test, as an absolute path.
-        baseline_name: stem of the baseline file: the problem's or the test module's name.
+        baseline_name: stem of the baseline file beside the test: the problem's or the test module's name.
     """
 
     id: str

@@ -98,11 +98,6 @@ class Settings:
     sanitize: tuple[str, ...] = ()
 
     @property
-    def shares_baselines(self) -> bool:
-        """Whether all baselines lie in one folder instead of beside each test."""
-        return self.baseline_dir is not None
-
-    @property
     def accepts(self) -> bool:
         """Whether what is measured becomes the record, however it compares with the last one."""
         return self.baseline == "update"

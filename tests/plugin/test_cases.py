@@ -295,6 +295,24 @@ def test_an_axis_is_refused_only_if_no_problem_has_it(host, pytester):
     )
 
 
+def test_two_problems_of_one_name_are_refused_and_one_that_is_imported_twice_is_not(pytester, host):
+    pytester.makefile(".py", **{"tests/test_a": HOST_PROBLEM})
+    imports = "import test_a\nfrom tests.test_a import doubling\nassert doubling is not test_a.doubling\n"
+    test = "@doubling.cases\ndef test_it(gpu_benchmark, case): gpu_benchmark.run(case)\n"
+    pytester.makefile(".py", **{"tests/test_b": imports + test})
+    ini = ("-opythonpath=.", "--gpukern-backend=host")
+    host("tests", *ini).assert_outcomes(passed=8)
+    declaring = HOST_PROBLEM.partition("doubling = ")[2].replace("\n", "\n    ")
+    shared = f"import numpy as np\nfrom pytest_gpukern import *\ndef declare():\n    doubling = {declaring}"
+    pytester.makepyfile(shared=f"{shared}\n    return doubling")
+    pytester.makepyfile(
+        **{f"test_{name}": f"import shared\ndoubling = shared.declare()\n{test}" for name in "cd"}
+    )
+    refused(
+        host("test_c.py", "test_d.py", *ini), "two problems *'doubling'*test_c.py:2 and in test_d.py:2: *"
+    )
+
+
 def test_a_test_that_never_runs_its_case_fails_and_says_how(host, pytester):
     forgetful = HOST_PROBLEM.replace("gpu_benchmark.run(case)", "pass")
     assert forgetful != HOST_PROBLEM

@@ -195,10 +195,13 @@ def test_workers_of_xdist_tell_which_cases_there_are(host, pytester):
 
 def test_two_files_with_one_folder_of_baselines_do_not_prune_each_other(gpu, pytester):
     (pytester.path / "other").mkdir()
-    (pytester.path / "other" / "test_tripling.py").write_text(GPU_PROBLEM.replace("def first", "def third"))
-    folder = "--gpukern-baseline-dir=all"
-    gpu("--gpukern-baseline=create", folder).assert_outcomes(passed=4)
-    gpu("--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune", folder)
+    test = GPU_PROBLEM.partition("@doubling.cases")
+    more = '@doubling.variant("numba")\ndef third(x, y): return launch_of("THIRD", x, y)\n'
+    other = f"from test_doubling import doubling, launch_of\n{more}{test[1]}{test[2]}"
+    (pytester.path / "other" / "test_other.py").write_text(other)
+    options = ("test_doubling.py", "other", "-opythonpath=.", "--gpukern-baseline-dir=all")
+    gpu(*options, "--gpukern-baseline=create").assert_outcomes(passed=2 + 3)
+    gpu(*options, "--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune")
     assert len(load(pytester.path / "all" / "doubling.fake-gpu.json").cases) == 3
 
 

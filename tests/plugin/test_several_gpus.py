@@ -329,7 +329,7 @@ def test_cases_of_the_same_data_go_to_one_worker(several, pytester):
 
 def test_a_test_that_destroys_the_context_comes_last_and_costs_no_worker(several, pytester):
     lost = LOST_ON_PURPOSE.replace("REASON", "launch failed")
-    others = GPU_PROBLEM.replace("full=(8,)", "full=(8, 16, 24)")
+    others = GPU_PROBLEM.replace("full=(8,)", "full=(8, 16, 24)").replace('"doubling"', '"twice"')
     pytester.makepyfile(test_earlier=HOST_PROBLEM + lost, test_it=others)
     result = several("-n", "auto", "-k", "rejected or test_it", there=TWO)
     result.assert_outcomes(passed=7)

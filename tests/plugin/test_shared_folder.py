@@ -1,20 +1,74 @@
-"""Checks two modules of one name that keep their baselines in one folder."""
+"""Checks plain tests whose baselines lie in one folder: every process of every run finds the same record."""
+
+import json
+
+import pytest
+
+from pytest_gpukern.baseline.codec import load
+from pytest_gpukern.cli import main as cli
+from pytest_gpukern.report.run_file import read_run
+
+from .conftest import refused
 
 TEST = """
+import os
+
 def test_it(gpu_benchmark):
     def launch(): pass
-    launch.takes_ns = {}
+    launch.takes_ns = float(os.environ.get("TAKES_NS", {}))
     gpu_benchmark(launch)
 """
 
 
-def test_modules_of_one_name_do_not_share_a_baseline(pytester, gpu):
-    for folder, takes_ns in (("a", 1000), ("b", 9000)):
-        pytester.mkpydir(folder)
-        (pytester.path / folder / "test_k.py").write_text(TEST.format(takes_ns))
-    gpu("a", "b", "--gpukern-baseline=create", "--gpukern-baseline-dir=all").assert_outcomes(passed=2)
+@pytest.fixture
+def modules(pytester):
+    """Makes modules of one name in several folders."""
+
+    def make(*folders):
+        for number, folder in enumerate(folders):
+            (pytester.path / folder).mkdir(parents=True)
+            (pytester.path / folder / "test_k.py").write_text(TEST.format(1000 + 8000 * number))
+
+    return make
+
+
+def test_modules_of_one_name_share_no_record(pytester, gpu, modules, capsys):
+    modules("a", "b")
+    run = ("a", "b", "--import-mode=importlib", "--gpukern-baseline-dir=all")
+    gpu(*run, "--gpukern-baseline=create").assert_outcomes(passed=2)
     names = sorted(path.name.partition(".json")[0] for path in (pytester.path / "all").iterdir())
     assert [name.rpartition(".")[0] for name in names] == ["a.test_k", "b.test_k"]
-    again = gpu("a", "b", "--gpukern-baseline-dir=all")
+    again = gpu(*run, "--gpukern-output=run.json")
     again.assert_outcomes(passed=2)
     again.stdout.fnmatch_lines(["gpukern: 0 passed, 2 unchecked* baseline: 2 same"])
+    found = read_run(pytester.path / "run.json")
+    recorded = [next(iter(found.recorded_of(each).times.values())) for each in found.results]
+    assert [time.median_ns for times in recorded for time in times] == pytest.approx([1000, 9000])
+    capsys.readouterr()
+    cli.main(["compare", "run.json", "run.json", "--json"])
+    compared = json.loads(capsys.readouterr().out)["measurements"]
+    assert [each["b_ns"] for each in compared] == pytest.approx([1000, 9000])
+
+
+def test_modules_of_one_path_in_two_repositories_are_refused(gpu, modules):
+    modules("a/.git", "b/.git", "a/tests", "b/tests")
+    run = ("a/tests", "b/tests", "--import-mode=importlib")
+    gpu(*run).assert_outcomes(passed=2)
+    refused(
+        gpu(*run, "--gpukern-baseline-dir=all"), "two test modules *'tests/test_k', in */a/* and in */b/*: *"
+    )
+
+
+def test_all_sessions_have_one_record_and_a_later_slowdown_from_another_folder_fails(
+    pytester, on_fake_gpu, modules, monkeypatch
+):
+    modules(".git", "src/tests")
+    run = ("--gpu-benchmark", f"--gpukern-baseline-dir={pytester.path}/all")
+    on_fake_gpu("src", *run, "--gpukern-baseline=create", "--gpukern-sessions=3").assert_outcomes(passed=1)
+    (path,) = (pytester.path / "all").iterdir()
+    assert path.name.startswith("src.tests.test_k.")
+    (record,) = load(path).cases.values()
+    assert len(record.epochs[0].sessions) == 3
+    monkeypatch.chdir(pytester.path / "src/tests")
+    monkeypatch.setenv("TAKES_NS", "15000")
+    on_fake_gpu("--import-mode=importlib", *run).assert_outcomes(failed=1)

@@ -206,6 +206,7 @@ def test_a_damaged_field_is_an_error_naming_file_field_and_remedy(folder, way, v
         (b" \n", "is empty"),
         (b"[]", "expected an object, found []"),
         (b'{"schema": 1', "is not complete JSON: "),
+        (b'{\n<<<<<<< HEAD\n "schema": 1,', "merge conflict. Take one side with git checkout --ours FILE"),
         (b'{"schema": 1, "x": "\\ud800"}', "is not UTF-8 text"),
         (b'{"schema": 1, "schema": 1}', "holds the key 'schema' twice"),
         (b'{"schema": NaN}', "holds NaN, which is not a JSON number"),

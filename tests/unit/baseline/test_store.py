@@ -628,6 +628,38 @@ def test_a_writer_that_is_killed_leaves_the_file_as_it_was_and_the_next_one_clea
     assert ids(tmp_path) == [["00000001", "00000003"]]
 
 
+FOLDER = """
+import sys
+from pytest_gpukern.values.atomic_file import TemporaryFolder
+folder = TemporaryFolder("session")
+sys.stdout.write(f"{folder.name}\\n"), sys.stdout.flush(), sys.stdin.readline()
+"""
+
+
+def test_the_temporary_folder_of_a_killed_process_is_removed_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(file.tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "gpukern-being-made").mkdir()
+    with python(FOLDER) as killed, python(FOLDER) as living:
+        orphan, in_use = (Path(each.stdout.readline().strip()) for each in (killed, living))
+        (orphan / "basetemp").mkdir()
+        (tmp_path / "gpukern-link").symlink_to(orphan)
+        killed.kill()
+        killed.wait()
+        with monkeypatch.context() as another_user:
+            another_user.setattr(os, "geteuid", lambda: os.getuid() + 1)
+            file.TemporaryFolder("run").cleanup()
+        assert orphan.exists()
+        sweepers = [python(FOLDER), python(FOLDER)]
+        for each in sweepers:
+            each.communicate("\n")
+            assert each.returncode == 0
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left == {"gpukern-being-made", "gpukern-link", in_use.name}
+        living.communicate("\n")
+    assert not in_use.exists()
+
+
 # --- what the gate gets beside a case's own sessions ------------------------------------------------
 
 

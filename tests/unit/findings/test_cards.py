@@ -291,6 +291,6 @@ def test_times_since_the_record_are_by_the_cards_own_sessions_of_the_newest_epoc
         made_up.result("cupy.exp", measurement, point={"n": n}, fingerprint=fingerprint) for n in range(5)
     ]
     times = (recorded(0, "A", 50.0), recorded(1, "A", 100.0), recorded(1, "B", 500.0))
-    history = {result.case.id: RecordedCase((), {measurement.key: times}) for result in results}
+    history = {result.nodeid: RecordedCase((), {measurement.key: times}) for result in results}
     assert since_own_record(results, history) == pytest.approx({"A": math.log(1.1)})
     assert since_own_record(results[:4], history) == {}

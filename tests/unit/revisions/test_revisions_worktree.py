@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import time
 
 import pytest
 from repositories import Repository
 
-from pytest_gpukern.revisions.git import GitError, Worktree, remove_left_over, resolve
+from pytest_gpukern.revisions.git import GitError, Worktree, forget_left_over, resolve
 
 
 @pytest.fixture
@@ -62,13 +60,9 @@ def test_the_index_that_a_commit_hook_works_with_stays_as_it_is(repository, monk
     assert index.read_bytes() == before
 
 
-def test_what_a_killed_run_left_is_removed_after_a_week_by_the_next(repository):
-    left, emptied, fresh = (Worktree.make(resolve("main", repository.top)) for _ in range(3))
-    week_ago = time.time() - 8 * 24 * 3600
-    os.utime(left.path.parent, (week_ago, week_ago))
-    shutil.rmtree(emptied.path.parent)  # as where the temporary folder was emptied
-    remove_left_over(repository.top)
-    assert not left.path.parent.exists()
+def test_what_a_killed_run_left_is_forgotten_by_the_next(repository, worktree):
+    shutil.rmtree(worktree.path.parent)  # as a later run does, or who empties the temporary folder
+    fresh = Worktree.make(resolve("main", repository.top))
     (listed,) = repository.worktrees
     assert str(fresh.path) in listed
     fresh.remove()
@@ -77,7 +71,7 @@ def test_what_a_killed_run_left_is_removed_after_a_week_by_the_next(repository):
 def test_worktrees_of_others_stay(repository, tmp_path):
     repository.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "mine"))
     shutil.rmtree(tmp_path / "mine")
-    remove_left_over(repository.top)
+    forget_left_over(repository.top)
     assert len(repository.worktrees) == 1
 
 
