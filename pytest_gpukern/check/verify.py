@@ -87,6 +87,8 @@ def check_against_reference(
     if seen is not None and output is not None:
         determinism = seen.determinism(output)
         diagnosis = diagnosis or seen.diagnose_others(output, reference, tolerance)
+    if seen is not None:
+        seen.note_compared(output, actual, found)
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
     loose = None
     if asks_what_else and diagnosis is None:

@@ -58,7 +58,7 @@ class MeasuredTest:
         self.context = context
         self._begun_s = begun_s
         self._replaceable = replaceable
-        self._is_ours = True
+        self._is_ours, self._has_check = True, False
         self.found: Found | None = None
         self.sessions: tuple[Result, ...] = ()
         self.rejected: Case | None = None
@@ -100,7 +100,7 @@ class MeasuredTest:
             pytest.skip(self.environment.gpu.why_no_gpu)
         subject = CallSubject(target, self.context, self.guarded)
         self.seen = subject.seen
-        self._is_ours = not target.runs_once
+        self._is_ours, self._has_check = not target.runs_once, target.check is not None
         self.found = Found(subject.begin())
         try:
             run(subject, self.found, self.environment)
@@ -203,9 +203,11 @@ class MeasuredTest:
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
             self._fail_where_incorrect()
+        if self.seen is not None and not self._has_check:
+            self.found.leaves_unchecked(self.seen.never_compared)
         self.found.add_duration(time.monotonic() - self._begun_s)
         marker = self.context.marker
-        expects_check = self._is_ours or bool(marker.outputs)
+        expects_check = self._is_ours or bool(marker.outputs or marker.inout)
         with phase("judging"):
             settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
         self.found.result = settled.result

@@ -39,13 +39,6 @@ class Settled:
     failures: tuple[str, ...] = ()
 
 
-_UNCHECKED = (
-    "UNCHECKED: no output was compared with a reference: "
-    "call gpu_benchmark.verify(out, expected), or pass check= to its pedantic; "
-    "a test of the fixture benchmark takes gpu_benchmark instead"
-)
-
-
 def settle(
     result: Result, environment: Environment, marker: MarkerOptions, *, expects_check: bool = False
 ) -> Settled:
@@ -73,8 +66,18 @@ def settle(
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     lines = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
     if settings.strict and expects_check and result.correctness is Correctness.UNCHECKED:
-        lines.insert(0, _UNCHECKED)
+        lines.insert(0, _why_unchecked(result))
     return Settled(result, sessions, tuple(lines))
+
+
+def _why_unchecked(result: Result) -> str:
+    """Says which outputs of an unchecked result nothing compared, with the remedy."""
+    never = f"{', '.join(result.unchecked)}: never compared" if result.unchecked else "no output was compared"
+    return (
+        f"UNCHECKED: {never} with a reference: call gpu_benchmark.verify(out, expected) with the output or "
+        "a copy of it, or pass check= to its pedantic; a test of the fixture benchmark takes gpu_benchmark "
+        "instead"
+    )
 
 
 @dataclass(frozen=True)

@@ -289,8 +289,21 @@ def test_verified(gpu_benchmark):
     gpu_benchmark(lambda out: out.fill(2), out=out)
     gpu_benchmark.verify(out, np.full(3, 2.0))
 
+def split(x, lo, hi):
+    lo[:] = x - 1
+    hi[:] = 7
+
+@pytest.mark.gpu_benchmark(outputs=("lo", "hi"))
+def test_verified_in_part(gpu_benchmark):
+    x, lo, hi = np.arange(3.0), np.empty(3), np.empty(3)
+    gpu_benchmark(split, x, lo, hi)
+    gpu_benchmark.verify(lo, np.arange(3.0) - 1)
+    gpu_benchmark.verify(x, np.arange(3.0))
+
+@pytest.mark.gpu_benchmark(outputs=("lo", "hi"))
 def test_checked(gpu_benchmark):
-    gpu_benchmark.pedantic(lambda: 2, check=lambda returned: None)
+    arguments = np.arange(3.0), np.empty(3), np.empty(3)
+    gpu_benchmark.pedantic(split, arguments, check=lambda returned, x, lo, hi: None)
 """
 
 
@@ -307,12 +320,15 @@ def test_an_unverified_result_is_unchecked_and_fails_a_strict_run(plain, pyteste
         return pytester.runpytest_inprocess("--gpukern-simulator=never", *more)
 
     result = run()
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["*test_unverified*unchecked*", "gpukern: 2 passed, 1 unchecked*"])
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*test_unverified *unchecked: out*", "*_in_part *unchecked: hi*"])
+    result.stdout.fnmatch_lines(["gpukern: 2 passed, 2 unchecked*"])
     strict = run("--gpukern-strict")
-    strict.assert_outcomes(passed=2, failed=1)
-    strict.stdout.fnmatch_lines(["UNCHECKED: no output was compared *"])
-    run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault").assert_outcomes(passed=3, warnings=1)
+    strict.assert_outcomes(passed=2, failed=2)
+    strict.stdout.fnmatch_lines(
+        ["UNCHECKED: out: never compared with a reference: call gpu_benchmark.verify*"]
+    )
+    run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault").assert_outcomes(passed=4, warnings=2)
 
 
 def test_a_strict_run_accepts_unchecked_tests_of_pytest_benchmarks_fixture(plain):
@@ -331,8 +347,9 @@ def test_declares(benchmark):
     )
     result.assert_outcomes(passed=1, failed=1)
     told = (
-        "UNCHECKED: no output was compared with a reference: call gpu_benchmark.verify(out, expected), "
-        "or pass check= to its pedantic; a test of the fixture benchmark takes gpu_benchmark instead"
+        "UNCHECKED: out: never compared with a reference: call gpu_benchmark.verify(out, expected) with the "
+        "output or a copy of it, or pass check= to its pedantic; a test of the fixture benchmark takes "
+        "gpu_benchmark instead"
     )
     result.stdout.fnmatch_lines([told])
 
