@@ -175,15 +175,7 @@ class CallSubject:
 
     def begin(self) -> Result:
         """Returns the result before anything ran, on the GPU or in the simulator."""
-        context, environment = self._context, self._context.environment
-        shared = environment.settings.shares_baselines
-        return Result(
-            case=case_of_test(context.nodeid, context.test_file, shared_folder=shared),
-            nodeid=context.nodeid,
-            fingerprint=environment.gpu.fingerprint.to_json(),
-            simulated=environment.gpu.simulated.active,
-            session=environment.session,
-        )
+        return result_of(self._context, simulated=self._context.environment.gpu.simulated.active)
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
@@ -412,6 +404,19 @@ class CallSubject:
         if self._first_call_ns is not None:
             return nullcontext()
         return self._context.environment.gpu.loading_observed(own=own)
+
+
+def result_of(context: SubjectContext, *, simulated: bool = False) -> Result:
+    """Returns the result of a plain test in which nothing ran."""
+    environment = context.environment
+    shared = environment.settings.shares_baselines
+    return Result(
+        case=case_of_test(context.nodeid, context.test_file, shared_folder=shared),
+        nodeid=context.nodeid,
+        fingerprint=environment.gpu.fingerprint.to_json(),
+        simulated=simulated,
+        session=environment.session,
+    )
 
 
 def case_of_test(

@@ -304,6 +304,28 @@ def test_verified_in_part(gpu_benchmark):
 def test_checked(gpu_benchmark):
     arguments = np.arange(3.0), np.empty(3), np.empty(3)
     gpu_benchmark.pedantic(split, arguments, check=lambda returned, x, lo, hi: None)
+
+def test_never_called(gpu_benchmark):
+    pass
+
+class TestMarked:
+    pytestmark = pytest.mark.gpu_benchmark
+
+    def test_without_fixture(self):
+        pass
+
+    def test_skipped(self):
+        pytest.skip("for a reason")
+
+    @pytest.mark.xfail(raises=ZeroDivisionError)
+    def test_xfailed(self, gpu_benchmark):
+        1 / 0
+
+def test_only_verified(gpu_benchmark):
+    gpu_benchmark.verify(np.arange(3), np.arange(3))
+
+def test_only_asks_for_the_device(gpu_synchronize):
+    pass
 """
 
 
@@ -320,15 +342,17 @@ def test_an_unverified_result_is_unchecked_and_fails_a_strict_run(plain, pyteste
         return pytester.runpytest_inprocess("--gpukern-simulator=never", *more)
 
     result = run()
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=8, skipped=1, xfailed=1)
     result.stdout.fnmatch_lines(["*test_unverified *unchecked: out*", "*_in_part *unchecked: hi*"])
-    result.stdout.fnmatch_lines(["gpukern: 2 passed, 2 unchecked*"])
+    result.stdout.fnmatch_lines(["*test_never_called *unchecked*", "*test_without_fixture *unchecked*"])
+    result.stdout.fnmatch_lines(["gpukern: 2 passed, 4 unchecked*"])
     strict = run("--gpukern-strict")
-    strict.assert_outcomes(passed=2, failed=2)
+    strict.assert_outcomes(passed=4, failed=4, skipped=1, xfailed=1)
     strict.stdout.fnmatch_lines(
         ["UNCHECKED: out: never compared with a reference: call gpu_benchmark.verify*"]
     )
-    run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault").assert_outcomes(passed=4, warnings=2)
+    warned = run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault")
+    warned.assert_outcomes(passed=8, skipped=1, xfailed=1, warnings=4)
 
 
 def test_a_strict_run_accepts_unchecked_tests_of_pytest_benchmarks_fixture(plain):
