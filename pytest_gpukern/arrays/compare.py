@@ -451,8 +451,8 @@ class Tolerance:
 
         As rtol/atol: float16 1e-3/1e-5, "bfloat16" 1.6e-2/1e-5, float32 1.3e-6/1e-5, float64 1e-9/1e-9. These
         are the bounds of `torch.testing.assert_close`, except for float64, where its 1e-7 would pass a result
-        of float32. A "float8_…" may be a step off: e4m3 0.125/2e-3, e5m2 0.25/1.5e-5. Integers and booleans
-        must be equal.
+        of float32. Floats of 8 bits may be a step off: "float8_e4m3fn" 0.125/2e-3, "float8_e5m2" 0.25/1.5e-5.
+        Integers and booleans must be equal.
         """
         import numpy as np
 

@@ -533,15 +533,6 @@ def _captured(function: Any, value: Any, array: UsersArray) -> bool:
     return any(other is not None and array.overlaps(other) for other in others)
 
 
-def _owner(value: Any) -> Any:
-    """Returns the host array that holds the memory of a view, or the value itself."""
-    import numpy as np
-
-    while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
-        value = value.base
-    return value
-
-
 def _comparable(value: Any) -> Any:
     """Returns a value by which scalars of two calls can be compared; of other objects, their identity."""
     return repr(value) if isinstance(value, (numbers.Number, str, bytes)) else id(value)
@@ -632,30 +623,21 @@ class SeenOutputs:
         )
 
     def note_compared(self, name: str | None, actual: Any, found: np.ndarray[Any, Any]) -> None:
-        """Notes which outputs a test has compared with a reference.
+        """Notes which outputs a test has compared with a reference: those in whose memory `actual` lies.
 
-        These are the ones in whose memory `actual` lies. Elsewhere it is a copy: reshaped, converted without
-        loss, a view of a copy, a part of one output, or several outputs in one array.
-
-        Args:
-            name: what `name_of` says.
-            actual: what the test verified.
-            found: the same on the host.
+        Elsewhere it is a copy: reshaped, converted without loss, a view of a copy, a part of one output, or
+        several in one. `name` is what `name_of` says, and `found` is `actual` on the host.
         """
-        declared = {other: output for other, output in self.outputs.items() if output.declared}
-        compared = {other for other in declared if other == name}
+        arrays = {other: output.array for other, output in self.outputs.items() if output.declared}
+        compared = {other for other in arrays if other == name}
         for _, value in () if compared else leaves("", actual):
-            array = users_array(value)
-            over = {
-                other
-                for other, output in declared.items()
-                if array is not None and array.overlaps(output.array)
-            }
-            compared |= over or self._copied(_owner(value), in_part=False)
+            given, base = users_array(value), getattr(value, "base", None)
+            near = {other for other in arrays if given is not None and given.overlaps(arrays[other])}
+            compared |= near or self._copied(value if base is None else base)
             self._compared |= compared
         self._compared |= compared or self._copied(found, in_part=True)
 
-    def _copied(self, copy: Any, *, in_part: bool) -> set[str]:
+    def _copied(self, copy: Any, *, in_part: bool = False) -> set[str]:
         """Returns the outputs, not compared so far, that a host array holds a copy of, or is a part of."""
         import numpy as np
 

@@ -15,7 +15,7 @@ from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, result_of, timed_by_host
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
-from pytest_gpukern.run.settle import NEVER_CALLED, settle
+from pytest_gpukern.run.settle import NO_CALL, settle
 from pytest_gpukern.run.spine import Found, NotRunError, run
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness
@@ -59,7 +59,7 @@ class MeasuredTest:
         self.context = context
         self._begun_s = begun_s
         self._replaceable = replaceable
-        self._is_ours, self._has_check, self._called = True, False, True
+        self._is_ours, self._has_check = True, False
         self.found: Found | None = None
         self.sessions: tuple[Result, ...] = ()
         self.rejected: Case | None = None
@@ -189,8 +189,8 @@ class MeasuredTest:
         """Gives a test that measured nothing a row that says so, unless it only verifies or rejects."""
         declares = self.context.marker.outputs or self.context.marker.inout
         if self.found is None and self.rejected is None and (declares or not self.verified):
-            self.found, self._called = Found(result_of(self.context)), False
-            self.found.add_note(NEVER_CALLED)
+            self.found = Found(result_of(self.context))
+            self.found.add_note(NO_CALL)
 
     def settle(self) -> str | None:
         """Settles the test once its body has ended; returns why the gate fails it, in words, or None.
@@ -219,13 +219,7 @@ class MeasuredTest:
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
         with phase("judging"):
-            settled = settle(
-                self.found.result,
-                self.environment,
-                marker,
-                expects_check=expects_check,
-                called=self._called,
-            )
+            settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
         self.found.result = settled.result
         self.sessions += settled.sessions
         return "\n".join(settled.failures) or None

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.settings import Settings
 
 
-NEVER_CALLED = "the test never called gpu_benchmark, so nothing was checked"
-"""Says why a test without a call is UNCHECKED."""
+NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
 
 
 @dataclass(frozen=True)
@@ -44,17 +43,12 @@ class Settled:
 
 
 def settle(
-    result: Result,
-    environment: Environment,
-    marker: MarkerOptions,
-    *,
-    expects_check: bool = False,
-    called: bool = True,
+    result: Result, environment: Environment, marker: MarkerOptions, *, expects_check: bool = False
 ) -> Settled:
     """Judges a result once its test's body has ended, so that every verdict is final.
 
     A strict run fails a test that `expects_check` if nobody checked its outputs. A test expects that if it
-    uses our fixture, or declares what its calls write. `called` says whether it has called anything.
+    uses our fixture, or declares what its calls write.
 
     A run that compares by several sessions runs the others first. Fresh sessions decide a suspicion that
     would fail the test; if no time fails a test, it stays a suspicion. A confirmed slowdown may be intended:
@@ -75,14 +69,14 @@ def settle(
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     lines = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
     if settings.strict and expects_check and result.correctness is Correctness.UNCHECKED:
-        lines.insert(0, _why_unchecked(result, called=called))
+        lines.insert(0, _why_unchecked(result))
     return Settled(result, sessions, tuple(lines))
 
 
-def _why_unchecked(result: Result, *, called: bool) -> str:
+def _why_unchecked(result: Result) -> str:
     """Says which outputs of an unchecked result nothing compared, with the remedy."""
-    if not called:
-        return f"UNCHECKED: {NEVER_CALLED}: call it, or drop the fixture and the marker"
+    if result.first_call_ns is None:
+        return f"UNCHECKED: {NO_CALL}: call it, or drop the fixture and the marker"
     never = f"{', '.join(result.unchecked)}: never compared" if result.unchecked else "no output was compared"
     return (
         f"UNCHECKED: {never} with a reference: call gpu_benchmark.verify(out, expected) with the output or "

@@ -354,7 +354,7 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
         "default",
     )
     result.assert_outcomes(passed=3, failed=2)
-    result.stdout.fnmatch_lines(["note *test_never_called: the test never called gpu_benchmark, so *"])
+    result.stdout.fnmatch_lines(["note *test_never_called: the test made no call by gpu_benchmark *"])
     result.stdout.fnmatch_lines(
         ["*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*"]
     )

@@ -139,32 +139,27 @@ def mend_launches() -> None:
 
 
 def with_literals_as_on_a_gpu(function: Any) -> Any:
-    """Returns a function whose literals, such as 0.5, are float64 and complex128 of NumPy, as in Numba.
+    """Returns a copy of a function whose literals, such as 0.5, are NumPy's float64.
 
     Python's own give way: since NumPy 2, `total = 0.0` becomes float32 once a float32 is added (NEP 50).
     """
     if not isinstance(function, FunctionType):
         return function
-    code = _typed(function.__code__, function.__code__.co_filename)
-    copied = FunctionType(code, function.__globals__, closure=function.__closure__)
-    copied.__kwdefaults__ = function.__kwdefaults__
-    copied.__defaults__ = function.__defaults__
+    code, names = _typed(function.__code__, function.__code__.co_filename), function.__globals__
+    copied = FunctionType(code, names, None, function.__defaults__, function.__closure__)
     return functools.update_wrapper(copied, function)
 
 
 @functools.cache
-def _typed(code: CodeType, filename: str) -> CodeType:  # noqa: ARG001 - equal codes may be of two files
-    return code.replace(co_consts=tuple(map(_typed_literal, code.co_consts)))
-
-
-def _typed_literal(value: Any) -> Any:
+def _typed(code: CodeType, filename: str) -> CodeType:  # noqa: ARG001 - two files may have equal code
     import numpy as np
 
-    if isinstance(value, CodeType):
-        return _typed(value, value.co_filename)
-    if isinstance(value, tuple):
-        return tuple(map(_typed_literal, value))
-    return {float: np.float64, complex: np.complex128}.get(type(value), lambda same: same)(value)
+    def typed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(typed, value))
+        return np.float64(value) if type(value) is float else value
+
+    return code.replace(co_consts=typed(code.co_consts))
 
 
 def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Any:
