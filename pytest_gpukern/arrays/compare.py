@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import random
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,13 @@ bfloat16, float32 and float64, and unlikely integers. They differ in every byte,
 wrong under one of them. A run draws its own; these are for tests."""
 
 BFLOAT16 = "bfloat16"
-"""A dtype that NumPy lacks; we compare its numbers as float32."""
+_NARROW = re.compile(r"bfloat16|float[468]_\w+")
+
+
+def is_narrow(dtype: object) -> bool:
+    """Says whether NumPy lacks a dtype, such as `bfloat16` or `float8_e5m2`; we compare it as float32."""
+    return _NARROW.fullmatch(str(dtype)) is not None
+
 
 _CHUNK = 1 << 17
 """Elements of a piece; a multiple of four, so each piece begins with the first byte of the poison."""
@@ -415,6 +422,8 @@ def _recordable(value: float) -> float | None:
 class Tolerance:
     """Accepts an element if ``|actual − expected| ≤ atol + rtol · |expected|``; expected is the reference.
 
+    The reference rounded to the dtype of the output is accepted by any bounds: nothing there is nearer.
+
     Raises:
         ValueError: a bound is negative or not finite.
     """
@@ -442,14 +451,17 @@ class Tolerance:
 
         As rtol/atol: float16 1e-3/1e-5, "bfloat16" 1.6e-2/1e-5, float32 1.3e-6/1e-5, float64 1e-9/1e-9. These
         are the bounds of `torch.testing.assert_close`, except for float64, where its 1e-7 would pass a result
-        of float32. Integers and booleans must be equal.
+        of float32. Floats of 8 bits may be a step off: "float8_e4m3fn" 0.125/2e-3, "float8_e5m2" 0.25/1.5e-5.
+        Integers and booleans must be equal.
         """
         import numpy as np
 
-        if dtype == BFLOAT16:
-            return cls(1.6e-2, 1e-5)
+        name = str(dtype) if is_narrow(dtype) else np.dtype(dtype).name
+        if (bits := re.match(r"float\d_e(\d)m([1-9])", name)) is not None:
+            exponent, mantissa = map(int, bits.groups())
+            return cls(2.0**-mantissa, 2.0 ** (2 - 2 ** (exponent - 1) - mantissa))  # the smallest number
         known = {"float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-9, 1e-9)}
-        name = np.dtype(dtype).name
+        known[BFLOAT16] = (1.6e-2, 1e-5)
         name = {"complex64": "float32", "complex128": "float64"}.get(name, name)
         return cls(*known.get(name, (0.0, 0.0)))
 
@@ -484,12 +496,12 @@ def default_tolerance(expected: np.ndarray[Any, Any], dtype: DTypeLike) -> Toler
 
     Args:
         expected: the reference.
-        dtype: dtype of the output, or `BFLOAT16`.
+        dtype: dtype of the output, or the name of one that NumPy lacks.
     """
     import numpy as np
 
     usual = Tolerance.for_dtype(dtype)
-    if not usual.atol or dtype == BFLOAT16:  # its rounding is far above the bound anyway
+    if not usual.atol or is_narrow(dtype):  # its rounding is far above the bound anyway
         return usual
     sizes = np.abs(expected[np.isfinite(expected)])
     largest = float(sizes.max(initial=0))

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.compare import poison_bytes
+from pytest_gpukern.arrays.compare import is_narrow, poison_bytes
 from pytest_gpukern.arrays.memory import out_of_c_order, span_of
 from pytest_gpukern.backends.host import bits_of, poison
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
@@ -189,6 +189,8 @@ def users_array(value: Any) -> UsersArray | None:
         value, read_as = _plain_tensor(value)
     elif type(value).__name__ == "FakeCUDAArray":  # the simulator's
         value = value._ary
+    elif isinstance(value, np.ndarray) and (name := narrow_dtype(value)) is not None:  # of ml_dtypes
+        value, read_as = value.view(f"i{value.itemsize}"), (name,)
     interface = getattr(value, "__cuda_array_interface__", None)
     on_device = interface is not None
     if interface is None:
@@ -209,6 +211,12 @@ def users_array(value: Any) -> UsersArray | None:
         host=host,
         read_as=read_as,
     )
+
+
+def narrow_dtype(value: Any) -> str | None:
+    """Names the dtype of an array of PyTorch or ml_dtypes that NumPy lacks (`is_narrow`), or returns None."""
+    name = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    return name if is_narrow(name) else None
 
 
 def backend_of(value: Any) -> str | None:
@@ -370,7 +378,7 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
 
     Args:
         value: a NumPy array or scalar, a Numba (real or simulated), CuPy, PyCUDA, PyTorch or Dask array, or a
-            nested list of numbers. The device must be idle. bfloat16, which NumPy lacks, becomes float32.
+            nested list of numbers. The device must be idle. A dtype that NumPy lacks becomes float32.
 
     Raises:
         TypeError: it holds no numbers.
@@ -383,10 +391,12 @@ def to_host(value: Any) -> np.ndarray[Any, Any]:
         value = value.copy_to_host()
     elif hasattr(value, "detach"):  # PyTorch, wherever the tensor is
         value = value.detach().cpu().resolve_conj().resolve_neg()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        value = value.float() if narrow_dtype(value) else value
     elif hasattr(value, "get") and not isinstance(value, dict):  # CuPy and PyCUDA
         value = value.get()
     array = np.asarray(value)
+    if narrow_dtype(array):
+        array = array.astype(np.float32)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{type(value).__name__} of dtype {array.dtype}: verify compares numbers only")
     return array

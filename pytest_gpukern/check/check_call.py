@@ -60,6 +60,8 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
+_FEWEST = 8
+"""Elements by which we know a part of an output again; fewer may be equal by chance."""
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
@@ -576,6 +578,7 @@ class SeenOutputs:
         self._determinism = determinism
         self._fixed = fixed
         self._verified: set[str] = set()
+        self._compared: set[str] = set()
         self.outputs: dict[str, SeenOutput] = {}
         self.given_empty = False
 
@@ -601,12 +604,60 @@ class SeenOutputs:
             if (output.array.shape, output.array.dtype) == (found.shape, found.dtype)
         ]
         bits = bits_of(found) if alike else None
+        alike.sort(key=lambda each: each[0] in self._compared)  # of equal outputs, each has a copy of its own
         matching = (
             name
             for name, output in alike
             if bits and bits == bits_of(output.array.values(output.array.fetch()))
         )
         return next(matching, None)
+
+    @property
+    def never_compared(self) -> tuple[str, ...]:
+        """The declared outputs that no `verify` compared with a reference, though they hold numbers."""
+        return tuple(
+            name
+            for name, output in self.outputs.items()
+            if output.declared and output.array.holds_numbers and output.array.nbytes
+            if name not in self._compared
+        )
+
+    def note_compared(self, name: str | None, actual: Any, found: np.ndarray[Any, Any]) -> None:
+        """Notes which outputs a test has compared with a reference: those in whose memory `actual` lies.
+
+        Elsewhere it is a copy: reshaped, converted without loss, a view of a copy, a part of one output, or
+        several in one. `name` is what `name_of` says, and `found` is `actual` on the host.
+        """
+        arrays = {other: output.array for other, output in self.outputs.items() if output.declared}
+        compared = {other for other in arrays if other == name}
+        for _, value in () if compared else leaves("", actual):
+            given, base = users_array(value), getattr(value, "base", None)
+            near = {other for other in arrays if given is not None and given.overlaps(arrays[other])}
+            compared |= near or self._copied(value if base is None else base)
+            self._compared |= compared
+        self._compared |= compared or self._copied(found, in_part=True)
+
+    def _copied(self, copy: Any, *, in_part: bool = False) -> set[str]:
+        """Returns the outputs, not compared so far, that a host array holds a copy of, or is a part of."""
+        import numpy as np
+
+        equal, held, holding = list[str](), set[str](), set[str]()
+        for name in self.never_compared if isinstance(copy, np.ndarray) else ():
+            output = self.outputs[name]
+            last = output.array.fetch() if self._fixed or output.last is None else output.last[0]
+            for contents in map(output.array.values, (last, *output.results.values())):
+                if np.can_cast(contents.dtype, copy.dtype):
+                    contents = contents.astype(copy.dtype)
+                if not in_part and contents.nbytes != copy.nbytes:
+                    continue
+                whole, other = copy.tobytes(), contents.tobytes()
+                if whole == other:
+                    equal.append(name)
+                elif in_part and min(copy.size, contents.size) >= _FEWEST:
+                    held |= {name} if whole.count(other) == 1 else set()
+                    holding |= {name} if other.count(whole) == 1 else set()
+        # Equal outputs may be one mistake, and a part may be anybody's: neither speaks for several.
+        return set(equal[:1]) or held or (holding if len(holding) == 1 else set())
 
     def determinism(self, name: str) -> Determinism | None:
         """Returns what the calls so far show about an output."""

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.compare import BFLOAT16, Tolerance, compare, default_tolerance
-from pytest_gpukern.backends.foreign_array import refuse_what_proves_nothing, to_host
+from pytest_gpukern.arrays.compare import Tolerance, compare, default_tolerance
+from pytest_gpukern.backends.foreign_array import narrow_dtype, refuse_what_proves_nothing, to_host
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.diagnosis import diagnose_form, diagnose_values
 from pytest_gpukern.problems.problem import Output
@@ -74,7 +74,7 @@ def check_against_reference(
     if diagnosis is not None:
         return ReferenceCheck(name, diagnosis)
     _refuse_nothing(reference, may_be_empty=seen is not None and seen.given_empty)
-    dtype = BFLOAT16 if str(getattr(actual, "dtype", "")) == "torch.bfloat16" else found.dtype
+    dtype = narrow_dtype(actual) or found.dtype
     if (rtol, atol) == (None, None):
         tolerance = default_tolerance(reference, dtype)
     else:
@@ -87,10 +87,13 @@ def check_against_reference(
     if seen is not None and output is not None:
         determinism = seen.determinism(output)
         diagnosis = diagnosis or seen.diagnose_others(output, reference, tolerance)
+    if seen is not None:
+        seen.note_compared(output, actual, found)
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
     loose = None
     if asks_what_else and diagnosis is None:
-        loose = None if dtype == BFLOAT16 else passes_lower_precision(name, reference, dtype, tolerance)
+        if dtype == found.dtype:
+            loose = passes_lower_precision(name, reference, dtype, tolerance)
         if reference.any():
             loose = passes_zeros(name, reference, found.dtype, tolerance) or loose
     return ReferenceCheck(name, diagnosis, error, loose)

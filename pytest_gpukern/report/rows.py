@@ -334,8 +334,10 @@ def error_text(result: Result) -> str:
 
     Near a zero in the reference, as in a sum that cancels, any error is many ULP: the absolute one tells.
     """
+    if result.correctness is Correctness.UNCHECKED:
+        return ": ".join(["unchecked", *filter(None, [", ".join(result.unchecked)])])
     if not result.errors:
-        return "unchecked" if result.correctness is Correctness.UNCHECKED else ""
+        return ""
     errors = list(result.errors.values())
     if all(error.max_abs == 0 for error in errors):
         return units.EXACT

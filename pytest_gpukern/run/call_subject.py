@@ -200,14 +200,7 @@ class CallSubject:
 
     def begin(self) -> Result:
         """Returns the result before anything ran, on the GPU or in the simulator."""
-        context, environment = self._context, self._context.environment
-        return Result(
-            case=case_of_test(context.nodeid, context.test_file, context.rootdir),
-            nodeid=context.nodeid,
-            fingerprint=environment.gpu.fingerprint.to_json(),
-            simulated=environment.gpu.simulated.active,
-            session=environment.session,
-        )
+        return result_of(self._context, simulated=self._context.environment.gpu.simulated.active)
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
@@ -593,6 +586,18 @@ class Once:
     def refuse(self) -> NoReturn:
         """Raises TimerUnavailable."""
         raise TimerUnavailable("the timer would have to make the calls of others again")
+
+
+def result_of(context: SubjectContext, *, simulated: bool = False) -> Result:
+    """Returns the result of a plain test in which nothing ran."""
+    environment = context.environment
+    return Result(
+        case=case_of_test(context.nodeid, context.test_file, context.rootdir),
+        nodeid=context.nodeid,
+        fingerprint=environment.gpu.fingerprint.to_json(),
+        simulated=simulated,
+        session=environment.session,
+    )
 
 
 def case_of_test(nodeid: str, test_file: Path, rootdir: Path, *, on_host: bool = False) -> CaseInfo:

@@ -104,13 +104,14 @@ class GpuBenchmark:
     ) -> None:
         """Compares an output with its reference, records the error, and fails the test if it is wrong.
 
-        An element passes if ``|actual − expected| ≤ atol + rtol · |expected|``. NaN passes only where the
-        reference is NaN. Without bounds we use those of `Tolerance.for_dtype` for the dtype of `actual`, with
-        `atol` at most a hundredth of the largest reference value. A note says if zeros or a lower precision
-        would pass too.
+        An element passes if ``|actual − expected| ≤ atol + rtol · |expected|``. By any bounds it passes if it
+        is the reference rounded to NumPy's dtype of `actual`: no such number is nearer. NaN passes only where
+        the reference is NaN. Without bounds we use those of `Tolerance.for_dtype` for the dtype of `actual`,
+        with `atol` at most a hundredth of the largest reference value. A note says if zeros or a lower
+        precision would pass too.
 
         Args:
-            actual: array on the device or the host, any shape.
+            actual: array on the device or the host, any shape; also of bfloat16 and float8.
             expected: reference of the same shape, in the same or a higher precision.
             rtol: relative bound; 0 if only `atol` is given.
             atol: absolute bound; 0 if only `rtol` is given.

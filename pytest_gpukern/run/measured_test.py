@@ -13,9 +13,9 @@ from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.problems.call_by_name import ProblemError
-from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, timed_by_host
+from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of, timed_by_host
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
-from pytest_gpukern.run.settle import settle
+from pytest_gpukern.run.settle import NO_CALL, settle
 from pytest_gpukern.run.spine import Found, NotRunError, run
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness
@@ -45,6 +45,7 @@ class MeasuredTest:
     Attributes:
         sessions: the results of the test's other sessions, in the order measured.
         rejected: the broken case that it checked.
+        verified: whether it compared anything itself, here or in the child session that ran it.
         failed_by_the_gate: whether the gate, and nothing before it, failed the test.
         ended: whether its body came to its end.
         observed: what observers see of the test from its set-up to its teardown.
@@ -58,10 +59,11 @@ class MeasuredTest:
         self.context = context
         self._begun_s = begun_s
         self._replaceable = replaceable
-        self._is_ours = True
+        self._is_ours, self._has_check = True, False
         self.found: Found | None = None
         self.sessions: tuple[Result, ...] = ()
         self.rejected: Case | None = None
+        self.verified = False
         self.failed_by_the_gate = False
         self.ended = False
         self.observed = ObservedFromOutside(context.environment)
@@ -101,7 +103,7 @@ class MeasuredTest:
         subject_of = CallSubject if target.loop is None else LoopSubject
         subject = subject_of(target, self.context, self.guarded)
         self.seen = subject.seen
-        self._is_ours = not target.runs_once
+        self._is_ours, self._has_check = not target.runs_once, target.check is not None
         self.found = Found(subject.begin())
         try:
             run(subject, self.found, self.environment)
@@ -168,6 +170,7 @@ class MeasuredTest:
                 hashes=environment.gpu.measures,
                 asks_what_else=self.found is not None,
             )
+        self.verified = True
         name = f"{check.name} {len(errors) + 1}" if check.name in errors else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
         if self.found is not None and wrong is None:
@@ -182,6 +185,13 @@ class MeasuredTest:
             self._fail(f"INCORRECT: {wrong}")
         if wrong is None and expect_failure:
             self._fail(f"{name} is right, but verify(…, expect_failure=True) expects it to be wrong")
+
+    def note_where_never_called(self) -> None:
+        """Gives a test that measured nothing a row that says so, unless it only verifies or rejects."""
+        declares = self.context.marker.outputs or self.context.marker.inout
+        if self.found is None and self.rejected is None and (declares or not self.verified):
+            self.found = Found(result_of(self.context))
+            self.found.add_note(NO_CALL)
 
     def settle(self) -> str | None:
         """Settles the test once its body has ended; returns why the gate fails it, in words, or None.
@@ -204,9 +214,11 @@ class MeasuredTest:
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
             self._fail_where_incorrect()
+        if self.seen is not None and not self._has_check:
+            self.found.leaves_unchecked(self.seen.never_compared)
         self.found.add_duration(time.monotonic() - self._begun_s)
         marker = self.context.marker
-        expects_check = self._is_ours or bool(marker.outputs)
+        expects_check = self._is_ours or bool(marker.outputs or marker.inout)
         with phase("judging"):
             settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
         self.found.result = settled.result

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.settings import Settings
 
 
+NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
+
+
 @dataclass(frozen=True)
 class Settled:
     """Holds what a test came to.
@@ -38,13 +41,6 @@ class Settled:
     result: Result
     sessions: tuple[Result, ...] = ()
     failures: tuple[str, ...] = ()
-
-
-_UNCHECKED = (
-    "UNCHECKED: no output was compared with a reference: "
-    "call gpu_benchmark.verify(out, expected), or pass check= to its pedantic; "
-    "a test of the fixture benchmark takes gpu_benchmark instead"
-)
 
 
 def settle(
@@ -74,8 +70,20 @@ def settle(
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     lines = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
     if settings.strict and expects_check and result.correctness is Correctness.UNCHECKED:
-        lines.insert(0, _UNCHECKED)
+        lines.insert(0, _why_unchecked(result))
     return Settled(result, sessions, tuple(lines))
+
+
+def _why_unchecked(result: Result) -> str:
+    """Says which outputs of an unchecked result nothing compared, with the remedy."""
+    if result.first_call_ns is None:
+        return f"UNCHECKED: {NO_CALL}: call it, or drop the fixture and the marker"
+    never = f"{', '.join(result.unchecked)}: never compared" if result.unchecked else "no output was compared"
+    return (
+        f"UNCHECKED: {never} with a reference: call gpu_benchmark.verify(out, expected) with the output or "
+        "a copy of it, or pass check= to its pedantic; a test of the fixture benchmark takes gpu_benchmark "
+        "instead"
+    )
 
 
 @dataclass(frozen=True)

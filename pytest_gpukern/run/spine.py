@@ -173,6 +173,12 @@ class Found:
             errors={**self.result.errors, **(errors or {})},
         )
 
+    def leaves_unchecked(self, outputs: tuple[str, ...]) -> None:
+        """Notes the declared outputs that nothing compared; with one, the result is not PASSED."""
+        if outputs and self.result.correctness is not Correctness.INCORRECT:
+            unchecked = Correctness.UNCHECKED
+            self.result = dataclasses.replace(self.result, correctness=unchecked, unchecked=outputs)
+
     def fails(self, diagnosis: str, errors: Mapping[str, OutputError] | None = None) -> None:
         """Notes what is wrong, in words; `errors` as in `passes`."""
         self.result = dataclasses.replace(

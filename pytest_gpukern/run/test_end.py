@@ -16,6 +16,7 @@ from pytest_gpukern.run.stash import (
     CONTEXT,
     ENVIRONMENT,
     LOST,
+    MARKER,
     MEASURED,
     NOT_PASSED,
     TAKEN_OVER,
@@ -26,6 +27,7 @@ from pytest_gpukern.run.stash import (
     is_replaceable,
     marker_of,
     may_use_gpu,
+    new_test,
     place_of,
     settings_of,
 )
@@ -167,13 +169,13 @@ def conclude(item: pytest.Item) -> None:
     test = item.stash.get(MEASURED, None)
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
+    names, marked = getattr(item, "fixturenames", ()), item.get_closest_marker(MARKER) is not None
+    if test is None and marked and asked(item.config) and "benchmark" not in names:
+        test = new_test(item, environment_of(item.config))
     if test is None:
         return
-    if test.found is None and (test.context.marker.outputs or test.context.marker.inout):
-        told = f"{item.nodeid} never called gpu_benchmark, so nothing that its marker declares was checked"
-        if settings_of(item.config).strict:
-            pytest.fail(told, pytrace=False)
-        warnings.warn(GpukernWarning(told), stacklevel=2)
+    if marked or "gpu_benchmark" in names:
+        test.note_where_never_called()
     _complain(item, test, test.settle())
 
 

@@ -462,6 +462,7 @@ class Result:
 
     Attributes:
         fingerprint: device, driver and library versions of the session.
+        unchecked: the declared outputs of a plain test that nothing compared with a reference.
         diagnosis: what was wrong with the outputs, or None.
         errors: output name → how far it was from its reference.
         first_call_ns: wall time of the first call, compilation included, or None.
@@ -517,6 +518,7 @@ class Result:
     trace: Trace | None = None
     spent_s: dict[str, float] = field(default_factory=dict)
     inputs: str | None = None
+    unchecked: tuple[str, ...] = ()
 
     @property
     def gpu_in_name(self) -> str:

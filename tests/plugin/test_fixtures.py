@@ -289,8 +289,43 @@ def test_verified(gpu_benchmark):
     gpu_benchmark(lambda out: out.fill(2), out=out)
     gpu_benchmark.verify(out, np.full(3, 2.0))
 
+def split(x, lo, hi):
+    lo[:] = x - 1
+    hi[:] = 7
+
+@pytest.mark.gpu_benchmark(outputs=("lo", "hi"))
+def test_verified_in_part(gpu_benchmark):
+    x, lo, hi = np.arange(3.0), np.empty(3), np.empty(3)
+    gpu_benchmark(split, x, lo, hi)
+    gpu_benchmark.verify(lo, np.arange(3.0) - 1)
+    gpu_benchmark.verify(x, np.arange(3.0))
+
+@pytest.mark.gpu_benchmark(outputs=("lo", "hi"))
 def test_checked(gpu_benchmark):
-    gpu_benchmark.pedantic(lambda: 2, check=lambda returned: None)
+    arguments = np.arange(3.0), np.empty(3), np.empty(3)
+    gpu_benchmark.pedantic(split, arguments, check=lambda returned, x, lo, hi: None)
+
+def test_never_called(gpu_benchmark):
+    pass
+
+class TestMarked:
+    pytestmark = pytest.mark.gpu_benchmark
+
+    def test_without_fixture(self):
+        pass
+
+    def test_skipped(self):
+        pytest.skip("for a reason")
+
+    @pytest.mark.xfail(raises=ZeroDivisionError)
+    def test_xfailed(self, gpu_benchmark):
+        1 / 0
+
+def test_only_verified(gpu_benchmark):
+    gpu_benchmark.verify(np.arange(3), np.arange(3))
+
+def test_only_asks_for_the_device(gpu_synchronize):
+    pass
 """
 
 
@@ -307,12 +342,17 @@ def test_an_unverified_result_is_unchecked_and_fails_a_strict_run(plain, pyteste
         return pytester.runpytest_inprocess("--gpukern-simulator=never", *more)
 
     result = run()
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["*test_unverified*unchecked*", "gpukern: 2 passed, 1 unchecked*"])
+    result.assert_outcomes(passed=8, skipped=1, xfailed=1)
+    result.stdout.fnmatch_lines(["*test_unverified *unchecked: out*", "*_in_part *unchecked: hi*"])
+    result.stdout.fnmatch_lines(["*test_never_called *unchecked*", "*test_without_fixture *unchecked*"])
+    result.stdout.fnmatch_lines(["gpukern: 2 passed, 4 unchecked*"])
     strict = run("--gpukern-strict")
-    strict.assert_outcomes(passed=2, failed=1)
-    strict.stdout.fnmatch_lines(["UNCHECKED: no output was compared *"])
-    run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault").assert_outcomes(passed=3, warnings=1)
+    strict.assert_outcomes(passed=4, failed=4, skipped=1, xfailed=1)
+    strict.stdout.fnmatch_lines(
+        ["UNCHECKED: out: never compared with a reference: call gpu_benchmark.verify*"]
+    )
+    warned = run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault")
+    warned.assert_outcomes(passed=8, skipped=1, xfailed=1, warnings=4)
 
 
 def test_a_strict_run_accepts_unchecked_tests_of_pytest_benchmarks_fixture(plain):
@@ -331,8 +371,9 @@ def test_declares(benchmark):
     )
     result.assert_outcomes(passed=1, failed=1)
     told = (
-        "UNCHECKED: no output was compared with a reference: call gpu_benchmark.verify(out, expected), "
-        "or pass check= to its pedantic; a test of the fixture benchmark takes gpu_benchmark instead"
+        "UNCHECKED: out: never compared with a reference: call gpu_benchmark.verify(out, expected) with the "
+        "output or a copy of it, or pass check= to its pedantic; a test of the fixture benchmark takes "
+        "gpu_benchmark instead"
     )
     result.stdout.fnmatch_lines([told])
 

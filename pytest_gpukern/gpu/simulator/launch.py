@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 import sys
 import weakref
+from types import CodeType, FunctionType
 from typing import Any, ClassVar
 
 from pytest_gpukern.arrays.compare import POISON, poison_bytes
@@ -92,7 +94,8 @@ def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_b
 def mend_launches() -> None:
     """Makes each `kernel[grid, block]` a separate launcher, and refuses what no GPU would launch.
 
-    Numba's fake kernel stores the configuration in itself, so the last of two launchers would win.
+    Numba's fake kernel stores the configuration in itself, so the last of two launchers would win. Literals
+    of a kernel are float64, as on a GPU.
     """
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator.cudadrv import driver
@@ -101,7 +104,11 @@ def mend_launches() -> None:
     current_context = original(simulated, "_get_kernel_context")
     # Both the class that tests catch on a GPU, which is no ValueError, and a ValueError.
     invalid_value = type("CudaAPIError", (original(driver, "CudaAPIError"), ValueError), {"code": 1})
-    run = original(fake, "__call__")
+    make, run = original(fake, "__init__"), original(fake, "__call__")
+
+    def init(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, fn, *args, **kwargs)
+        self.fn = with_literals_as_on_a_gpu(fn)
 
     def call(self: Any, *args: Any) -> Any:
         from_host = not self._device and current_context() is None
@@ -123,11 +130,36 @@ def mend_launches() -> None:
     def forall(self: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> ForAll:
         return ForAll(self, ntasks, tpb, stream, sharedmem)
 
+    replace(fake, "__init__", init)
     replace(fake, "__call__", call)
     replace(fake, "__getitem__", getitem)
     replace(fake, "forall", forall)
     add(fake, "configure", configure)
     add(fake, "simulated", True)
+
+
+def with_literals_as_on_a_gpu(function: Any) -> Any:
+    """Returns a copy of a function whose literals, such as 0.5, are NumPy's float64.
+
+    Python's own give way: since NumPy 2, `total = 0.0` becomes float32 once a float32 is added (NEP 50).
+    """
+    if not isinstance(function, FunctionType):
+        return function
+    code, names = _typed(function.__code__, function.__code__.co_filename), function.__globals__
+    copied = FunctionType(code, names, None, function.__defaults__, function.__closure__)
+    return functools.update_wrapper(copied, function)
+
+
+@functools.cache
+def _typed(code: CodeType, filename: str) -> CodeType:  # noqa: ARG001 - two files may have equal code
+    import numpy as np
+
+    def typed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(typed, value))
+        return np.float64(value) if type(value) is float else value
+
+    return code.replace(co_consts=typed(code.co_consts))
 
 
 def configure(kernel: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
-from pytest_gpukern.gpu.simulator.launch import Launches
+from pytest_gpukern.gpu.simulator.launch import Launches, with_literals_as_on_a_gpu
 from pytest_gpukern.gpu.simulator.patching import add, original, replace
 
 # In a core these would describe a launch that the user did not write and the simulator does not make.
@@ -111,7 +111,7 @@ def _mend_vectorize(builder: Any) -> None:
                 f"inferring the return type of {self.pyfunc.__name__}({arguments}) "
                 f"(give it in the signature, as in 'float32({arguments})')"
             )
-        return _scalar_core(self.pyfunc, return_type), return_type
+        return _scalar_core(with_literals_as_on_a_gpu(self.pyfunc), return_type), return_type
 
     def get_globals(self: Any, corefn: Callable[..., Any]) -> dict[str, Any]:  # noqa: ARG001
         return {"__cuda__": ElementIndex(), "__core__": corefn}
@@ -128,7 +128,7 @@ def _mend_vectorize(builder: Any) -> None:
 
 def _mend_guvectorize(builder: Any) -> None:
     def get_globals(self: Any, sig: Any) -> dict[str, Any]:  # noqa: ARG001
-        return {"__cuda__": ElementIndex(), "__core__": self.pyfunc}
+        return {"__cuda__": ElementIndex(), "__core__": with_literals_as_on_a_gpu(self.pyfunc)}
 
     def compile_kernel(self: Any, fnobj: Any, sig: Any) -> HostLoop:  # noqa: ARG001
         return HostLoop(fnobj, self.pyfunc, small_integers=False)

@@ -178,6 +178,71 @@ def test_an_output_that_is_read_only_is_refused():
         checked(double, X, out, outputs=("out",))
 
 
+# which outputs a test compares
+
+
+def split(x, lo, hi):
+    lo[...], hi[...] = x - 1, x + 1
+
+
+SPLIT = [
+    ("an output", lambda x, lo, hi: [lo], ("hi",)),
+    ("a view of it", lambda x, lo, hi: [lo[::2]], ("hi",)),
+    ("an input", lambda x, lo, hi: [x], ("lo", "hi")),
+    ("a copy", lambda x, lo, hi: [hi.copy()], ("lo",)),
+    ("converted", lambda x, lo, hi: [lo.astype("complex128")], ("hi",)),
+    ("less precise", lambda x, lo, hi: [lo.astype("float32")], ("lo", "hi")),
+    ("a view of a copy", lambda x, lo, hi: [lo.reshape(3, 3).copy().T[1:]], ("hi",)),
+    ("a part of a copy", lambda x, lo, hi: [hi[1:].copy()], ("lo",)),
+    ("too small a part", lambda x, lo, hi: [hi[5:6].copy()], ("lo", "hi")),
+    ("both in one array", lambda x, lo, hi: [np.stack([hi, lo])], ()),
+    ("one of both", lambda x, lo, hi: [np.stack([hi, lo])[:1]], ("lo",)),
+    ("a list of both", lambda x, lo, hi: [[hi[::2], lo[::2]]], ()),
+    ("a list of copies", lambda x, lo, hi: [[hi.copy(), lo.copy()]], ()),
+    ("one copy twice", lambda x, lo, hi: [hi.copy(), hi.copy()], ("lo",)),
+    ("a result of both", lambda x, lo, hi: [lo + hi], ("lo", "hi")),
+]
+
+
+@pytest.mark.parametrize(("what", "left"), [each[1:] for each in SPLIT], ids=[each[0] for each in SPLIT])
+def test_a_declared_output_is_compared_if_it_or_a_copy_is_verified(what, left):
+    lo, hi = np.empty(9), np.empty(9)
+    seen = checked(split, X, lo, hi, outputs=("lo", "hi"))[0].seen
+    for actual in what(X, lo, hi):
+        seen.note_compared(seen.name_of(actual, np.asarray(actual)), actual, np.asarray(actual))
+    assert seen.never_compared == left
+
+
+def test_of_two_equal_outputs_each_is_compared_by_a_copy_of_its_own():
+    seen = checked(lambda lo, hi: (lo.fill(0), hi.fill(0)), *np.empty((2, 9)), outputs=(0, 1))[0].seen
+    for left in (("hi",), ()):
+        copy = np.zeros(9)
+        seen.note_compared(seen.name_of(copy, copy), copy, copy)
+        assert seen.never_compared == left
+
+
+def test_a_returned_copy_of_an_output_counts_for_it_also_where_calls_differ():
+    noise = itertools.count()
+
+    def fetches(x, out):
+        out[...] = x + next(noise)
+        return out.copy()
+
+    checks, first = checked(fetches, X, np.empty(9), outputs=("out",), determinism=Determinism.TOLERANT)
+    checks.seen.note_compared(checks.seen.name_of(first, first), first, first)
+    assert not checks.seen.never_compared
+
+
+def test_where_each_call_has_fresh_outputs_the_last_may_be_compared():
+    checks = CheckedCalls(("lo", "hi"), None, "test_it", lambda: None, fixed=False)
+    for x in (X, X + 1):
+        lo, hi = np.empty((2, 9))
+        call = checks.begin(split, (x, lo, hi), {}, "in a call")
+        checks.end(call, split(x, lo, hi))
+    checks.seen.note_compared(checks.seen.name_of(hi, hi), hi, hi)
+    assert checks.seen.never_compared == ("lo",)
+
+
 # what is returned
 
 

@@ -117,6 +117,29 @@ def test_bfloat16_is_held_to_its_own_precision(factor, right):
     assert check.loose is None, "there is no lower precision"
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_arrays_of_ml_dtypes_are_compared_by_the_bounds_of_their_dtype(name):
+    dtype = getattr(pytest.importorskip("ml_dtypes"), name)
+    expected = np.linspace(1, 2, 100)
+    declared = ("out",) if name == "bfloat16" else ()  # float8 cannot be declared
+    out = np.empty(100, dtype)
+    _, seen = after_a_call(lambda x, out: np.copyto(out, x.astype(dtype)), expected, out, outputs=declared)
+    check = verified(out, expected, seen=seen)
+    assert check.diagnosis is None
+    assert not seen.never_compared
+    assert check.error.max_rel > 2**-10, "it was rounded"
+    assert verified(out, out.copy()).error.max_abs == 0
+    assert verified(out.astype("float32"), out).error.max_abs == 0
+    assert "wrong values" in verified(out * dtype(1.5), expected).diagnosis.message
+
+
+def test_the_reference_rounded_to_the_dtype_of_the_output_is_right_whatever_the_bounds():
+    expected = np.array([1 / 3, 1e-3])
+    nearest = expected.astype("float32")
+    assert verified(nearest, expected, rtol=1e-9).diagnosis is None
+    assert "wrong values" in verified(np.nextafter(nearest, 1), expected, rtol=1e-9).diagnosis.message
+
+
 def test_bounds_of_integers_and_of_references_of_order_one_are_those_of_the_dtype():
     assert default_tolerance(np.arange(5), "int32") == Tolerance()
     for dtype in ("float16", "float32", "float64", "complex64"):

@@ -157,6 +157,27 @@ def check_vectorize_writes_to_out_and_keeps_device_arrays_on_the_device():
     np.testing.assert_array_equal(table.copy_to_host(), np.ones((3, 4), "f4") + a)
 
 
+# --- literals -------------------------------------------------------------------------------------
+
+
+def check_literals_are_as_wide_as_a_compiler_makes_them():
+    from numba import njit
+
+    def weigh(x, out):
+        scale, total = 0.1, 0.0
+        for i in range(x.size):
+            total += x[i]
+        for weight in (0.25, 0.3):
+            total += weight * x[0]
+        out[0], out[1], out[2] = total, scale * x[0], x[0] > scale
+
+    x = np.full(1000, 0.1, "float32")
+    compiled, simulated = np.zeros((2, 3))
+    njit(weigh)(x, compiled)
+    cuda.jit(weigh)[1, 1](x, simulated)
+    np.testing.assert_array_equal(simulated, compiled)
+
+
 # --- guvectorize ----------------------------------------------------------------------------------
 
 
