@@ -328,9 +328,10 @@ class Controller:
                 with phase("reports"):
                     self._compare_all()
                     self._write_baselines()
-                if settings_of(self._config).require_gpu and not self._judged_on_gpu():
+                settings = settings_of(self._config)
+                if settings.benchmark and "no-gpu" in settings.fail_on and not self._judged_on_gpu():
                     self.problems.append(
-                        "--gpukern-require=gpu: nothing was measured on a GPU in this run"
+                        "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
                         + (f" ({why})" if (why := environment_of(self._config).gpu.missing_gpu) else "")
                     )
             if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and asked(self._config):

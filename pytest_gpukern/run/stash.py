@@ -85,7 +85,7 @@ KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
 
 
 class GpukernWarning(UserWarning):
-    """Warns of a verdict under `--gpukern-gate=warn`, or of a marked test that is not measured."""
+    """Warns of a marked test that is not measured."""
 
 
 class LostContext(NamedTuple):

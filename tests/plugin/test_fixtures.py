@@ -299,7 +299,7 @@ def test_checked(gpu_benchmark):
     [["--gpukern-baseline=update", "--gpukern-reason=x"], ["--gpukern-baseline=off"], None],
     ids=["recording", "without records", "not measured"],
 )
-def test_an_unverified_result_is_unchecked_and_fails_a_strict_run(plain, pytester, options):
+def test_an_unverified_result_is_unchecked_and_fails_where_asked_to(plain, pytester, options):
     def run(*more):
         if options is not None:
             return plain(UNVERIFIED, *options, *more)
@@ -309,13 +309,12 @@ def test_an_unverified_result_is_unchecked_and_fails_a_strict_run(plain, pyteste
     result = run()
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["*test_unverified*unchecked*", "gpukern: 2 passed, 1 unchecked*"])
-    strict = run("--gpukern-strict")
-    strict.assert_outcomes(passed=2, failed=1)
-    strict.stdout.fnmatch_lines(["UNCHECKED: no output was compared *"])
-    run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault").assert_outcomes(passed=3, warnings=1)
+    asked = run("--gpukern-fail-on=unchecked")
+    asked.assert_outcomes(passed=2, failed=1)
+    asked.stdout.fnmatch_lines(["UNCHECKED: no output was compared *"])
 
 
-def test_a_strict_run_accepts_unchecked_tests_of_pytest_benchmarks_fixture(plain):
+def test_unchecked_tests_of_pytest_benchmarks_fixture_fail_only_where_they_declare_outputs(plain):
     result = plain(
         """
 @pytest.mark.gpu_benchmark
@@ -326,7 +325,7 @@ def test_asserts(benchmark):
 def test_declares(benchmark):
     benchmark(lambda out: out.fill(12345), out=np.empty(3))
 """,
-        "--gpukern-strict",
+        "--gpukern-fail-on=unchecked",
         "--gpukern-baseline=off",
     )
     result.assert_outcomes(passed=1, failed=1)

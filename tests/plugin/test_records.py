@@ -227,7 +227,7 @@ def test_it_names_the_file_as_seen_from_where_pytest_was_started_and_what_shapes
 ):
     (pytester.path / "sub dir").mkdir()
     monkeypatch.chdir(pytester.path / "sub dir")
-    result = gpu("..", "--gpukern-cache=hot", "--gpukern-baseline-dir=my baselines", "--gpukern-gate=warn")
+    result = gpu("..", "--gpukern-cache=hot", "--gpukern-baseline-dir=my baselines")
     options = "--gpukern-cache=hot '--gpukern-baseline-dir=my baselines'"
     result.stdout.fnmatch_lines([f"* to record: pytest ../test_doubling.py {RECORD} {options}"])
 
