@@ -16,12 +16,13 @@ from pytest_gpukern.baseline.history import Past, RecordedCase, past_of, recorde
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.gate.spread import shared_spread
+from pytest_gpukern.package import SUITES
 from pytest_gpukern.values import atomic_file as file
 from pytest_gpukern.values.result import CaseInfo, Correctness, Result, VerdictKind
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Set
 
     from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.gate.spread import SharedSpread
@@ -55,11 +56,15 @@ class KnownCases:
         folder: of the baseline, unless the run was given another.
         name: stem of the baseline's files.
         ids: of all its cases.
+        tests: selected test → id of its case.
+        why_gone: why cases on record did not run that are not among them.
     """
 
     folder: str
     name: str
-    ids: frozenset[str]
+    ids: frozenset[str] = frozenset()
+    tests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    why_gone: str = "no test measures it any more"
 
 
 @dataclass(frozen=True)
@@ -202,6 +207,18 @@ class Store:
         path = self._path(known.folder, known.name, model_key)
         baseline = self._cached(path, known.name, model_key)
         return tuple(sorted(baseline.cases.keys() - known.ids)) if baseline is not None else ()
+
+    def on_record(self, known: KnownCases, model_key: str, devices: Set[str]) -> Set[str]:
+        """Returns the ids of cases that were recorded here: on this model.
+
+        Of records that come with the package, these are the cases that were recorded on one of these devices,
+        named by UUID: another machine's libraries need not be here.
+        """
+        path = self._path(known.folder, known.name, model_key)
+        baseline = self._cached(path, known.name, model_key) or Baseline(known.name, model_key)
+        if not any(path.is_relative_to(folder) for folder in SUITES):
+            return baseline.cases.keys()
+        return {case for case in baseline.cases if not devices.isdisjoint(baseline.devices(case))}
 
     def prune(self, known: KnownCases, model_key: str) -> None:
         """Queues the removal of stale cases; raises FileError as `baseline` does."""

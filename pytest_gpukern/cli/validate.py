@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.package import FOLDER
+from pytest_gpukern.package import FOLDER, SUITES
 
 if TYPE_CHECKING:
     import argparse
@@ -81,7 +81,7 @@ def suites_folder() -> Path:
     Raises:
         FileNotFoundError: they are in neither place.
     """
-    for folder in (FOLDER / "suites", FOLDER.parent / "suites"):
+    for folder in SUITES:
         if (folder / "__init__.py").is_file():
             return folder
     raise FileNotFoundError(f"the suites are neither in {FOLDER} nor beside it: install the package anew")

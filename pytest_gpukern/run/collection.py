@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.run.stash import (
+    COLLECTS_ALL,
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
     RECORDED,
@@ -26,7 +28,7 @@ from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpukern.baseline.store import KnownCases
@@ -301,7 +303,7 @@ def notes(config: pytest.Config) -> list[str]:
 
 
 def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
-    """Notes the cases of all selected files, for the controller, if all of their tests were selected.
+    """Notes the cases of all selected files, and whether all of their tests were selected.
 
     Raises:
         pytest.UsageError: the run is to prune, but something was left out.
@@ -311,17 +313,14 @@ def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, d
     if settings.baseline == "off":
         return
     left_out = _left_out(session, deselected)
-    if left_out is not None:
-        if settings.prune:
-            raise pytest.UsageError(f"--gpukern-prune: it needs a run of everything, but {left_out}")
-        return
+    if left_out is not None and settings.prune:
+        raise pytest.UsageError(f"--gpukern-prune: it needs a run of everything, but {left_out}")
     known = _known_cases(config, items)
     if hasattr(config, "workeroutput"):
-        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [
-            [each.folder, each.name, sorted(each.ids)] for each in known
-        ]
+        told = [[each.folder, each.name, sorted(each.ids), dict(each.tests)] for each in known]
+        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [left_out is None, told]
     else:
-        config.stash[KNOWN_CASES] = known
+        config.stash[COLLECTS_ALL], config.stash[KNOWN_CASES] = left_out is None, known
 
 
 def _left_out(session: pytest.Session, deselected: int) -> str | None:
@@ -355,16 +354,61 @@ def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[K
 
     shared = settings_of(config).baseline_dir
     found: dict[tuple[str, str], set[str]] = {}
+    tests: dict[tuple[str, str], dict[str, str]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
         info = None if declared is not None and declared[1] else measured_case(config, item)
         if info is None:
             continue
-        ids = found.setdefault((str(shared or info.baseline_dir), info.baseline_name), set())
+        baseline = (str(shared or info.baseline_dir), info.baseline_name)
+        ids = found.setdefault(baseline, set())
         ids.add(info.id)
+        tests.setdefault(baseline, {})[item.nodeid] = info.id
         if declared is not None and (id(declared[0]), item.path) not in problems:
             problems.add((id(declared[0]), item.path))
             for size in ("smoke", "full"):
                 ids.update(case.id for case in cases_of(declared[0], size, {}))
-    return tuple(KnownCases(folder, name, frozenset(ids)) for (folder, name), ids in found.items())
+    return tuple(KnownCases(*baseline, frozenset(ids), tests[baseline]) for baseline, ids in found.items())
+
+
+def left_by_files(
+    config: pytest.Config, known: Sequence[KnownCases], skipped: Mapping[str, str], model_keys: Iterable[str]
+) -> Iterator[KnownCases]:
+    """Yields the baselines that no collected test of a run of everything has.
+
+    These are of files that skipped themselves when they were collected, and of files that are gone from a
+    folder of which the run was given all.
+
+    Args:
+        config: of the run.
+        known: the baselines of collected tests.
+        skipped: name of a file → why.
+        model_keys: of the hardware here.
+    """
+    from pytest_gpukern.baseline.store import KnownCases
+    from pytest_gpukern.run.call_subject import case_of_test
+
+    shared = settings_of(config).baseline_dir
+    seen = {(each.folder, each.name) for each in known}
+    folders = {each.folder for each in known}
+    for nodeid, reason in skipped.items():
+        info = case_of_test(nodeid, config.rootpath / nodeid, shared_folder=shared is not None)
+        folders.add(folder := str(shared or info.baseline_dir))
+        seen.add((folder, info.baseline_name))
+        yield KnownCases(folder, info.baseline_name, why_gone=reason)
+    for folder, key in itertools.product(folders, model_keys):
+        names = (path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"*.{key}.json"))
+        gone = [name for name in names if (folder, name) not in seen]
+        if gone and _is_given_whole(config, config.rootpath if shared else Path(folder).parent):
+            yield from (KnownCases(folder, name) for name in gone)
+
+
+def _is_given_whole(config: pytest.Config, folder: Path) -> bool:
+    """Returns whether a run was given all test files of a folder, by its arguments or by default."""
+    here, folder = config.invocation_params.dir, folder.resolve()
+    ignored = [*(config.getoption("ignore") or ()), *(config.getoption("ignore_glob") or ())]
+    if any((here / path).resolve().is_relative_to(folder) for path in ignored):
+        return False
+    by_default = config.args_source is not config.ArgsSource.ARGS and folder == config.rootpath
+    return by_default or any(folder.is_relative_to((here / path).resolve()) for path in config.args)
