@@ -9,6 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import FOLDER, SUITES
+from pytest_gpukern.processes.child_arguments import KnownOption, tokenized
+from pytest_gpukern.values.failure_table import NOTHING
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +23,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs the suites of this package with pytest --gpu-benchmark. All other options go to pytest, for "
         "example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. The exit status is "
-        "pytest's. With --all-gpus it is also 1 if a GPU is confirmed to be slower than the others."
+        "pytest's: 1 also if nothing was measured on a GPU, unless --gpukern-simulator=auto or "
+        "--gpukern-backend=host asks for that here, or if a case on record did not run. With --all-gpus it "
+        "is also 1 if a GPU is confirmed to be slower than the others."
     )
     parser.usage = "%(prog)s [-h] [--all-gpus] [PYTEST OPTIONS]"
     parser.add_argument(
@@ -45,11 +49,31 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False) -> int:
             "add --gpukern-baseline-dir=FOLDER\n"
         )
         return 4  # pytest's own status for a usage error
+    options = _failing_without_gpu_or_library(options)
     if all_gpus:
         from pytest_gpukern.cli.all_gpus import validate_all_gpus
 
         return validate_all_gpus(options, command)
     return subprocess.call(command(options))
+
+
+def _failing_without_gpu_or_library(options: Sequence[str]) -> Sequence[str]:
+    """Returns options of pytest with the default of `--gpukern-fail-on` here; pytest heeds the last one.
+
+    A driver may vanish with an upgrade. So `auto` for the simulator counts only if it is among these options.
+    """
+    names = ("fail-on", "simulator", "backend", "baseline")
+    try:
+        tokens, _ = tokenized(options, [KnownOption((f"--gpukern-{name}",), None) for name in names])
+    except ValueError:  # pytest will say what is wrong
+        return options
+    given = {token.name.removeprefix("--gpukern-"): token.values[0] for token in tokens}
+    needs_gpu = given.get("simulator") not in ("auto", "always") and given.get("backend") != "host"
+    usual = ["no-gpu"] * needs_gpu + ["missing"] * (given.get("baseline") != "off")
+    kinds = given.get("fail-on")
+    if kinds == NOTHING or not usual:
+        return options
+    return [*options, f"--gpukern-fail-on={','.join([kinds, *usual] if kinds else usual)}"]
 
 
 def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
