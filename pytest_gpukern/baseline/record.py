@@ -360,12 +360,8 @@ class Baseline:
 
     def devices(self, case_id: str) -> set[str]:
         """Returns the UUIDs of the GPUs of the machines on which a case was recorded."""
-        fingerprints = (
-            self.fingerprints.get(session.fingerprint, {})
-            for epoch in self.cases[case_id].epochs
-            for session in epoch.sessions
-        )
-        return {str(fingerprint.get("device_uuid")) for fingerprint in fingerprints}
+        sessions = (session for epoch in self.cases[case_id].epochs for session in epoch.sessions)
+        return {str(self.fingerprints.get(each.fingerprint, {}).get("device_uuid")) for each in sessions}
 
     def session_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with, from the current epoch.

@@ -209,10 +209,10 @@ class Store:
         return tuple(sorted(baseline.cases.keys() - known.ids)) if baseline is not None else ()
 
     def on_record(self, known: KnownCases, model_key: str, devices: Set[str]) -> Set[str]:
-        """Returns the ids of cases that were recorded here: on this model.
+        """Returns the ids of recorded cases that should run here again: those of this model.
 
-        Of records that come with the package, these are the cases that were recorded on one of these devices,
-        named by UUID: another machine's libraries need not be here.
+        Of records that come with the package, these are the cases of `devices`, named by UUID: another
+        machine's libraries need not be here.
         """
         path = self._path(known.folder, known.name, model_key)
         baseline = self._cached(path, known.name, model_key) or Baseline(known.name, model_key)

@@ -351,8 +351,9 @@ def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[K
     """Returns the cases of all selected files by baseline; problems count at all sizes."""
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
+    from pytest_gpukern.run.scopes import scopes_of
 
-    shared = settings_of(config).baseline_dir
+    settings, environment = settings_of(config), environment_of(config)
     found: dict[tuple[str, str], set[str]] = {}
     tests: dict[tuple[str, str], dict[str, str]] = {}
     problems: set[tuple[int, Path]] = set()
@@ -361,10 +362,13 @@ def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[K
         info = None if declared is not None and declared[1] else measured_case(config, item)
         if info is None:
             continue
-        baseline = (str(shared or info.baseline_dir), info.baseline_name)
+        baseline, case = (str(settings.baseline_dir or info.baseline_dir), info.baseline_name), case_of(item)
         ids = found.setdefault(baseline, set())
         ids.add(info.id)
-        tests.setdefault(baseline, {})[item.nodeid] = info.id
+        tests.setdefault(baseline, {})
+        other = settings.backends and info.backend not in (None, *settings.backends)
+        if not other and (case is None or scopes_of(case, environment)):
+            tests[baseline][item.nodeid] = info.id
         if declared is not None and (id(declared[0]), item.path) not in problems:
             problems.add((id(declared[0]), item.path))
             for size in ("smoke", "full"):
@@ -375,16 +379,10 @@ def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[K
 def left_by_files(
     config: pytest.Config, known: Sequence[KnownCases], skipped: Mapping[str, str], model_keys: Iterable[str]
 ) -> Iterator[KnownCases]:
-    """Yields the baselines that no collected test of a run of everything has.
+    """Yields the baselines that no collected test of a run of everything has, beside those that are known.
 
-    These are of files that skipped themselves when they were collected, and of files that are gone from a
-    folder of which the run was given all.
-
-    Args:
-        config: of the run.
-        known: the baselines of collected tests.
-        skipped: name of a file → why.
-        model_keys: of the hardware here.
+    They are of files that `skipped` themselves when they were collected, for the reasons given, and of files
+    that are gone from a folder of which the run was given all.
     """
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.run.call_subject import case_of_test

@@ -384,23 +384,20 @@ class Controller:
         if whole:
             known += left_by_files(config, known, self._skipped_files, self._model_keys)
         devices = {device_uuid(config) or "", *gpus_of_workers(config)}
-        why: dict[str, str] = {}
+        why: dict[str, set[str]] = {}
 
         def look(cases: KnownCases, model_key: str) -> None:
             recorded = store.on_record(cases, model_key, devices)
-            idle = {case: test for test, case in cases.tests.items() if test in self._unmeasured}
-            ran = {case for test, case in cases.tests.items() if test not in self._unmeasured}
-            why.update({case: self._unmeasured[idle[case]] for case in recorded & idle.keys() - ran})
-            why.update(dict.fromkeys(recorded - cases.ids if whole else (), cases.why_gone))
+            for test in cases.tests.keys() & self._unmeasured.keys():
+                why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
+            why.setdefault(cases.why_gone, set()).update(recorded - cases.ids if whole else ())
 
         self._of_known_cases(known, look)
-        reasons: dict[str, list[str]] = {}
-        for case in sorted(why):
-            reasons.setdefault(why[case], []).append(case)
         return [
             f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
-            f"run: {reason} ({', '.join(ids)})"
-            for reason, ids in reasons.items()
+            f"run: {reason} ({', '.join(sorted(ids))})"
+            for reason, ids in sorted(why.items())
+            if ids
         ]
 
     def pytest_terminal_summary(self) -> None:

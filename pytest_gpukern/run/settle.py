@@ -112,6 +112,9 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
             continue
         fresh = [measurement, *_under(key, extra)]
         verdict = judge(fresh, bases[key])
+        folder = settings.baseline_dir
+        if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
+            verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
         if verdict.suspected:
             verdict = unless_hopeless(verdict, fresh, bases[key])
         if problem is not None:

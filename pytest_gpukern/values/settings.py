@@ -362,12 +362,12 @@ def _contradictions(
         yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"
     if any(kind.of_run for kind in kinds) and not benchmark:
         yield "fail-on", "nothing is measured; add --gpu-benchmark"
-    for name, meant, reason in (
+    for name, only, reason in (
         ("simulator", "always", "the simulator is not a GPU"),
         ("backend", *_HOST, "only host variants are selected"),
     ):
         # An ini file may say so for other runs: then this one fails at its end.
-        if "no-gpu" in values.get("fail-on", ()) and given(name, meant) and labels[name].startswith("--"):
+        if "no-gpu" in values.get("fail-on", ()) and given(name, only) and labels[name].startswith("--"):
             yield "fail-on", f"{reason}; drop no-gpu or {labels[name]}"
     if benchmark and given("baseline", "update") and not values.get("reason", "").strip():
         yield "baseline", f"{REASON_NEEDED}; add --gpukern-reason=TEXT"

@@ -123,14 +123,15 @@ def test_a_run_of_everything_counts_recorded_cases_that_are_no_more(recorded, py
         ["--deselect", "test_doubling.py::test_doubling[doubling/numba.other/n=8]"],
         [f"test_doubling.py::test_doubling[{FIRST}]"],
         ["--gpukern-backend=numba"],
+        ["--gpukern-backend=host"],
         ["--gpukern-axis=n=8"],
         ["--gpukern-baseline=off"],
     ],
-    ids=["k", "deselect", "nodeid", "backend", "axis", "off"],
+    ids=["k", "deselect", "nodeid", "backend", "other backend", "axis", "off"],
 )
 def test_a_run_of_a_part_does_not(recorded, pytester, selection):
     rename_second(pytester)
-    result = recorded(*selection)
+    result = recorded("--gpukern-fail-on=missing,memory", *selection)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.no_fnmatch_line("*no longer exist*")
 
