@@ -55,14 +55,14 @@ class KnownCases:
     Attributes:
         folder: of the baseline, unless the run was given another.
         name: stem of the baseline's files.
-        ids: of all its cases.
+        ids: of all its cases; None in a run of a part.
         tests: selected test → id of its case.
         why_gone: why cases on record did not run that are not among them.
     """
 
     folder: str
     name: str
-    ids: frozenset[str] = frozenset()
+    ids: frozenset[str] | None = frozenset()
     tests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     why_gone: str = "no test measures it any more"
 
@@ -202,11 +202,11 @@ class Store:
             self._spreads[model_key] = shared_spread(times for each in files for times in each.all_times())
         return self._spreads[model_key]
 
-    def stale(self, known: KnownCases, model_key: str) -> tuple[str, ...]:
-        """Returns the ids of recorded cases that no longer exist."""
+    def stale(self, known: KnownCases, model_key: str) -> set[str]:
+        """Returns the ids of recorded cases that no longer exist, as far as the run tells."""
         path = self._path(known.folder, known.name, model_key)
         baseline = self._cached(path, known.name, model_key)
-        return tuple(sorted(baseline.cases.keys() - known.ids)) if baseline is not None else ()
+        return set() if baseline is None or known.ids is None else baseline.cases.keys() - known.ids
 
     def on_record(self, known: KnownCases, model_key: str, devices: Set[str]) -> Set[str]:
         """Returns the ids of recorded cases that should run here again: those of this model.
@@ -224,7 +224,7 @@ class Store:
         """Queues the removal of stale cases; raises FileError as `baseline` does."""
         stale = self.stale(known, model_key)
         if stale:
-            self._pruned[self._path(known.folder, known.name, model_key)] = set(stale)
+            self._pruned[self._path(known.folder, known.name, model_key)] = stale
 
     def add(
         self, result: Result, *, model_key: str, test_failed: bool = False, recorded: datetime | None = None

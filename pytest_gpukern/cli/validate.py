@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import FOLDER, SUITES
-from pytest_gpukern.processes.child_arguments import KnownOption, tokenized
 from pytest_gpukern.values.failure_table import NOTHING
 
 if TYPE_CHECKING:
@@ -62,15 +61,11 @@ def _failing_without_gpu_or_library(options: Sequence[str]) -> Sequence[str]:
 
     A driver may vanish with an upgrade. So `auto` for the simulator counts only if it is among these options.
     """
-    names = ("fail-on", "simulator", "backend", "baseline")
-    try:
-        tokens, _ = tokenized(options, [KnownOption((f"--gpukern-{name}",), None) for name in names])
-    except ValueError:  # pytest will say what is wrong
-        return options
-    given = {token.name.removeprefix("--gpukern-"): token.values[0] for token in tokens}
-    needs_gpu = given.get("simulator") not in ("auto", "always") and given.get("backend") != "host"
-    usual = ["no-gpu"] * needs_gpu + ["missing"] * (given.get("baseline") != "off")
-    kinds = given.get("fail-on")
+    given = _values(options)
+    needs_gpu = given.get("--gpukern-simulator") not in ("auto", "always")
+    needs_gpu = needs_gpu and given.get("--gpukern-backend") != "host"
+    usual = ["no-gpu"] * needs_gpu + ["missing"] * (given.get("--gpukern-baseline") != "off")
+    kinds = given.get("--gpukern-fail-on")
     if kinds == NOTHING or not usual:
         return options
     return [*options, f"--gpukern-fail-on={','.join([kinds, *usual] if kinds else usual)}"]
@@ -91,12 +86,14 @@ def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
 
 def _writes_beside_the_suites(options: Sequence[str]) -> bool:
     """Returns whether options of pytest ask for a baseline to be written without saying where."""
-    words = " ".join(options).replace("=", " ").split()
-    writes = any(
-        word == "--gpukern-baseline" and following in ("create", "append", "update")
-        for word, following in itertools.pairwise(words)
-    )
-    return writes and "--gpukern-baseline-dir" not in words
+    given = _values(options)
+    writes = given.get("--gpukern-baseline") in ("create", "append", "update")
+    return writes and "--gpukern-baseline-dir" not in given
+
+
+def _values(options: Sequence[str]) -> dict[str, str]:
+    """Returns the options of pytest with their values, and other words with those that follow them."""
+    return dict(itertools.pairwise(" ".join(options).replace("=", " ").split()))
 
 
 def suites_folder() -> Path:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.run.stash import (
-    COLLECTS_ALL,
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
     RECORDED,
@@ -303,7 +302,7 @@ def notes(config: pytest.Config) -> list[str]:
 
 
 def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
-    """Notes the cases of all selected files, and whether all of their tests were selected.
+    """Notes the cases of all selected files, for the controller: all that exist only in a run of everything.
 
     Raises:
         pytest.UsageError: the run is to prune, but something was left out.
@@ -315,12 +314,11 @@ def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, d
     left_out = _left_out(session, deselected)
     if left_out is not None and settings.prune:
         raise pytest.UsageError(f"--gpukern-prune: it needs a run of everything, but {left_out}")
-    known = _known_cases(config, items)
+    known = _known_cases(config, items, whole=left_out is None)
     if hasattr(config, "workeroutput"):
-        told = [[each.folder, each.name, sorted(each.ids), dict(each.tests)] for each in known]
-        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [left_out is None, told]
+        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(each) for each in known]
     else:
-        config.stash[COLLECTS_ALL], config.stash[KNOWN_CASES] = left_out is None, known
+        config.stash[KNOWN_CASES] = known
 
 
 def _left_out(session: pytest.Session, deselected: int) -> str | None:
@@ -347,7 +345,9 @@ def _left_out(session: pytest.Session, deselected: int) -> str | None:
     return None
 
 
-def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[KnownCases, ...]:
+def _known_cases(
+    config: pytest.Config, items: Sequence[pytest.Item], *, whole: bool
+) -> tuple[KnownCases, ...]:
     """Returns the cases of all selected files by baseline; problems count at all sizes."""
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
@@ -373,7 +373,10 @@ def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[K
             problems.add((id(declared[0]), item.path))
             for size in ("smoke", "full"):
                 ids.update(case.id for case in cases_of(declared[0], size, {}))
-    return tuple(KnownCases(*baseline, frozenset(ids), tests[baseline]) for baseline, ids in found.items())
+    return tuple(
+        KnownCases(*baseline, frozenset(ids) if whole else None, tests[baseline])
+        for baseline, ids in found.items()
+    )
 
 
 def left_by_files(
@@ -382,31 +385,22 @@ def left_by_files(
     """Yields the baselines that no collected test of a run of everything has, beside those that are known.
 
     They are of files that `skipped` themselves when they were collected, for the reasons given, and of files
-    that are gone from a folder of which the run was given all.
+    that are gone from a folder that the run was given; of one folder for all baselines, from the root folder.
     """
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.run.call_subject import case_of_test
 
     shared = settings_of(config).baseline_dir
     seen = {(each.folder, each.name) for each in known}
-    folders = {each.folder for each in known}
     for nodeid, reason in skipped.items():
         info = case_of_test(nodeid, config.rootpath / nodeid, shared_folder=shared is not None)
-        folders.add(folder := str(shared or info.baseline_dir))
-        seen.add((folder, info.baseline_name))
-        yield KnownCases(folder, info.baseline_name, why_gone=reason)
-    for folder, key in itertools.product(folders, model_keys):
-        names = (path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"*.{key}.json"))
-        gone = [name for name in names if (folder, name) not in seen]
-        if gone and _is_given_whole(config, config.rootpath if shared else Path(folder).parent):
-            yield from (KnownCases(folder, name) for name in gone)
-
-
-def _is_given_whole(config: pytest.Config, folder: Path) -> bool:
-    """Returns whether a run was given all test files of a folder, by its arguments or by default."""
-    here, folder = config.invocation_params.dir, folder.resolve()
-    ignored = [*(config.getoption("ignore") or ()), *(config.getoption("ignore_glob") or ())]
-    if any((here / path).resolve().is_relative_to(folder) for path in ignored):
-        return False
-    by_default = config.args_source is not config.ArgsSource.ARGS and folder == config.rootpath
-    return by_default or any(folder.is_relative_to((here / path).resolve()) for path in config.args)
+        seen.add((str(shared or info.baseline_dir), info.baseline_name))
+        yield KnownCases(str(shared or info.baseline_dir), info.baseline_name, why_gone=reason)
+    if config.getoption("ignore") or config.getoption("ignore_glob"):
+        return
+    given = [(config.invocation_params.dir / path).resolve() for path in config.args]
+    for folder, key in itertools.product({folder for folder, _ in seen}, model_keys):
+        names = [path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"*.{key}.json")]
+        top = config.rootpath if shared is not None else Path(folder).parent.resolve()
+        if any(top.is_relative_to(each) for each in given):
+            yield from (KnownCases(folder, name) for name in names if (folder, name) not in seen)

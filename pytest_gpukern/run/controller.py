@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pytest_gpukern.run.stash import (
-    COLLECTS_ALL,
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
     RECORDED,
@@ -172,14 +171,10 @@ class Controller:
             from pytest_gpukern.baseline.store import KnownCases
             from pytest_gpukern.run.xdist_workers import name_on_gpu
 
-            self._config.stash[COLLECTS_ALL], cases = known
-            self._config.stash[KNOWN_CASES] = tuple(
-                KnownCases(
-                    *(folder, name, frozenset(ids)),
-                    {name_on_gpu(self._config, node, test): case for test, case in tests.items()},
-                )
-                for folder, name, ids, tests in cases
-            )
+            for each in known:
+                tests = each["tests"].items()
+                each["tests"] = {name_on_gpu(self._config, node, test): case for test, case in tests}
+            self._config.stash[KNOWN_CASES] = tuple(KnownCases(**each) for each in known)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Notes which files skipped themselves, as where a library is missing."""
@@ -380,8 +375,8 @@ class Controller:
         from pytest_gpukern.run.collection import left_by_files
 
         config, store = self._config, environment_of(self._config).records.store
-        whole, known = config.stash.get(COLLECTS_ALL, False), [*config.stash.get(KNOWN_CASES, ())]
-        if whole:
+        known = [*config.stash.get(KNOWN_CASES, ())]
+        if all(each.ids is not None for each in known):
             known += left_by_files(config, known, self._skipped_files, self._model_keys)
         devices = {device_uuid(config) or "", *gpus_of_workers(config)}
         why: dict[str, set[str]] = {}
@@ -390,7 +385,7 @@ class Controller:
             recorded = store.on_record(cases, model_key, devices)
             for test in cases.tests.keys() & self._unmeasured.keys():
                 why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
-            why.setdefault(cases.why_gone, set()).update(recorded - cases.ids if whole else ())
+            why.setdefault(cases.why_gone, set()).update(store.stale(cases, model_key) & recorded)
 
         self._of_known_cases(known, look)
         return [
@@ -490,8 +485,7 @@ class Controller:
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
         settings = settings_of(self._config)
-        environment, stash = environment_of(self._config), self._config.stash
-        known = stash[KNOWN_CASES] if stash.get(COLLECTS_ALL, False) else ()
+        environment, known = environment_of(self._config), self._config.stash.get(KNOWN_CASES, ())
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
@@ -499,7 +493,7 @@ class Controller:
                 self._of_known_cases(known, environment.records.store.prune)
             self._baselines = environment.records.store.flush()
             self.problems += [str(error) for error in self._baselines.errors]
-        self._stale = sorted(itertools.chain(*self._of_known_cases(known, environment.records.store.stale)))
+        self._stale = sorted(set().union(*self._of_known_cases(known, environment.records.store.stale)))
 
     @property
     def _writes_baselines(self) -> bool:

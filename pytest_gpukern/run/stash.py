@@ -43,9 +43,7 @@ NOT_PASSED = pytest.StashKey[bool]()
 TAKEN_OVER = pytest.StashKey[Any]()
 """Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
 KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
-"""The cases of the selected files; all that exist, in a run of all tests of its files."""
-COLLECTS_ALL = pytest.StashKey[bool]()
-"""Whether it is one."""
+"""The cases of the selected files."""
 LOST = pytest.StashKey["LostContext"]()
 """Why this process's CUDA context is unusable, once it is."""
 CONTEXT = pytest.StashKey[int]()
