@@ -368,6 +368,11 @@ class Baseline:
         """Returns the record of a case, or None."""
         return self.cases.get(case_id)
 
+    def devices(self, case_id: str) -> set[str]:
+        """Returns the UUIDs of the GPUs of the machines on which a case was recorded."""
+        sessions = (session for epoch in self.cases[case_id].epochs for session in epoch.sessions)
+        return {str(self.fingerprints.get(each.fingerprint, {}).get("device_uuid")) for each in sessions}
+
     def session_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with, from the current epoch.
 

@@ -16,12 +16,13 @@ from pytest_gpukern.baseline.history import Past, RecordedCase, past_of, recorde
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.gate.spread import shared_spread
+from pytest_gpukern.package import SUITES
 from pytest_gpukern.values import atomic_file as file
 from pytest_gpukern.values.result import CaseInfo, Correctness, Result, VerdictKind
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Set
 
     from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.gate.spread import SharedSpread
@@ -55,12 +56,16 @@ class KnownCases:
     Attributes:
         folder: of the baseline, unless the run was given another.
         name: stem of the baseline's files.
-        ids: of all its cases.
+        ids: of all its cases; None in a run of a part.
+        tests: selected test → id of its case.
+        why_gone: why cases on record did not run that are not among them.
     """
 
     folder: str
     name: str
-    ids: frozenset[str]
+    ids: frozenset[str] | None = frozenset()
+    tests: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    why_gone: str = "no test measures it any more"
 
 
 @dataclass(frozen=True)
@@ -208,17 +213,29 @@ class Store:
             self._spreads[model_key] = shared_spread(times for each in files for times in each.all_times())
         return self._spreads[model_key]
 
-    def stale(self, known: KnownCases, model_key: str) -> tuple[str, ...]:
-        """Returns the ids of recorded cases that no longer exist."""
+    def stale(self, known: KnownCases, model_key: str) -> set[str]:
+        """Returns the ids of recorded cases that no longer exist, as far as the run tells."""
         path = self._path(known.folder, known.name, model_key)
         baseline = self._cached(path, known.name, model_key)
-        return tuple(sorted(baseline.cases.keys() - known.ids)) if baseline is not None else ()
+        return set() if baseline is None or known.ids is None else baseline.cases.keys() - known.ids
+
+    def on_record(self, known: KnownCases, model_key: str, devices: Set[str]) -> Set[str]:
+        """Returns the ids of recorded cases that should run here again: those of this model.
+
+        Of records that come with the package, these are the cases of `devices`, named by UUID: another
+        machine's libraries need not be here.
+        """
+        path = self._path(known.folder, known.name, model_key)
+        baseline = self._cached(path, known.name, model_key) or Baseline(known.name, model_key)
+        if not any(path.is_relative_to(folder) for folder in SUITES):
+            return baseline.cases.keys()
+        return {case for case in baseline.cases if not devices.isdisjoint(baseline.devices(case))}
 
     def prune(self, known: KnownCases, model_key: str) -> None:
         """Queues the removal of stale cases; raises FileError as `baseline` does."""
         stale = self.stale(known, model_key)
         if stale:
-            self._pruned[self._path(known.folder, known.name, model_key)] = set(stale)
+            self._pruned[self._path(known.folder, known.name, model_key)] = stale
 
     def add(
         self, result: Result, *, model_key: str, test_failed: bool = False, recorded: datetime | None = None

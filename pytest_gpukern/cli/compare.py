@@ -26,6 +26,7 @@ from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
 from pytest_gpukern.values.result import (
     Choice,
@@ -39,7 +40,7 @@ from pytest_gpukern.values.result import (
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pytest_gpukern.baseline.record import Baseline
     from pytest_gpukern.gate.spread import SharedSpread
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 _TOLD = (VerdictKind.SLOWER, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE)
 _SHOWN = 5
-_GATES = ("time", "host")
+_KINDS = ("slower", "host")
 T = TypeVar("T")
 
 
@@ -69,11 +70,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="smallest slowdown that matters: 2%% (default) is the same as 0.02",
     )
     parser.add_argument(
-        "--gate-on",
-        type=_parsed_by(lambda text, label: parse_names(text, label, _GATES), "--gate-on"),
-        default=("time",),
-        metavar="{time,host}",
-        help="which times can fail, comma-separated: a GPU's (time, the default), a host variant's (host)",
+        "--fail-on",
+        type=_parsed_by(lambda text, label: {*BY_DEFAULT, *parse_names(text, label, _KINDS)}, "--fail-on"),
+        default=BY_DEFAULT,
+        metavar="{slower,host}",
+        help="slower (default) is about times of a GPU; with host, those of host variants count, too",
     )
     exits.add_json(parser)
     parser.set_defaults(run=_run)
@@ -93,7 +94,7 @@ def _parsed_by(parse: Callable[[str, str], T], option: str) -> Callable[[str], T
 
 def _run(known: argparse.Namespace) -> int:
     a, b = _read_side(known.a), _read_side(known.b)
-    rows = _compared(a, b, known.threshold, known.gate_on)
+    rows = _compared(a, b, known.threshold, known.fail_on)
     if known.json:
         exits.show_json(_json(a, b, rows))
     else:
@@ -273,7 +274,7 @@ class Row:
         a: sessions of A that B's were judged by.
         b: sessions of B.
         verdict: of the gate.
-        gated: whether it can fail B's test: by default a host's time cannot.
+        fails: whether the gate would fail B's test.
     """
 
     case: str
@@ -282,12 +283,7 @@ class Row:
     a: Sequence[SessionTime]
     b: Sequence[SessionTime]
     verdict: Verdict
-    gated: bool
-
-    @property
-    def fails(self) -> bool:
-        """Whether the gate would fail B's test."""
-        return self.gated and fails(self.verdict, strict=False)
+    fails: bool
 
     @property
     def a_ns(self) -> float:
@@ -300,7 +296,7 @@ class Row:
         return statistics.geometric_mean(session.median_ns for session in self.b)
 
 
-def _compared(a: Side, b: Side, threshold: float, gate_on: Sequence[str]) -> list[Row]:
+def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> list[Row]:
     """Compares what both sides measured, in order of B.
 
     A side may hold times of several device models, as a folder of baselines does: each is judged by those of
@@ -326,12 +322,12 @@ def _compared(a: Side, b: Side, threshold: float, gate_on: Sequence[str]) -> lis
                 if recorded:
                     shared = spreads.get(model, {}).get(spread_key(key))
                     on_gpu = fresh[0].on_gpu
-                    gated = ("time" if on_gpu else "host") in gate_on
-                    lacks = "" if on_gpu or gated else "--gate-on"
+                    lacks = "" if on_gpu or "host" in fail_on else "--fail-on"
                     basis = _basis(fresh, recorded, threshold, shared, fails_with=lacks)
                     sessions = [each.session for each in fresh]
                     verdict = _judged(fresh, basis)
-                    rows.append(Row(case, key, model, basis.reference, sessions, verdict, gated))
+                    bad = fails(verdict, fail_on, on_gpu=on_gpu)
+                    rows.append(Row(case, key, model, basis.reference, sessions, verdict, bad))
     return rows
 
 

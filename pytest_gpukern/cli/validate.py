@@ -8,7 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.package import FOLDER
+from pytest_gpukern.package import FOLDER, SUITES
+from pytest_gpukern.values.failure_table import NOTHING
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +22,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs the suites of this package with pytest --gpu-benchmark. All other options go to pytest, for "
         "example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. The exit status is "
-        "pytest's. With --all-gpus it is also 1 if a GPU is confirmed to be slower than the others."
+        "pytest's: 1 also if nothing was measured on a GPU, unless --gpukern-simulator=auto or "
+        "--gpukern-backend=host asks for that here, or if a case on record did not run. With --all-gpus it "
+        "is also 1 if a GPU is confirmed to be slower than the others."
     )
     parser.usage = "%(prog)s [-h] [--all-gpus] [PYTEST OPTIONS]"
     parser.add_argument(
@@ -45,11 +48,27 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False) -> int:
             "add --gpukern-baseline-dir=FOLDER\n"
         )
         return 4  # pytest's own status for a usage error
+    options = _failing_without_gpu_or_library(options)
     if all_gpus:
         from pytest_gpukern.cli.all_gpus import validate_all_gpus
 
         return validate_all_gpus(options, command)
     return subprocess.call(command(options))
+
+
+def _failing_without_gpu_or_library(options: Sequence[str]) -> Sequence[str]:
+    """Returns options of pytest with the default of `--gpukern-fail-on` here; pytest heeds the last one.
+
+    A driver may vanish with an upgrade. So `auto` for the simulator counts only if it is among these options.
+    """
+    given = _values(options)
+    needs_gpu = given.get("--gpukern-simulator") not in ("auto", "always")
+    needs_gpu = needs_gpu and given.get("--gpukern-backend") != "host"
+    usual = ["no-gpu"] * needs_gpu + ["missing"] * (given.get("--gpukern-baseline") != "off")
+    kinds = given.get("--gpukern-fail-on")
+    if kinds == NOTHING or not usual:
+        return options
+    return [*options, f"--gpukern-fail-on={','.join([kinds, *usual] if kinds else usual)}"]
 
 
 def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
@@ -67,12 +86,14 @@ def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
 
 def _writes_beside_the_suites(options: Sequence[str]) -> bool:
     """Returns whether options of pytest ask for a baseline to be written without saying where."""
-    words = " ".join(options).replace("=", " ").split()
-    writes = any(
-        word == "--gpukern-baseline" and following in ("create", "append", "update")
-        for word, following in itertools.pairwise(words)
-    )
-    return writes and "--gpukern-baseline-dir" not in words
+    given = _values(options)
+    writes = given.get("--gpukern-baseline") in ("create", "append", "update")
+    return writes and "--gpukern-baseline-dir" not in given
+
+
+def _values(options: Sequence[str]) -> dict[str, str]:
+    """Returns the options of pytest with their values, and other words with those that follow them."""
+    return dict(itertools.pairwise(" ".join(options).replace("=", " ").split()))
 
 
 def suites_folder() -> Path:
@@ -81,7 +102,7 @@ def suites_folder() -> Path:
     Raises:
         FileNotFoundError: they are in neither place.
     """
-    for folder in (FOLDER / "suites", FOLDER.parent / "suites"):
+    for folder in SUITES:
         if (folder / "__init__.py").is_file():
             return folder
     raise FileNotFoundError(f"the suites are neither in {FOLDER} nor beside it: install the package anew")

@@ -20,26 +20,16 @@ from pytest_gpukern.findings.regressions import (
     slow_calls,
 )
 from pytest_gpukern.gate.judge import fails
-from pytest_gpukern.measure.device_memory import MEMORY
+from pytest_gpukern.values.failure_table import KIND_OF_FINDING
 from pytest_gpukern.values.result import Correctness, Finding, VerdictKind, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pytest_gpukern.baseline.history import Past
     from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict
 
     PastOf = Callable[[CaseInfo, str | None], Past | None]
-
-_GATE_OF = {
-    RESOURCES: "resources",
-    ACCURACY: "accuracy",
-    BITS: "accuracy",
-    DETERMINISM: "accuracy",
-    MEMORY: "memory",
-    TAIL: "tail",
-}
-"""Kind of a finding → what `--gpukern-gate-on` calls it."""
 
 _SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS, DETERMINISM, TAIL)
 
@@ -92,27 +82,30 @@ def explained(
     return dataclasses.replace(result, errors=errors, findings=(*result.findings, *found))
 
 
-def failures(result: Result, *, strict: bool, gate_on: Collection[str], accepts: bool = False) -> list[str]:
+def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False) -> list[str]:
     """Says why a result fails its test, a line each, such as `SLOWER (kernel/cupti/cold): +5.1 % …`.
 
     Args:
         result: with verdicts and findings.
-        strict: whether verdicts that say "don't know" fail.
-        gate_on: which of `time` (INVALID too), `tail`, `resources`, `accuracy` (bits too), `memory` and
-            `host`, the times of a host variant, fail a test.
+        fail_on: the kinds of `FAILURES` that fail the run.
         accepts: whether the run opens an epoch for what it measures: what became slower or grew since the
             last one is reported, and only what is INVALID fails.
     """
-    gated = ("time" if result.case.on_gpu else "host") in gate_on
     lines = [
         f"{verdict.kind} ({key}): {verdict.explained}"
         for key, verdict in result.verdicts.items()
-        if gated and fails(verdict, strict=strict)
+        if fails(verdict, fail_on, on_gpu=result.case.on_gpu)
         if not accepts or verdict.kind is VerdictKind.INVALID
     ]
     told = [each for each in result.findings if not accepts or each.kind not in _SINCE_THE_RECORD]
-    found = [finding for finding in told if _GATE_OF.get(finding.kind) in gate_on]
-    return lines + [f"{finding.kind.upper()}: {finding.text}" for finding in found]
+    return lines + findings_that_fail(told, fail_on)
+
+
+def findings_that_fail(findings: Iterable[Finding], fail_on: Collection[str]) -> list[str]:
+    """Returns those that fail their test, a line each."""
+    return [
+        f"{each.kind.upper()}: {each.text}" for each in findings if KIND_OF_FINDING.get(each.kind) in fail_on
+    ]
 
 
 def _with_reasons(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> Verdict:

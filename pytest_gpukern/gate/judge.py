@@ -36,14 +36,13 @@ from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Verdict, Verdic
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytest_gpukern.gate.change import Change, Pair
     from pytest_gpukern.gate.spread import SharedSpread
     from pytest_gpukern.values.result import Measurement
 
 _EXCUSED = 10  # one in so many recorded sessions may have been as slow as a fresh one
-_UNKNOWN = (VerdictKind.NEW, VerdictKind.UNDECIDED, VerdictKind.UNCOMPARABLE)
 
 FALSE_ALARMS: Mapping[float, Mapping[int, float]] = MappingProxyType(
     {
@@ -236,11 +235,11 @@ def undecidable(suspicion: Verdict, problem: str) -> Verdict:
     return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
 
 
-def of_host(verdict: Verdict, fails_with: str = "--gpukern-gate-on") -> Verdict:
+def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
     """Returns a verdict about a host's time: it fails no test, so there is nothing to confirm."""
     reason = verdict.reason
     if verdict.kind is VerdictKind.SLOWER:
-        reason += f"; a host time fails no test by default ({fails_with}=time,host)"
+        reason += f"; a host time fails no test by default ({fails_with}=host)"
     return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 
@@ -353,16 +352,17 @@ def shared_spread_of_pairs(
     return {key: spread_of_ratios(key.rpartition("/")[2], ratios) for key, ratios in groups.items()}
 
 
-def fails(verdict: Verdict, *, strict: bool) -> bool:
-    """Returns whether a verdict fails its test: SLOWER and INVALID do, under `strict` also what is not known.
+def fails(verdict: Verdict, fail_on: Collection[str], *, on_gpu: bool) -> bool:
+    """Returns whether a verdict fails its test: INVALID does, and others by their kind in `FAILURES`.
 
-    A verdict that does not gate, as from too few sessions, fails under `strict` only.
+    SLOWER that does not gate, as from too few sessions, counts as UNDECIDED. Others of a host variant than
+    INVALID need `host`, too.
     """
     if verdict.kind is VerdictKind.INVALID:
         return True
-    if not verdict.gates:
-        return strict
-    return verdict.kind is VerdictKind.SLOWER or (strict and verdict.kind in _UNKNOWN)
+    doubtful = verdict.kind is VerdictKind.SLOWER and not verdict.gates
+    kind = VerdictKind.UNDECIDED if doubtful else verdict.kind
+    return kind.lower() in fail_on and (on_gpu or "host" in fail_on)
 
 
 def expected_false_alarms(verdicts: Iterable[Verdict]) -> float:

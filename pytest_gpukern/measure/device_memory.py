@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import JsonDict, Result
 
 MEMORY = "memory"
-"""Kind of the finding, and what `--gpukern-gate-on` calls it."""
+"""Kind of the finding."""
 
 LEAST_KEPT_BYTES = 2**20
 """Less is no leak worth reporting; it may be a table of constants."""

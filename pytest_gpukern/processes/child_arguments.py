@@ -132,7 +132,7 @@ def child_arguments(
     named = [f"-p{plugin}" for plugin in config.invocation_params.plugins or () if isinstance(plugin, str)]
     unheeded = [name for name in _OURS if (name in _NOT_TWICE if judges else name not in MEASURING)]
     emptied = [f"-o{option.ini}=" for option in OPTIONS if option.name in unheeded]
-    measures_only = [] if judges else ["--gpukern-baseline=off", "--gpukern-gate=off"]
+    measures_only = [] if judges else ["--gpukern-baseline=off"]
     ours = [*measures_only, "--gpukern-isolate=off", "-oaddopts=", *emptied]
     seed = getattr(config.option, "gpukern_seed", None)
     if seed:  # the number that was drawn if it was `random`: see `stash.settings_of`

@@ -96,7 +96,7 @@ def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
 
 def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> list[str]:
     """Returns the command that accepts what became slower, from the run file if there is one, or nothing."""
-    with_hosts = "host" in report.settings.gate_on
+    with_hosts = "host" in report.settings.fail_on
     slower = [
         result for result in report.results if (result.case.on_gpu or with_hosts) and confirmed_slower(result)
     ]

@@ -111,8 +111,8 @@ class Against:
         if not items:
             raise AgainstError("no selected test measures anything")
         gpu = environment_of(self._config).gpu
-        if settings.require_gpu and not gpu.has_gpu:
-            raise AgainstError(f"--gpukern-require=gpu cannot be met: {gpu.why_no_gpu}")
+        if "no-gpu" in settings.fail_on and not gpu.has_gpu:
+            raise AgainstError(f"--gpukern-fail-on=no-gpu cannot be met: {gpu.why_no_gpu}")
         if self._ahead is None:
             self._begin()
         try:
@@ -189,14 +189,14 @@ class Against:
         turns.take(
             list(items),
             settings.sessions,
-            then=base_and_head if settings.gate != "off" else (),
+            then=base_and_head,
             does_the_same=None if self._revisions.identical else does_the_same,
         )
         cases = turns.cases(list(items))
-        hosts = "host" in settings.gate_on
+        hosts = "host" in settings.fail_on
         found = judging.conclude(cases, thresholds, hosts=hosts)
         suspects = [nodeid for nodeid, conclusion in found.items() if conclusion.suspected]
-        if suspects and settings.gate != "off":
+        if suspects:
             fresh, spreads = turns.again(), judging.shared_spreads(cases.values())
             most = max(MOST_FRESH_PAIRS, settings.sessions)
             while suspects:

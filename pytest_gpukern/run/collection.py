@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpukern.baseline.store import KnownCases
@@ -328,7 +329,7 @@ def notes(config: pytest.Config) -> list[str]:
 
 
 def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
-    """Notes the cases of all selected files, for the controller, if all of their tests were selected.
+    """Notes the cases of all selected files, for the controller: all that exist only in a run of everything.
 
     Raises:
         pytest.UsageError: the run is to prune, but something was left out.
@@ -338,15 +339,11 @@ def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, d
     if settings.baseline == "off":
         return
     left_out = _left_out(session, deselected)
-    if left_out is not None:
-        if settings.prune:
-            raise pytest.UsageError(f"--gpukern-prune: it needs a run of everything, but {left_out}")
-        return
-    known = _known_cases(config, items)
+    if left_out is not None and settings.prune:
+        raise pytest.UsageError(f"--gpukern-prune: it needs a run of everything, but {left_out}")
+    known = _known_cases(config, items, whole=left_out is None)
     if hasattr(config, "workeroutput"):
-        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [
-            [each.folder, each.name, sorted(each.ids)] for each in known
-        ]
+        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(each) for each in known]
     else:
         config.stash[KNOWN_CASES] = known
 
@@ -375,23 +372,65 @@ def _left_out(session: pytest.Session, deselected: int) -> str | None:
     return None
 
 
-def _known_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> tuple[KnownCases, ...]:
+def _known_cases(
+    config: pytest.Config, items: Sequence[pytest.Item], *, whole: bool
+) -> tuple[KnownCases, ...]:
     """Returns the cases of all selected files by baseline; problems count at all sizes."""
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
+    from pytest_gpukern.run.scopes import scopes_of
 
-    shared, store = settings_of(config).baseline_dir, environment_of(config).records.store
+    settings, environment = settings_of(config), environment_of(config)
+    store = environment.records.store
     found: dict[tuple[str, str], set[str]] = {}
+    tests: dict[tuple[str, str], dict[str, str]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
         info = None if declared is not None and declared[1] else measured_case(config, item)
         if info is None:
             continue
-        ids = found.setdefault((str(shared or info.baseline_dir), store.name_of(info)), set())
+        folder, case = str(settings.baseline_dir or info.baseline_dir), case_of(item)
+        baseline = (folder, store.name_of(info))
+        ids = found.setdefault(baseline, set())
         ids.add(info.id)
+        tests.setdefault(baseline, {})
+        other = settings.backends and info.backend not in (None, *settings.backends)
+        if not other and (case is None or scopes_of(case, environment)):
+            tests[baseline][item.nodeid] = info.id
         if declared is not None and (id(declared[0]), item.path) not in problems:
             problems.add((id(declared[0]), item.path))
             for size in ("smoke", "full"):
                 ids.update(case.id for case in cases_of(declared[0], size, {}))
-    return tuple(KnownCases(folder, name, frozenset(ids)) for (folder, name), ids in found.items())
+    return tuple(
+        KnownCases(*baseline, frozenset(ids) if whole else None, tests[baseline])
+        for baseline, ids in found.items()
+    )
+
+
+def left_by_files(
+    config: pytest.Config, known: Sequence[KnownCases], skipped: Mapping[str, str], model_keys: Iterable[str]
+) -> Iterator[KnownCases]:
+    """Yields the baselines that no collected test of a run of everything has, beside those that are known.
+
+    They are of files that `skipped` themselves when they were collected, for the reasons given, and of files
+    that are gone from a folder that the run was given; of one folder for all baselines, from the root folder.
+    """
+    from pytest_gpukern.baseline.store import KnownCases
+    from pytest_gpukern.run.call_subject import case_of_test
+
+    shared, store = settings_of(config).baseline_dir, environment_of(config).records.store
+    seen = {(each.folder, each.name) for each in known}
+    for nodeid, reason in skipped.items():
+        info = case_of_test(nodeid, config.rootpath / nodeid, rootdir_of(config))
+        baseline = (str(shared or info.baseline_dir), store.name_of(info))
+        seen.add(baseline)
+        yield KnownCases(*baseline, why_gone=reason)
+    if config.getoption("ignore") or config.getoption("ignore_glob"):
+        return
+    given = [(config.invocation_params.dir / path).resolve() for path in config.args]
+    for folder, key in itertools.product({folder for folder, _ in seen}, model_keys):
+        names = [path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"*.{key}.json")]
+        top = config.rootpath if shared is not None else Path(folder).parent.resolve()
+        if any(top.is_relative_to(each) for each in given):
+            yield from (KnownCases(folder, name) for name in names if (folder, name) not in seen)

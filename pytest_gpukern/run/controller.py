@@ -21,6 +21,7 @@ from pytest_gpukern.run.stash import (
     RUN_FOLDER,
     USAGE_ERROR,
     captures,
+    device_uuid,
     distributes,
     environment_of,
     gpus_of_workers,
@@ -100,6 +101,9 @@ class Controller:
         self._selected: dict[str, None] = {}
         self._collected: set[str] = set()
         self._reported: set[str] = set()
+        self._unmeasured: dict[str, str] = {}
+        """Test that neither failed nor has a result → why."""
+        self._skipped_files: dict[str, str] = {}
         self._recorded_s: dict[str, float] = {}
         self._took_s: dict[str, float] = {}
         self._begun_s = time.monotonic()
@@ -166,10 +170,17 @@ class Controller:
         known = getattr(node, "workeroutput", {}).get(KNOWN_CASES_OF_A_WORKER)
         if known is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
+            from pytest_gpukern.run.xdist_workers import name_on_gpu
 
-            self._config.stash[KNOWN_CASES] = tuple(
-                KnownCases(folder, name, frozenset(ids)) for folder, name, ids in known
-            )
+            for each in known:
+                tests = each["tests"].items()
+                each["tests"] = {name_on_gpu(self._config, node, test): case for test, case in tests}
+            self._config.stash[KNOWN_CASES] = tuple(KnownCases(**each) for each in known)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Notes which files skipped themselves, as where a library is missing."""
+        if report.skipped and report.nodeid.endswith(".py"):
+            self._skipped_files[report.nodeid] = _why_skipped(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, Any, Any]:
@@ -211,6 +222,13 @@ class Controller:
         add_to(self._spent_s, (carried or {}).get("spent_s", {}))
         if str(report.outcome) != RESCHEDULED:
             self._reported.add(report.nodeid)
+        expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
+        if report.skipped and not expected:
+            self._unmeasured[report.nodeid] = _why_skipped(report)
+        elif ended and report.passed and not expected and (carried or {}).get("result") is None:
+            self._unmeasured[report.nodeid] = "its test measured nothing"
+        elif ended:
+            self._unmeasured.pop(report.nodeid, None)
         if report.when == "teardown":
             self._finished += 1
             took_s = self._took_s.pop(report.nodeid)
@@ -329,11 +347,14 @@ class Controller:
                 with phase("reports"):
                     self._compare_all()
                     self._write_baselines()
-                if settings_of(self._config).require_gpu and not self._judged_on_gpu():
+                settings = settings_of(self._config)
+                if settings.benchmark and "no-gpu" in settings.fail_on and not self._judged_on_gpu():
                     self.problems.append(
-                        "--gpukern-require=gpu: nothing was measured on a GPU in this run"
+                        "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
                         + (f" ({why})" if (why := environment_of(self._config).gpu.missing_gpu) else "")
                     )
+                if settings.benchmark and "missing" in settings.fail_on:
+                    self.problems += self._missing()
             if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and asked(self._config):
                 self.problems += self._not_run()
             self._write_forms(in_summary=False)
@@ -349,6 +370,31 @@ class Controller:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         told = f"{len(missing)} of {len(self._selected)} selected tests did not run: {missing[0]}{more}"
         return [f"{told}; a worker ended and none replaced it (--max-worker-restart says how many may be)"]
+
+    def _missing(self) -> list[str]:
+        """Names the cases that did not run here though they are on record, by reason."""
+        from pytest_gpukern.run.collection import left_by_files
+
+        config, store = self._config, environment_of(self._config).records.store
+        known = [*config.stash.get(KNOWN_CASES, ())]
+        if all(each.ids is not None for each in known):
+            known += left_by_files(config, known, self._skipped_files, self._model_keys)
+        devices = {device_uuid(config) or "", *gpus_of_workers(config)}
+        why: dict[str, set[str]] = {}
+
+        def look(cases: KnownCases, model_key: str) -> None:
+            recorded = store.on_record(cases, model_key, devices)
+            for test in cases.tests.keys() & self._unmeasured.keys():
+                why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
+            why.setdefault(cases.why_gone, set()).update(store.stale(cases, model_key) & recorded)
+
+        self._of_known_cases(known, look)
+        return [
+            f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
+            f"run: {reason} ({', '.join(sorted(ids))})"
+            for reason, ids in sorted(why.items())
+            if ids
+        ]
 
     def pytest_terminal_summary(self) -> None:
         """Tables, skips, what was written, and the last line."""
@@ -440,15 +486,15 @@ class Controller:
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
         settings = settings_of(self._config)
-        environment = environment_of(self._config)
+        environment, known = environment_of(self._config), self._config.stash.get(KNOWN_CASES, ())
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
             if settings.prune:
-                self._of_known_cases(environment.records.store.prune)
+                self._of_known_cases(known, environment.records.store.prune)
             self._baselines = environment.records.store.flush()
             self.problems += [str(error) for error in self._baselines.errors]
-        self._stale = sorted(itertools.chain(*self._of_known_cases(environment.records.store.stale)))
+        self._stale = sorted(set().union(*self._of_known_cases(known, environment.records.store.stale)))
 
     @property
     def _writes_baselines(self) -> bool:
@@ -550,18 +596,21 @@ class Controller:
     def _model_key(self, result: Result) -> str:
         return environment_of(self._config).gpu.model_key(on_gpu=result.case.on_gpu)
 
-    def _of_known_cases(self, ask: Callable[[KnownCases, str], T]) -> list[T]:
-        """Asks the store about all known cases, for each model that this run has times of.
+    @property
+    def _model_keys(self) -> set[str]:
+        return {environment_of(self._config).gpu.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}
+
+    def _of_known_cases(self, cases: Sequence[KnownCases], ask: Callable[[KnownCases, str], T]) -> list[T]:
+        """Asks the store about known cases, for each model that this run has times of.
 
         A file that cannot be read is reported elsewhere.
         """
         from pytest_gpukern.values.untrusted_json import FileError
 
-        environment, found = environment_of(self._config), []
-        for known in self._config.stash.get(KNOWN_CASES, ()):
-            for model_key in {environment.gpu.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}:
-                with contextlib.suppress(FileError):
-                    found.append(ask(known, model_key))
+        found = []
+        for known, model_key in itertools.product(cases, self._model_keys):
+            with contextlib.suppress(FileError):
+                found.append(ask(known, model_key))
         return found
 
     def _judged_on_gpu(self) -> bool:
@@ -599,7 +648,7 @@ def _state_of(result: Result) -> str:
     return f"{result.case_name} {first.verdict if first.verdict == 'INCORRECT' else first.time}"
 
 
-def _why_skipped(report: pytest.TestReport) -> str:
+def _why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:
     if hasattr(report, "wasxfail"):  # its `longrepr` is the whole expected failure
         return f"expected to fail: {report.wasxfail or 'no reason given'}"
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

@@ -12,6 +12,7 @@ from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.check.verify import check_against_reference
+from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of, timed_by_host
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
@@ -281,11 +282,9 @@ class ObservedFromOutside:
             return None
         with self._environment.gpu.exclusive(), _context_may_be_lost(), phase("observing"):
             self.found = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
-        bad = [each for each in self.found.findings if each.kind in settings.gate_on] if self.found else []
-        if settings.gate == "off" or not bad:
-            return None
-        self.failed = settings.gate == "fail"
-        return "; ".join(f"{each.kind.upper()}: {each.text}" for each in bad)
+        bad = findings_that_fail(self.found.findings if self.found else (), settings.fail_on)
+        self.failed = bool(bad)
+        return "; ".join(bad) or None
 
 
 @contextmanager

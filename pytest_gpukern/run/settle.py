@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement
-    from pytest_gpukern.values.settings import Settings
 
 
 NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
@@ -48,12 +47,12 @@ def settle(
 ) -> Settled:
     """Judges a result once its test's body has ended, so that every verdict is final.
 
-    A strict run fails a test that `expects_check` if nobody checked its outputs. A test expects that if it
-    uses our fixture, or declares what its calls write.
+    With `unchecked` in `--gpukern-fail-on`, a test that `expects_check` fails if nobody checked its outputs.
+    A test expects that if it uses our fixture, or declares what its calls write.
 
-    A run that compares by several sessions runs the others first. Fresh sessions decide a suspicion that
-    would fail the test; if no time fails a test, it stays a suspicion. A confirmed slowdown may be intended:
-    a run that writes a file then measures as many more sessions as a new epoch needs to gate at once.
+    A run that compares by several sessions runs the others first. Fresh sessions decide a suspicion. A
+    confirmed slowdown may be intended: a run that writes a file then measures as many more sessions as a new
+    epoch needs to gate at once.
     """
     settings = environment.settings
     sessions: tuple[Result, ...] = ()
@@ -65,11 +64,9 @@ def settle(
         judged = confirmed(judged, environment, marker)
         sessions = judged.sessions
         result = explained(judged.result, environment.records.past, deciding=judged.deciding)
-    if settings.gate == "off":
-        return Settled(result, sessions)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
-    lines = failures(result, strict=settings.strict, gate_on=settings.gate_on, accepts=settings.accepts)
-    if settings.strict and expects_check and result.correctness is Correctness.UNCHECKED:
+    lines = failures(result, settings.fail_on, accepts=settings.accepts)
+    if "unchecked" in settings.fail_on and expects_check and result.correctness is Correctness.UNCHECKED:
         lines.insert(0, _why_unchecked(result))
     return Settled(result, sessions, tuple(lines))
 
@@ -124,7 +121,10 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
             continue
         fresh = [measurement, *_under(key, extra)]
         verdict = judge(fresh, bases[key])
-        if verdict.suspected and not _left_open_by(settings, result):
+        folder = settings.baseline_dir
+        if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
+            verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
+        if verdict.suspected:
             verdict = unless_hopeless(verdict, fresh, bases[key])
         if problem is not None:
             verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
@@ -139,17 +139,11 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
 
 
 def confirmed(judged: Judged, environment: Environment, marker: MarkerOptions) -> Judged:
-    """Decides each suspicion by fresh sessions, and by these alone.
-
-    If no time fails a test, a suspicion stays one, and says why.
-    """
+    """Decides each suspicion by fresh sessions, and by these alone."""
     settings, result = environment.settings, judged.result
     suspected = [key for key, verdict in result.verdicts.items() if verdict.suspected]
     if not suspected:
         return judged
-    why = _left_open_by(settings, result)
-    if why:
-        return _left_open(judged, suspected, why)
     fresh, problem = _fresh(result, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
     result = decided_by(fresh, problem, result, environment, marker)
     more: list[Result] = []
@@ -206,7 +200,7 @@ def _basis_of(
         anchor=environment.records.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
         choice=Choice.of(result.autotuned, map(as_recorded, result.kernels)),
         remark=f"judged by an older epoch, because that of {opened[:10]} has no {key}" if opened else "",
-        fails_with="" if on_gpu or "host" in environment.settings.gate_on else "--gpukern-gate-on",
+        fails_with="" if on_gpu or "host" in environment.settings.fail_on else "--gpukern-fail-on",
     )
 
 
@@ -230,21 +224,6 @@ def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -
 def _is_recorded(measurement: Measurement, bases: Mapping[str, Basis]) -> bool:
     """Returns whether there is a record under its key; its given sessions may be of another timer."""
     return any(session.key == measurement.key for session in bases[measurement.key].sessions)
-
-
-def _left_open_by(settings: Settings, result: Result) -> str:
-    """Says why no fresh sessions decide about suspicions in this run; empty where they do."""
-    if settings.gate == "off":
-        return "the gate is off"
-    return "--gpukern-gate-on omits time" if result.case.on_gpu and "time" not in settings.gate_on else ""
-
-
-def _left_open(judged: Judged, suspected: Sequence[str], why: str) -> Judged:
-    verdicts = dict(judged.result.verdicts)
-    for key in suspected:
-        reason = f"{verdicts[key].reason}; only suspected, because {why}"
-        verdicts[key] = dataclasses.replace(verdicts[key], reason=reason)
-    return dataclasses.replace(judged, result=dataclasses.replace(judged.result, verdicts=verdicts))
 
 
 def _fresh(

@@ -42,7 +42,7 @@ NOT_PASSED = pytest.StashKey[bool]()
 TAKEN_OVER = pytest.StashKey[Any]()
 """Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
 KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
-"""All cases that exist, in a run of all tests of its files."""
+"""The cases of the selected files."""
 LOST = pytest.StashKey["LostContext"]()
 """Why this process's CUDA context is unusable, once it is."""
 CONTEXT = pytest.StashKey[int]()
@@ -84,7 +84,7 @@ KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
 
 
 class GpukernWarning(UserWarning):
-    """Warns of a verdict under `--gpukern-gate=warn`, or of a marked test that is not measured."""
+    """Warns of a marked test that is not measured."""
 
 
 class LostContext(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpukern.processes.child_main import NAME as CHILD
 from pytest_gpukern.run.stash import (
     BEGUN_S,
     CONTEXT,
@@ -20,7 +20,6 @@ from pytest_gpukern.run.stash import (
     MEASURED,
     NOT_PASSED,
     TAKEN_OVER,
-    GpukernWarning,
     LostContext,
     case_of,
     environment_of,
@@ -29,7 +28,6 @@ from pytest_gpukern.run.stash import (
     may_use_gpu,
     new_test,
     place_of,
-    settings_of,
 )
 from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
@@ -164,7 +162,7 @@ def _context_fault(item: pytest.Item) -> str | None:
 
 
 def conclude(item: pytest.Item) -> None:
-    """Fails the test if the gate says so; warns instead under `--gpukern-gate=warn`."""
+    """Fails the test if the gate says so."""
     fail_where_context_is_lost(item)
     test = item.stash.get(MEASURED, None)
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
@@ -217,17 +215,10 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
 
 
 def _complain(item: pytest.Item, test: MeasuredTest, complaint: str | None) -> None:
-    """Fails a test for the gate's reason, if any; warns instead under `--gpukern-gate=warn`."""
-    if complaint is None:
-        return
-    complaint = printable_lines(complaint)  # it may quote the record
-    if settings_of(item.config).gate == "warn":
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", GpukernWarning)  # a warning even if others are made errors
-            warnings.warn(GpukernWarning(f"{item.nodeid}: {complaint}"), stacklevel=2)
-        return
-    test.failed_by_the_gate = True
-    pytest.fail(complaint, pytrace=False)
+    """Fails a test for the gate's reason, if any; in a child session its parent judges."""
+    if complaint is not None and not item.config.pluginmanager.has_plugin(CHILD):
+        test.failed_by_the_gate = True
+        pytest.fail(printable_lines(complaint), pytrace=False)  # it may quote the record
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:

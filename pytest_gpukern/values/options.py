@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pytest_gpukern.values.backend_table import BACKENDS
+from pytest_gpukern.values.failure_table import FAILURES, NOTHING
 from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ UNDER_SANITIZER = "GPUKERN_UNDER_SANITIZER"
 to know, as in `memcheck:12345`."""
 RUN_FOLDER_VARIABLE = "GPUKERN_RUN_FOLDER"
 """Environment variable by which a run's workers and their child sessions know its temporary folder."""
-GATES = ("time", "tail", "resources", "accuracy", "memory", "host")
 DEFAULT_THRESHOLD = 0.02
 DEFAULT_TIMEOUT_S = 60.0
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
@@ -199,36 +199,18 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             metavar="CMD",
         ),
     ),
-    "GPU kernels, what fails a test": (
+    "GPU kernels, what fails a run": (
         Option(
-            "gate",
-            "what a bad verdict does to its test: fail it (default), warn, or nothing (off)",
-            choices=("fail", "warn", "off"),
-        ),
-        Option(
-            "gate-on",
-            "findings that fail a test, comma-separated (default: time)",
-            GATES,
+            "fail-on",
+            "what fails a run besides slower, INCORRECT and INVALID, comma-separated; none: not even slower",
+            (*FAILURES, NOTHING),
             listed=True,
-            more="`time`: the median. `tail`: some calls became slow beside a median that did not. "
-            "`resources`: a kernel takes more registers or memory. `accuracy`: an error grew, or bits "
-            "changed with the same machine code. `memory`: the test keeps memory of the device. `host`: "
-            "times of host variants, too.",
+            more=" ".join(f"`{kind}`: {row.told}." for kind, row in FAILURES.items()),
         ),
         Option(
             "threshold",
             "smallest slowdown that matters (default: 2%%, which is 0.02)",
             metavar="SLOWDOWN",
-        ),
-        Option(
-            "strict",
-            "fail what proves nothing too: times NEW (no record), UNDECIDED, UNCOMPARABLE; outputs UNCHECKED",
-            more="Without it, a run whose records are missing passes. Times of host variants fail only if "
-            "`--gpukern-gate-on` names `host`.",
-            flag=True,
-        ),
-        Option(
-            "require", "gpu: fail a run that measured nothing on a GPU; none: do not", choices=("gpu", "none")
         ),
     ),
 }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
 from pytest_gpukern.values.literals import constant
 from pytest_gpukern.values.options import (
     DEFAULT_THRESHOLD,
@@ -55,7 +56,7 @@ class Settings:
         seeds: number of seeds on which each case is checked; None for what its check and timing take.
         seed: seed of all inputs; None for each problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
-        require_gpu: whether a run without any judged GPU measurement fails.
+        fail_on: kinds of `FAILURES` that fail the run.
         threshold: relative slowdown that matters, 0.02 for 2 %.
         isolate: None if nobody said.
         timeout_s: None if nothing ends a test.
@@ -85,12 +86,9 @@ class Settings:
     html: Path | None = None
     against: str | None = None
     against_setup: str | None = None
-    gate: str = "fail"
-    gate_on: tuple[str, ...] = ("time",)
+    fail_on: frozenset[str] = frozenset(BY_DEFAULT)
     energy: bool = False
     trace: bool = False
-    strict: bool = False
-    require_gpu: bool = False
     threshold: float = DEFAULT_THRESHOLD
     isolate: bool | None = None
     timeout_s: float | None = DEFAULT_TIMEOUT_S
@@ -136,7 +134,8 @@ class Settings:
         uses_gpu = values.get("simulator") != "always" and values.get("backend") != ("host",)
         usual_sessions = SESSIONS_TO_RECORD if records else 1
         named = benchmark and uses_gpu and (compares or against is not None)
-        require = values.get("require", "gpu" if named and in_ci(environ) else "none")
+        usual = BY_DEFAULT_IN_CI if named and in_ci(environ) else BY_DEFAULT
+        more = values.get("fail-on", ())
         return cls(
             benchmark=benchmark,
             asked=benchmark or bool(values),
@@ -160,12 +159,9 @@ class Settings:
             html=values.get("html"),
             against=against,
             against_setup=values.get("against-setup"),
-            gate=values.get("gate", "fail"),
-            gate_on=values.get("gate-on", ("time",)),
+            fail_on=frozenset() if NOTHING in more else frozenset((*usual, *more)),
             energy=values.get("energy", False),
             trace=values.get("trace", False),
-            strict=values.get("strict", False),
-            require_gpu=require == "gpu",
             threshold=values.get("threshold", DEFAULT_THRESHOLD),
             isolate={"on": True, "off": False}.get(values.get("isolate", "")),
             timeout_s=values.get("timeout", DEFAULT_TIMEOUT_S),
@@ -218,7 +214,10 @@ def _parse(option: Option, value: Any, label: str) -> Any:
     if option.name == "seed":
         return _seed(str(value), label)
     if option.listed:
-        return parse_names(str(value), label, option.choices)
+        names = parse_names(str(value), label, option.choices)
+        if NOTHING in names and len(names) > 1:
+            raise SettingsError(f"{label}: {NOTHING} stands alone; drop it, or the other names")
+        return names
     if option.choices and value not in option.choices:
         raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
     return str(value)
@@ -304,14 +303,10 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("sanitize", (), "backend", _HOST, "only host variants are selected, which launch nothing on a GPU"),
     ("sanitize", (), "isolate", ("on",), "each tool has processes of its own"),
     ("device", (), "simulator", ("always",), "the simulator has no GPU to choose"),
-    ("require", ("gpu",), "simulator", ("always",), "the simulator is not a GPU"),
     ("size", ("full", "huge"), "simulator", ("always",), "such sizes never end in the simulator, use smoke"),
     ("trace", (), "simulator", ("always",), "the simulator has no activity to record"),
     ("trace", (), "backend", _HOST, "it records a GPU, and only host variants are selected"),
     ("timer", _GPU_TIMERS, "backend", _HOST, "it times a GPU, and only host variants are selected"),
-    ("require", ("gpu",), "backend", _HOST, "only host variants are selected"),
-    ("strict", (), "gate", ("off",), "the gate is off"),
-    ("gate-on", (), "gate", ("off",), "the gate is off"),
 )
 """Each row: an option and its values (none: any), another and its values that exclude them, and why."""
 _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
@@ -357,7 +352,17 @@ def _contradictions(
             yield name, f"{reason}; drop it or {labels[other]}"
     if given("energy") and "kernel" not in values.get("scope", ("kernel",)):
         yield "energy", f"it is measured in scope kernel, which is not in {labels['scope']}; add it there"
-    if given("gate-on") and given("baseline", "off") and "memory" not in values["gate-on"]:
-        yield "gate-on", f"there is nothing to compare with; drop it or {labels['baseline']}"
+    kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]
+    if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds):
+        yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"
+    if any(kind.of_run for kind in kinds) and not benchmark:
+        yield "fail-on", "nothing is measured; add --gpu-benchmark"
+    for name, only, reason in (
+        ("simulator", "always", "the simulator is not a GPU"),
+        ("backend", *_HOST, "only host variants are selected"),
+    ):
+        # An ini file may say so for other runs: then this one fails at its end.
+        if "no-gpu" in values.get("fail-on", ()) and given(name, only) and labels[name].startswith("--"):
+            yield "fail-on", f"{reason}; drop no-gpu or {labels[name]}"
     if benchmark and given("baseline", "update") and not values.get("reason", "").strip():
         yield "baseline", f"{REASON_NEEDED}; add --gpukern-reason=TEXT"

@@ -448,8 +448,8 @@ def test_distributed_tests_are_refused(repository):
 
 
 def test_a_run_that_requires_a_gpu_is_refused_before_any_session_where_there_is_none(repository):
-    found = run(repository, "--gpukern-require=gpu", gpu=False)
-    assert "--gpukern-require=gpu cannot be met: no GPU: " in refusal(found)
+    found = run(repository, "--gpukern-fail-on=no-gpu", gpu=False)
+    assert "--gpukern-fail-on=no-gpu cannot be met: no GPU: " in refusal(found)
     assert "session" not in found.out.partition("collected")[2]
 
 

@@ -231,11 +231,13 @@ def test_without_the_cuda_library_gpu_variants_are_skipped_with_its_name(host, p
     monkeypatch.setattr("pytest_gpukern.run.device_session.missing_gpu_reason", lambda environ: why)
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text() + '\n@doubling.variant("numba")\ndef device(x, y): ...\n')
-    result = host("--gpukern-axis=n=8", "--gpu-benchmark", "--gpukern-require=gpu")
+    result = host("--gpukern-axis=n=8", "--gpu-benchmark", "--gpukern-fail-on=no-gpu")
     result.assert_outcomes(passed=2, skipped=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines([f"1 skipped: no GPU: {why} (doubling/numba.device/n=8)"])
-    result.stdout.fnmatch_lines([f"gpukern: --gpukern-require=gpu: nothing was measured on a GPU *({why})"])
+    result.stdout.fnmatch_lines(
+        [f"gpukern: --gpukern-fail-on=no-gpu: nothing was measured on a GPU *({why})"]
+    )
 
 
 def test_a_module_that_needs_a_gpu_says_in_a_run_that_never_asked_what_would_run_it(pytester):

@@ -158,7 +158,9 @@ def test_what_a_test_measured_whose_teardown_failed_is_not_recorded(gpu, pyteste
 
 def test_a_folder_of_baselines_that_is_not_there_is_named(gpu):
     told = "gpukern: nothing to compare with: there is no folder *{}; 2 cases are new; to record: pytest *"
-    gpu("--gpukern-baseline-dir=nowhere").stdout.fnmatch_lines([told.format("nowhere")])
+    result = gpu("--gpukern-baseline-dir=nowhere", "--gpukern-fail-on=new")
+    new = "NEW (kernel/event/cold): nothing recorded yet: there is no folder *nowhere"
+    result.stdout.fnmatch_lines([new, told.format("nowhere")])
     gpu("--gpukern-baseline=compare").stdout.fnmatch_lines([told.format("baselines")])
 
 

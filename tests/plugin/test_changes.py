@@ -118,27 +118,27 @@ def test_registers_that_grew_are_reported_and_fail_where_asked_to(with_kernels, 
     stored = results_in(pytester.path / "run.json")
     assert stored[FIRST]["findings"] == [{"kind": "resources", "text": text}]
     assert stored[SECOND]["findings"] == []
-    result = with_kernels("--gpukern-gate-on=time,resources")
+    result = with_kernels("--gpukern-fail-on=resources")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([f"RESOURCES: {text}", "gpukern: 1 passed, 1 failed by the gate *"])
 
 
 def test_growth_that_is_accepted_by_an_update_is_recorded(with_kernels, monkeypatch):
     monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 96, "code": "cafe"}))
-    result = with_kernels("--gpukern-gate-on=resources", "--gpukern-baseline=update", "--gpukern-reason=x")
+    result = with_kernels("--gpukern-fail-on=resources", "--gpukern-baseline=update", "--gpukern-reason=x")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"resources {FIRST}: saxpy: registers 32 → 96*"])
-    with_kernels("--gpukern-gate-on=resources").assert_outcomes(passed=2)
+    with_kernels("--gpukern-fail-on=resources").assert_outcomes(passed=2)
 
 
 def test_one_call_in_ten_three_times_as_slow_is_reported_and_fails_where_asked_to(recorded, monkeypatch):
-    recorded("--gpukern-gate-on=time,tail").assert_outcomes(passed=2)
+    recorded("--gpukern-fail-on=tail").assert_outcomes(passed=2)
     monkeypatch.setenv("TENTH_TAKES", "3")
     result = recorded()
     result.assert_outcomes(passed=2)
     text = "kernel/event/cold: the median is no slower, but the mean is 1.* times it (recorded: 1.00), *"
     result.stdout.fnmatch_lines([f"tail *{FIRST}*: {text[:60]}*", "gpukern: 2 passed · baseline: 2 same"])
-    result = recorded("--gpukern-gate-on=time,tail")
+    result = recorded("--gpukern-fail-on=tail")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines([f"TAIL: {text}"])
 
@@ -165,7 +165,7 @@ def test_an_error_that_grew_within_its_tolerance_is_reported_and_fails_where_ask
     result = inexact()
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"accuracy 2 cases ({FIRST}, …): y: error *"])
-    result = inexact("--gpukern-gate-on=accuracy")
+    result = inexact("--gpukern-fail-on=accuracy")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["ACCURACY: y: error * → * ULP, 1e-13 → 1e-10 relative, *"])
 
@@ -175,14 +175,14 @@ def test_other_bits_from_the_same_machine_code_gate_with_accuracy(inexact, monke
     stored = results_in(pytester.path / "run.json")
     bits = {case: result["errors"]["y"]["bits"] for case, result in stored.items()}
     repeat_sessions(pytester.path, 3)
-    inexact("--gpukern-gate-on=accuracy").assert_outcomes(passed=2)
+    inexact("--gpukern-fail-on=accuracy").assert_outcomes(passed=2)
     monkeypatch.setenv("OFF", "1.1e-13")
-    result = inexact("--gpukern-gate-on=accuracy")
+    result = inexact("--gpukern-fail-on=accuracy")
     result.assert_outcomes(failed=2)
     text = f"other bits from the same machine code and inputs: {bits[FIRST]} in 3 sessions, now crc32-*"
     result.stdout.fnmatch_lines([f"BITS: y: {text}"])
     monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 32, "code": "cafe"}))
-    inexact("--gpukern-gate-on=accuracy").assert_outcomes(passed=1, failed=1)
+    inexact("--gpukern-fail-on=accuracy").assert_outcomes(passed=1, failed=1)
 
 
 @pytest.fixture

@@ -21,11 +21,43 @@ def gpukern(folder, *arguments):
 
 def test_validate_runs_the_packaged_suites_from_anywhere_with_pytests_options(tmp_path):
     pytest.importorskip("numba_cuda")
-    found = gpukern(tmp_path, "validate", "-k", "vector_exp and host.numpy", "--gpukern-output=run.json")
+    chosen = ["-k", "vector_exp and host.numpy", "--gpukern-output=run.json", "--gpukern-backend=host"]
+    found = gpukern(tmp_path, "validate", *chosen)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "vector_exp · end_to_end by host, hot" in found.stdout
     assert "gpukern: 2 passed" in found.stdout
     assert (tmp_path / "run.json").exists(), "a path belongs to whoever typed it"
+
+
+def test_validate_fails_without_a_gpu_whatever_an_ini_file_says(tmp_path):
+    pytest.importorskip("numba_cuda")
+    ini = ["-o", "gpukern_simulator=always", "-o", "gpukern_fail_on=none"]
+    found = gpukern(tmp_path, "validate", "-k", "vector_exp and host.numpy", *ini)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "fail_on"),
+    [
+        ([], "no-gpu,missing"),
+        (["-o", "gpukern_simulator=auto"], "no-gpu,missing"),
+        (["--gpukern-simulator=never", "--gpukern-backend=host,numba"], "no-gpu,missing"),
+        (["--gpukern-simulator", "auto"], "missing"),
+        (["--gpukern-simulator=always"], "missing"),
+        (["--gpukern-backend=host"], "missing"),
+        (["--gpukern-baseline=off"], "no-gpu"),
+        (["--gpukern-baseline=off", "--gpukern-backend=host"], None),
+        (["--gpukern-fail-on=host"], "host,no-gpu,missing"),
+        (["--gpukern-fail-on=none"], None),
+    ],
+)
+def test_validate_adds_to_what_fails_unless_asked_otherwise_on_its_command_line(
+    monkeypatch, options, fail_on
+):
+    monkeypatch.setattr(validate.subprocess, "call", lambda command: command)
+    added = [] if fail_on is None else [f"--gpukern-fail-on={fail_on}"]
+    assert validate.validate(options) == validate.command([*options, *added])
 
 
 def test_validate_passes_pytests_exit_status_on(tmp_path):
@@ -70,7 +102,7 @@ def test_validate_needs_no_entry_point_in_a_checkout(monkeypatch):
     monkeypatch.setattr(validate.importlib.metadata, "entry_points", lambda **_: [])
     monkeypatch.setattr(validate.subprocess, "call", lambda command: command)
     command = validate.validate(["-k", "x"])
-    assert command[-4:] == ["-p", "pytest_gpukern.plugin", "-k", "x"]
+    assert command[-5:-1] == ["-p", "pytest_gpukern.plugin", "-k", "x"]
 
 
 def test_the_wheel_carries_the_suites_where_the_command_looks_for_them(monkeypatch):

@@ -147,7 +147,7 @@ def test_the_status_follows_the_gate(files, compare, old, new, status, words):
     assert found == status
     assert f"SLOWER: {FIRST} ({KEY}): +10.0 %" in shown
     assert words in shown
-    assert compare(files / "before.json", files / "after.json", "--gate-on=host")[0] == 0
+    assert compare(files / "before.json", files / "after.json", "--fail-on=host")[0] == status
 
 
 def test_a_hosts_time_is_reported_and_fails_only_where_the_command_line_says_so(host, pytester, compare):
@@ -156,12 +156,12 @@ def test_a_hosts_time_is_reported_and_fails_only_where_the_command_line_says_so(
     edit(pytester.path / "before.json", of_sessions(1, 1, 1))
     edit(pytester.path / "after.json", of_sessions(9, 9, 9))
     status, shown, _ = compare(pytester.path / "before.json", pytester.path / "after.json")
-    assert "a host time fails no test by default (--gate-on=time,host)" in shown
+    assert "a host time fails no test by default (--fail-on=host)" in shown
     assert status == 0
     sides = pytester.path / "before.json", pytester.path / "after.json"
-    assert compare(*sides, "--gate-on=time,host")[0] == 1
+    assert compare(*sides, "--fail-on=host")[0] == 1
     with pytest.raises(SystemExit):
-        compare(*sides, "--gate-on=tail")
+        compare(*sides, "--fail-on=tail")
 
 
 def test_the_times_shown_are_those_that_are_judged(files, compare):

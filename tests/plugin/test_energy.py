@@ -63,7 +63,7 @@ def test_if_energy_is_unknown_the_reason_appears_once_for_all_rows(on_board, pyt
 
 def test_a_number_and_a_reason_stand_in_one_table(on_board, pytester, monkeypatch):
     monkeypatch.setenv("FIRST_ESCAPES", "it works elsewhere")
-    output = on_board(fake_gpu.Board(), "--gpukern-gate=off")
+    output = on_board(fake_gpu.Board())
     assert output.count("46.9 mJ 600 W") == 1
     assert f"note {FIRST}: no energy told: {OF_INVALID}" in output
 

@@ -334,7 +334,7 @@ def test_only_asks_for_the_device(gpu_synchronize):
     [["--gpukern-baseline=update", "--gpukern-reason=x"], ["--gpukern-baseline=off"], None],
     ids=["recording", "without records", "not measured"],
 )
-def test_an_unverified_result_is_unchecked_and_fails_a_strict_run(plain, pytester, options):
+def test_an_unverified_result_is_unchecked_and_fails_where_asked_to(plain, pytester, options):
     def run(*more):
         if options is not None:
             return plain(UNVERIFIED, *options, *more)
@@ -346,16 +346,14 @@ def test_an_unverified_result_is_unchecked_and_fails_a_strict_run(plain, pyteste
     result.stdout.fnmatch_lines(["*test_unverified *unchecked: out*", "*_in_part *unchecked: hi*"])
     result.stdout.fnmatch_lines(["*test_never_called *unchecked*", "*test_without_fixture *unchecked*"])
     result.stdout.fnmatch_lines(["gpukern: 2 passed, 4 unchecked*"])
-    strict = run("--gpukern-strict")
+    strict = run("--gpukern-fail-on=unchecked")
     strict.assert_outcomes(passed=4, failed=4, skipped=1, xfailed=1)
     strict.stdout.fnmatch_lines(
         ["UNCHECKED: out: never compared with a reference: call gpu_benchmark.verify*"]
     )
-    warned = run("--gpukern-strict", "--gpukern-gate=warn", "-Wdefault")
-    warned.assert_outcomes(passed=8, skipped=1, xfailed=1, warnings=4)
 
 
-def test_a_strict_run_accepts_unchecked_tests_of_pytest_benchmarks_fixture(plain):
+def test_unchecked_tests_of_pytest_benchmarks_fixture_fail_only_where_they_declare_outputs(plain):
     result = plain(
         """
 @pytest.mark.gpu_benchmark
@@ -366,7 +364,7 @@ def test_asserts(benchmark):
 def test_declares(benchmark):
     benchmark(lambda out: out.fill(12345), out=np.empty(3))
 """,
-        "--gpukern-strict",
+        "--gpukern-fail-on=unchecked",
         "--gpukern-baseline=off",
     )
     result.assert_outcomes(passed=1, failed=1)

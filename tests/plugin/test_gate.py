@@ -5,6 +5,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from pytest_gpukern.values.failure_table import FAILURES
+
 from .conftest import (
     FIRST,
     GPU_PROBLEM,
@@ -61,7 +63,7 @@ def test_a_suspicion_on_a_card_that_is_not_on_record_is_measured_again_if_that_m
         assert len(json.loads((pytester.path / "run.json").read_text())["sessions"]) == sessions
 
 
-def test_a_record_of_one_session_is_reported_and_fails_only_a_strict_run(gpu, slower, monkeypatch):
+def test_a_record_of_one_session_is_reported_and_fails_only_as_undecided(gpu, slower, monkeypatch):
     monkeypatch.delenv("FIRST_TAKES_NS")
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
@@ -70,7 +72,7 @@ def test_a_record_of_one_session_is_reported_and_fails_only_a_strict_run(gpu, sl
     told = " ".join(result.stdout.str().split())
     assert f"SLOWER {FIRST} (kernel/event/cold): +10.0 % (90 %: +8.4 … +11.7 %), threshold 2 %;" in told
     assert "reported, not gated: 1 of 3 sessions recorded" in told
-    gpu("--gpukern-strict").assert_outcomes(failed=2)
+    gpu("--gpukern-fail-on=undecided").assert_outcomes(passed=1, failed=1)
 
 
 def test_small_steps_that_the_record_was_updated_for_are_told_against_the_first_epoch(
@@ -123,8 +125,8 @@ def test_an_update_accepts_nothing_that_is_wrong_or_invalid(recorded, slower, mo
     result.stdout.no_fnmatch_line("*though SLOWER*")
 
 
-def test_what_is_not_known_of_the_last_epoch_fails_no_strict_update(gpu):
-    gpu("--gpukern-strict", "--gpukern-baseline=update", "--gpukern-reason=x").assert_outcomes(passed=2)
+def test_what_is_new_to_an_update_does_not_fail_it(gpu):
+    gpu("--gpukern-fail-on=new", "--gpukern-baseline=update", "--gpukern-reason=x").assert_outcomes(passed=2)
 
 
 def test_the_report_says_how_many_false_alarms_such_a_run_has(recorded, gpu):
@@ -194,16 +196,8 @@ def test_an_improvement_passes_with_the_command_that_keeps_it(recorded, monkeypa
     )
 
 
-def test_a_gate_that_warns_passes_the_test_and_warns_with_the_reason(recorded, slower):
-    result = recorded("--gpukern-gate=warn", "-Wdefault")
-    result.assert_outcomes(passed=2, warnings=1)
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*GpukernWarning: *: SLOWER (kernel/event/cold): *"])
-    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 1 same, 1 slower"])
-
-
-def test_a_gate_that_is_off_reports_without_a_warning(recorded, slower):
-    result = recorded("--gpukern-gate=off")
+def test_a_run_that_nothing_fails_reports_without_a_warning(recorded, slower):
+    result = recorded("--gpukern-fail-on=none")
     result.assert_outcomes(passed=2, warnings=0)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 1 same, 1 slower"])
@@ -223,22 +217,22 @@ def test_a_threshold_of_the_test_wins_over_that_of_the_run(recorded, slower, pyt
     recorded("--gpukern-threshold=1%").assert_outcomes(passed=2)
 
 
-def test_what_is_not_recorded_is_new_and_fails_only_a_strict_run(gpu):
+def test_what_is_not_recorded_is_new_and_fails_only_where_asked_to(gpu):
     gpu().assert_outcomes(passed=2)
-    result = gpu("--gpukern-strict")
+    result = gpu("--gpukern-fail-on=new")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["NEW (kernel/event/cold): nothing recorded yet"])
 
 
-def test_a_strict_run_fails_what_cannot_be_compared_with_the_difference(recorded):
+def test_what_cannot_be_compared_fails_where_asked_to_with_the_difference(recorded):
     recorded("--gpukern-cache=hot").assert_outcomes(passed=2)
-    result = recorded("--gpukern-cache=hot", "--gpukern-strict")
+    result = recorded("--gpukern-cache=hot", "--gpukern-fail-on=uncomparable")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["UNCOMPARABLE (kernel/event/hot): *cold*"])
 
 
-def test_a_strict_run_passes_what_is_the_same(recorded):
-    recorded("--gpukern-strict").assert_outcomes(passed=2)
+def test_what_is_the_same_fails_nothing(recorded):
+    recorded(f"--gpukern-fail-on={','.join(FAILURES)}").assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("options", [[], ["--gpukern-baseline=off"]], ids=["comparing", "without-baseline"])
@@ -272,7 +266,7 @@ def hosts_that_sleep(pytester, gpu, monkeypatch):
 
 
 def test_a_host_variant_fails_where_that_is_asked_for_once_fresh_sessions_confirm_it(hosts_that_sleep):
-    result = hosts_that_sleep("--gpukern-gate-on=time,host", "-rf")
+    result = hosts_that_sleep("--gpukern-fail-on=host", "-rf")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["SLOWER (end_to_end/host/*): * confirmed at least *"])
     result.stdout.fnmatch_lines(["gpukern: 2 cases are slower; if meant: pytest *=update *"])

@@ -93,7 +93,7 @@ def test_the_figures_are_in_the_run_file_and_in_a_verbose_report(kernels):
 
 
 def test_leaks_fail_their_tests_where_that_is_asked_for(kernels):
-    run, _ = kernels("--gpukern-gate-on=time,memory", "-rfE")
+    run, _ = kernels("--gpukern-fail-on=memory", "-rfE")
     run.assert_outcomes(passed=5, errors=2)
     run.stdout.fnmatch_lines([f"MEMORY: {LEAK}", f"MEMORY: {KEPT}"])
     run.stdout.fnmatch_lines(["ERROR *::test_leaks - *MEMORY: *", "ERROR *::test_keeps - *MEMORY: *"])
@@ -104,14 +104,12 @@ def test_leaks_fail_their_tests_where_that_is_asked_for(kernels):
     "options", [["--gpukern-baseline=off"], ["--gpukern-baseline=update", "--gpukern-reason=x"]]
 )
 def test_a_leak_needs_no_record_and_no_update_accepts_it(kernels, options):
-    run, _ = kernels("--gpukern-gate-on=memory", *options)
+    run, _ = kernels("--gpukern-fail-on=memory", *options)
     run.assert_outcomes(passed=5, errors=2)
 
 
-def test_a_gate_that_warns_or_is_off_lets_leaks_pass(kernels):
-    run, _ = kernels("--gpukern-gate-on=memory", "--gpukern-gate=warn", "-Wdefault")
-    run.assert_outcomes(passed=5, warnings=2)
-    run, found = kernels("--gpukern-gate=off")
+def test_leaks_that_nobody_asked_for_pass(kernels):
+    run, found = kernels()
     run.assert_outcomes(passed=5)
     assert found["test_keeps"]["findings"]
 
@@ -130,7 +128,7 @@ def test_next(gpu_benchmark):
     gpu_benchmark(lambda: None)
 """
     )
-    run, found = kernels("--gpukern-gate-on=memory")
+    run, found = kernels("--gpukern-fail-on=memory")
     run.assert_outcomes(passed=1, failed=1)
     assert not any(result["findings"] for result in found.values())
 

@@ -13,7 +13,10 @@ from .conftest import refused
     ("options", "message"),
     [
         (["--gpukern-size=tiny"], "--gpukern-size=tiny: must be one of smoke, full, huge"),
-        (["-o", "gpukern_gate=maybe"], "ini value gpukern_gate = maybe: must be one of fail, warn, off"),
+        (
+            ["-o", "gpukern_fail_on=maybe"],
+            "ini value gpukern_fail_on = maybe: 'maybe' is none of slower, *, none",
+        ),
     ],
 )
 def test_an_impossible_value_is_refused_with_option_value_and_what_is_valid(host, options, message):
@@ -45,23 +48,25 @@ def test_a_refusal_leaves_the_environment_as_it_was(host, monkeypatch):
     assert {**os.environ, "PYTEST_CURRENT_TEST": None} == {**before, "PYTEST_CURRENT_TEST": None}
 
 
-def test_require_gpu_fails_a_run_that_measured_on_none_and_says_so(host):
-    result = host("--gpu-benchmark", "--gpukern-require=gpu", "--gpukern-axis=n=8")
+def test_no_gpu_fails_a_run_that_measured_on_none_and_says_so(host):
+    result = host("--gpu-benchmark", "--gpukern-fail-on=no-gpu", "--gpukern-axis=n=8")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
-        ["gpukern: --gpukern-require=gpu: nothing was measured on a GPU in this run (*)"]
+        ["gpukern: --gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run (*)"]
     )
 
 
-def test_require_gpu_asks_nothing_of_a_run_that_only_collects(host, pytester):
-    result = host("--gpu-benchmark", "--gpukern-require=gpu", "--collect-only", "--gpukern-output=run.json")
+def test_no_gpu_asks_nothing_of_a_run_that_only_collects(host, pytester):
+    result = host(
+        "--gpu-benchmark", "--gpukern-fail-on=no-gpu", "--collect-only", "--gpukern-output=run.json"
+    )
     assert result.ret == pytest.ExitCode.OK
     assert not (pytester.path / "run.json").exists()
 
 
-def test_require_gpu_is_content_with_a_gpu(gpu):
-    assert gpu("--gpukern-require=gpu").ret == pytest.ExitCode.OK
+def test_no_gpu_is_content_with_a_gpu(gpu):
+    assert gpu("--gpukern-fail-on=no-gpu").ret == pytest.ExitCode.OK
 
 
 def test_help_shows_the_options_in_groups_by_two_lines_each_and_no_ini_twins(pytester, monkeypatch):

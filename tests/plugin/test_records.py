@@ -123,14 +123,15 @@ def test_a_run_of_everything_counts_recorded_cases_that_are_no_more(recorded, py
         ["--deselect", "test_doubling.py::test_doubling[doubling/numba.other/n=8]"],
         [f"test_doubling.py::test_doubling[{FIRST}]"],
         ["--gpukern-backend=numba"],
+        ["--gpukern-backend=host"],
         ["--gpukern-axis=n=8"],
         ["--gpukern-baseline=off"],
     ],
-    ids=["k", "deselect", "nodeid", "backend", "axis", "off"],
+    ids=["k", "deselect", "nodeid", "backend", "other backend", "axis", "off"],
 )
 def test_a_run_of_a_part_does_not(recorded, pytester, selection):
     rename_second(pytester)
-    result = recorded(*selection)
+    result = recorded("--gpukern-fail-on=missing,memory", *selection)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.no_fnmatch_line("*no longer exist*")
 
@@ -193,6 +194,105 @@ def test_workers_of_xdist_tell_which_cases_there_are(host, pytester):
     assert len(load(stored(pytester)).cases) == 4
 
 
+# --- cases on record that did not run -------------------------------------------------------------
+
+MAY_MISS = """
+import os
+import pytest
+MISSING = os.environ.get("MISSING")
+def call(): pass
+@pytest.mark.skipif(bool(MISSING), reason="no soup")
+def test_marked(gpu_benchmark): gpu_benchmark(call)
+def test_skipped(gpu_benchmark):
+    if MISSING: pytest.skip("no luck")
+    gpu_benchmark(call)
+def test_passed(gpu_benchmark):
+    if not MISSING: gpu_benchmark(call)
+def test_xfailed(gpu_benchmark):
+    if MISSING: pytest.xfail("known")
+    gpu_benchmark(call)
+@pytest.mark.skip(reason="never ran")
+def test_never(gpu_benchmark): gpu_benchmark(call)
+"""
+IN_A_FILE = """
+import os
+import pytest
+if os.environ.get("MISSING"): pytest.importorskip("no_such_library")
+def test_it(gpu_benchmark): gpu_benchmark(lambda: None)
+"""
+MISSING = "gpukern: --gpukern-fail-on=missing: {} did not run: {}"
+WITHOUT_A_TEST = "no test measures it any more (test_deleted/test_it)"
+NOT_RUN = [
+    MISSING.format("1 recorded case", "its test measured nothing (test_kept/test_passed)"),
+    MISSING.format("1 recorded case", "no luck (test_kept/test_skipped)"),
+    MISSING.format("1 recorded case", "no soup (test_kept/test_marked)"),
+]
+
+
+@pytest.fixture
+def may_miss(pytester, on_fake_gpu, monkeypatch):
+    """Runs plain tests that are recorded and then do not run, each for a reason of its own."""
+    pytester.makepyfile(test_kept=MAY_MISS, test_imports=IN_A_FILE, test_deleted=IN_A_FILE)
+
+    def run(*options, record=()):
+        once = ["--gpukern-baseline=create", "--gpukern-sessions=1", "--gpukern-isolate=off"]
+        on_fake_gpu("--gpu-benchmark", *once, *record).assert_outcomes(passed=6, skipped=1)
+        monkeypatch.setenv("MISSING", "1")
+        (pytester.path / "test_deleted.py").unlink()
+        return on_fake_gpu("--gpu-benchmark", *options, *record)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "record"),
+    [
+        (["--gpukern-isolate=off"], ["--gpukern-baseline-dir=all"]),
+        (["--gpukern-isolate=on"], []),
+        (["-n1"], []),
+    ],
+    ids=["one folder", "isolated", "workers"],
+)
+def test_each_case_on_record_that_did_not_run_is_missing_with_its_reason(may_miss, options, record):
+    result = may_miss("--gpukern-fail-on=missing", *options, record=record)
+    result.assert_outcomes(passed=1, skipped=4, xfailed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    told = sorted(line for line in result.outlines if "missing: " in line)
+    gone = MISSING.format("1 recorded case", WITHOUT_A_TEST)
+    imports = MISSING.format("1 recorded case", "could not import 'no_such_library': ")
+    assert [line for line in told if not line.startswith(imports)] == sorted([*NOT_RUN, gone])
+    assert [line.endswith("(test_imports/test_it)") for line in told if line.startswith(imports)] == [True]
+
+
+def test_what_is_missing_fails_only_where_asked_to(may_miss):
+    result = may_miss("--gpukern-isolate=off")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*fail-on=missing*")
+
+
+@pytest.mark.parametrize(
+    ("selection", "told"),
+    [(["-k", "skipped or xfailed"], NOT_RUN[1:2]), (["test_kept.py"], NOT_RUN)],
+    ids=["-k", "file"],
+)
+def test_of_a_part_only_selected_cases_are_missing(may_miss, selection, told):
+    result = may_miss("--gpukern-fail-on=missing", "--gpukern-isolate=off", *selection)
+    assert sorted(line for line in result.outlines if "missing: " in line) == told
+
+
+def test_a_variant_whose_library_no_longer_imports_is_missing_and_a_new_one_is_not(
+    recorded, pytester, monkeypatch
+):
+    path = pytester.path / "test_doubling.py"
+    path.write_text(path.read_text() + '\n@doubling.variant("numba")\ndef new(x, y): ...\n')
+    why = "numba is not installed"
+    monkeypatch.setattr("pytest_gpukern.run.environment.Libraries.unusable", lambda *_: why)
+    result = recorded("--gpukern-fail-on=missing")
+    result.assert_outcomes(skipped=3)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([MISSING.format("2 recorded cases", f"{why} ({FIRST}, {SECOND})")])
+
+
 def test_two_files_with_one_folder_of_baselines_do_not_prune_each_other(gpu, pytester):
     (pytester.path / "other").mkdir()
     test = GPU_PROBLEM.partition("@doubling.cases")
@@ -230,7 +330,7 @@ def test_it_names_the_file_as_seen_from_where_pytest_was_started_and_what_shapes
 ):
     (pytester.path / "sub dir").mkdir()
     monkeypatch.chdir(pytester.path / "sub dir")
-    result = gpu("..", "--gpukern-cache=hot", "--gpukern-baseline-dir=my baselines", "--gpukern-gate=warn")
+    result = gpu("..", "--gpukern-cache=hot", "--gpukern-baseline-dir=my baselines")
     options = "--gpukern-cache=hot '--gpukern-baseline-dir=my baselines'"
     result.stdout.fnmatch_lines([f"* to record: pytest ../test_doubling.py {RECORD} {options}"])
 

@@ -178,7 +178,7 @@ def test_sessions_of_a_host_variant_may_be_given_a_timer_of_gpus(project, pytest
     project("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
     repeat_sessions(pytester.path, 3)
     monkeypatch.setenv("SLEEP_S", "0.02")
-    result = project("--gpukern-gate-on=time,host", "--gpukern-timer=event", "-k", "first")
+    result = project("--gpukern-fail-on=host", "--gpukern-timer=event", "-k", "first")
     result.assert_outcomes(failed=1, deselected=1)
     result.stdout.fnmatch_lines(["*SLOWER (end_to_end/host/*): * confirmed at least *"])
 
@@ -208,18 +208,6 @@ def test_a_suspicion_that_no_session_can_decide_is_invalid_and_says_why(recorded
     result.stdout.fnmatch_lines(
         [f"INVALID (kernel/event/cold): {failed}: session 1: it ended by SIGSEGV while running *"]
     )
-
-
-@pytest.mark.parametrize(
-    ("option", "why"),
-    [("--gpukern-gate=off", "the gate"), ("--gpukern-gate-on=resources", "--gpukern-gate-on omits time")],
-)
-def test_a_gate_that_no_time_can_fail_starts_no_session_and_says_so(recorded, monkeypatch, option, why):
-    monkeypatch.setattr(ChildSessions, "run", lambda *_: pytest.fail("nobody asked for a session"))
-    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = recorded(option)
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines([f"SLOWER {FIRST} (*): +10.0 % *; only suspected, because {why}*"])
 
 
 def test_a_suspicion_that_no_session_could_confirm_is_not_appended(recorded, monkeypatch, pytester):

@@ -80,6 +80,7 @@ class Runner:
                 event=SimpleNamespace(pull_request=pull_request),
             ),
             "contains": lambda values, value: value in values,
+            "hashFiles": lambda pattern: "beef" if any(self.workspace.glob(pattern)) else "",
             "always": lambda: True,
         }
         self.uploaded = []
@@ -254,6 +255,18 @@ def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path
     assert runner.run(JOBS["gpu"]) == 1, runner.output
     assert "SLOWER (kernel/event/cold): +10.0 %" in runner.output
     assert runner.uploaded == ["report.html", "run.json", "junit.xml"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "before", "behind"), [((), "slower", "unchecked"), (("slower on purpose",), "none", "none")]
+)
+def test_behind_the_first_recording_what_proves_nothing_fails_too(tmp_path, origin, labels, before, behind):
+    runner = Runner(tmp_path, origin, "pull_request", "", labels=labels)
+    steps = [step["env"]["FAIL_ON"] for step in JOBS["gpu"]["steps"] if "FAIL_ON" in step.get("env", {})]
+    assert [runner._filled(step) for step in steps] == [before, "slower"]
+    (runner.workspace / "tests/baselines").mkdir(parents=True)
+    (runner.workspace / "tests/baselines/saxpy.nvidia-h200.json").touch()
+    assert [runner._filled(step) for step in steps] == [behind, "new,uncomparable,unchecked"]
 
 
 def test_a_runner_that_lost_its_driver_does_not_go_green(tmp_path, origin):

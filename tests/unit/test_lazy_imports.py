@@ -161,6 +161,7 @@ def test_importing_the_plugin_loads_its_light_modules_and_the_standard_library_o
         "pytest_gpukern.plugin",
         "pytest_gpukern.values",
         "pytest_gpukern.values.backend_table",
+        "pytest_gpukern.values.failure_table",
         "pytest_gpukern.values.options",
         "pytest_gpukern.values.timer_table",
     }

@@ -569,6 +569,19 @@ def test_pruning_removes_them_and_what_only_they_referred_to(tmp_path):
     assert [each["driver"] for each in content["fingerprints"].values()] == ["580.159"]
 
 
+def test_of_records_that_come_with_the_package_only_those_of_this_very_device_count(tmp_path, monkeypatch):
+    here, elsewhere = {"device_uuid": "GPU-here"}, {"device_uuid": "GPU-elsewhere"}
+    record("create", session(tmp_path, 1, fingerprint=elsewhere), session(tmp_path, 2, fingerprint=here))
+    record("create", session(tmp_path, 3, variant="cupy", fingerprint=elsewhere))
+
+    def on_record():
+        return set(store_of("compare").on_record(known(tmp_path), H200, {"GPU-here"}))
+
+    assert on_record() == {CASE, "vector_exp-cupy-n=1000"}
+    monkeypatch.setattr("pytest_gpukern.baseline.store.SUITES", (tmp_path,))
+    assert on_record() == {CASE}
+
+
 # --- several writers, and one that is killed ------------------------------------------------------
 
 APPEND = """

@@ -9,6 +9,7 @@ from made_up_past import facts, kernel, now, past, session
 
 from pytest_gpukern.findings.explain import NOTHING_DIFFERS, SAME_CODE
 from pytest_gpukern.findings.findings import explained, failures
+from pytest_gpukern.values.failure_table import FAILURES
 from pytest_gpukern.values.result import Correctness, Finding, OutputError
 
 BITS = "splitmix64:00000000deadbeef"
@@ -72,24 +73,24 @@ FINDINGS += (Finding("tail", "slow calls"),)
 
 
 @pytest.mark.parametrize(
-    ("gate_on", "lines"),
+    ("fail_on", "lines"),
     [
-        (("time",), ["SLOWER (kernel/cupti/cold): measured"]),
+        ((), []),
+        (("slower",), ["SLOWER (kernel/cupti/cold): measured"]),
         (("resources",), ["RESOURCES: registers"]),
         (("tail",), ["TAIL: slow calls"]),
         (("accuracy",), ["ACCURACY: error", "BITS: other"]),
-        (("time", "resources"), ["SLOWER (kernel/cupti/cold): measured", "RESOURCES: registers"]),
+        (("slower", "resources"), ["SLOWER (kernel/cupti/cold): measured", "RESOURCES: registers"]),
     ],
 )
-def test_a_run_chooses_what_fails_a_test(gate_on, lines):
-    assert failures(now(findings=FINDINGS), strict=False, gate_on=gate_on) == lines
+def test_a_run_chooses_what_fails_a_test(fail_on, lines):
+    assert failures(now(findings=FINDINGS), fail_on) == lines
 
 
 def test_a_run_that_opens_an_epoch_accepts_what_became_slower_or_grew_and_nothing_invalid():
-    gate = {"strict": True, "gate_on": ("time", "tail", "resources", "accuracy"), "accepts": True}
-    assert failures(now(findings=FINDINGS), **gate) == []
-    assert failures(now(kind="UNDECIDED"), **gate) == []
-    assert failures(now(kind="INVALID"), **gate) == ["INVALID (kernel/cupti/cold): measured"]
+    assert failures(now(findings=FINDINGS), FAILURES, accepts=True) == []
+    assert failures(now(kind="UNDECIDED"), FAILURES, accepts=True) == []
+    assert failures(now(kind="INVALID"), FAILURES, accepts=True) == ["INVALID (kernel/cupti/cold): measured"]
 
 
 def test_what_is_slower_than_the_sessions_that_an_epoch_was_opened_with_is_explained_by_these():

@@ -15,6 +15,7 @@ from pytest_gpukern.gate.change import Change, Devices
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, of_one_choice
 from pytest_gpukern.gate.judge import Basis, confirm, expected_false_alarms, fails, judge, unless_hopeless
 from pytest_gpukern.gate.spread import CaseSpread, SharedSpread
+from pytest_gpukern.values.failure_table import FAILURES
 from pytest_gpukern.values.result import Choice, Measurement, Summary, Verdict, VerdictKind
 from pytest_gpukern.values.timer_table import TIMERS
 
@@ -69,9 +70,9 @@ def test_invalid_measurement_is_invalid_for_its_own_reason_even_without_a_record
 def test_a_hosts_time_that_nobody_asked_to_fail_is_slower_and_no_suspicion():
     gated = verdict(measured(BASE_NS * 1.2), *CALM)
     assert (gated.kind, gated.suspected) == (SLOWER, True)
-    found = verdict(measured(BASE_NS * 1.2), *CALM, fails_with="--gate-on")
+    found = verdict(measured(BASE_NS * 1.2), *CALM, fails_with="--fail-on")
     assert (found.kind, found.suspected, found.false_alarm) == (SLOWER, False, 0.0)
-    assert found.reason.endswith("a host time fails no test by default (--gate-on=time,host)")
+    assert found.reason.endswith("a host time fails no test by default (--fail-on=host)")
 
 
 @pytest.mark.parametrize(("share", "kind"), [(None, SLOWER), (0.05, SLOWER), (0.4, UNDECIDED)])
@@ -204,7 +205,7 @@ def test_a_fifth_slower_is_always_seen_on_events(sessions):
     assert simulate({SLOWER}, sessions=sessions, sigma=0.006, change=0.2) == 1
 
 
-def test_a_record_of_fewer_than_three_sessions_is_reported_and_fails_only_a_strict_run():
+def test_a_record_of_fewer_than_three_sessions_is_reported_and_fails_only_as_undecided():
     slower = measured(BASE_NS * 1.2)
     for count in (1, 2):
         found = verdict(slower, *CALM[:count], shared=spreading(0.002))
@@ -212,13 +213,13 @@ def test_a_record_of_fewer_than_three_sessions_is_reported_and_fails_only_a_stri
         assert found.reason.endswith(f"reported, not gated: {count} of 3 sessions recorded")
         assert not found.gates
         assert not found.suspected
-        assert not fails(found, strict=False)
-        assert fails(found, strict=True)
+        assert not fails(found, ("slower",), on_gpu=True)
+        assert fails(found, ("undecided",), on_gpu=True)
         assert expected_false_alarms([found]) == 0
     gating = verdict(slower, *CALM[:3], shared=spreading(0.002))
     assert gating.gates
     assert gating.suspected
-    assert fails(gating, strict=False)
+    assert fails(gating, ("slower",), on_gpu=True)
     assert "not gated" not in gating.reason
 
 
@@ -302,20 +303,23 @@ def test_impossible_threshold_or_resolution_is_refused(argument, value):
 
 
 @pytest.mark.parametrize(
-    ("kind", "plain", "strict"),
+    ("kind", "asked"),
     [
-        (NEW, False, True),
-        (SAME, False, False),
-        (FASTER, False, False),
-        (SLOWER, True, True),
-        (UNDECIDED, False, True),
-        (UNCOMPARABLE, False, True),
-        (INVALID, True, True),
+        (NEW, "new"),
+        (SAME, None),
+        (FASTER, None),
+        (SLOWER, "slower"),
+        (UNDECIDED, "undecided"),
+        (UNCOMPARABLE, "uncomparable"),
     ],
 )
-def test_which_verdicts_fail_a_test(kind, plain, strict):
-    assert fails(Verdict(kind, ""), strict=False) is plain
-    assert fails(Verdict(kind, ""), strict=True) is strict
+def test_which_verdicts_fail_a_test(kind, asked):
+    verdict, others = Verdict(kind, ""), set(FAILURES) - {asked}
+    assert not fails(verdict, others, on_gpu=True)
+    assert not fails(verdict, FAILURES.keys() - {"host"}, on_gpu=False)
+    for on_gpu in (True, False):
+        assert fails(verdict, FAILURES, on_gpu=on_gpu) is (asked is not None)
+        assert fails(Verdict(INVALID, ""), (), on_gpu=on_gpu)
 
 
 # devices
@@ -497,7 +501,7 @@ def test_a_suspicion_that_fresh_sessions_confirm_is_slower_by_what_they_measured
     found = confirmed(4.0, 4.2)
     assert found.kind is SLOWER
     assert not found.suspected
-    assert fails(found, strict=False)
+    assert fails(found, ("slower",), on_gpu=True)
     assert found.ratio == pytest.approx(1.041)
     assert found.sessions == 2
     assert found.reason.startswith("+4.1 % (90 %: ")
@@ -512,7 +516,7 @@ def test_a_suspicion_that_is_not_confirmed_is_what_the_fresh_sessions_say_and_ne
     assert found.kind is kind
     assert found.reason.startswith("suspected +5.0 %, not confirmed by 2 fresh sessions: ")
     assert not found.suspected
-    assert not fails(found, strict=False)
+    assert not fails(found, ("slower",), on_gpu=True)
 
 
 def test_fresh_sessions_confirm_only_if_each_is_slower_than_the_recorded_ones():

@@ -80,7 +80,7 @@ def kept(known):
         "--pdb --trace --collect-only --co --setup-show",
         "--basetemp=/somewhere",
         "--gpukern-baseline=create --gpukern-baseline-dir x --gpukern-write-in-ci --gpukern-output=run.json",
-        "--gpukern-gate=warn --gpukern-strict --gpukern-require=gpu --gpukern-sessions=3 --gpukern-device 1",
+        "--gpukern-fail-on=no-gpu --gpukern-sessions=3 --gpukern-device 1",
     ],
 )
 def test_options_that_report_select_distribute_or_record_stay_with_the_parent(kept, line):
@@ -171,13 +171,13 @@ def test_addopts_do_not_count_twice(configured):
 
 def test_ini_values_that_a_child_must_not_heed_are_emptied_and_the_others_are_left(configured):
     options = child_arguments(configured([]), {}).options
-    assert {"-ogpukern_output=", "-ogpukern_strict=", "-ogpukern_sessions=", "-olog_file="} <= set(options)
+    assert {"-ogpukern_output=", "-ogpukern_fail_on=", "-ogpukern_sessions=", "-olog_file="} <= set(options)
     assert not [option for option in options if "gpukern_timer" in option or "gpukern_axis" in option]
 
 
 def test_a_child_neither_judges_nor_writes(configured):
     options = child_arguments(configured(["--gpukern-baseline=update", "--gpukern-reason=x"]), {}).options
-    assert {"--gpukern-baseline=off", "--gpukern-gate=off"} <= set(options)
+    assert "--gpukern-baseline=off" in options
     assert "--gpukern-baseline=update" not in options
 
 
@@ -217,8 +217,8 @@ def test_a_measuring_process_judges_and_shapes_reports_as_the_run_was_asked_to(k
 
     # It writes no file, but what it measures depends on whether one is written.
     asked = (
-        "-v --tb=short --showlocals --reruns 2 --gpukern-gate=warn --gpukern-baseline=update "
-        "--gpukern-strict --gpukern-output=x"
+        "-v --tb=short --showlocals --reruns 2 --gpukern-fail-on=host --gpukern-baseline=update "
+        "--gpukern-output=x"
     )
     again, _ = tokenized(kept_by_it(asked), known)
     assert again == tokenized(shlex.split(asked), known)[0]

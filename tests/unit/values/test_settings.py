@@ -32,13 +32,11 @@ def test_nothing_given_is_the_default_and_does_not_ask_for_the_plugin():
     settings = read()
     assert settings == Settings()
     assert not settings.asked
-    assert (settings.baseline, settings.gate, settings.cache, settings.threshold) == (
-        "compare",
-        "fail",
-        "cold",
-        0.02,
-    )
+    assert (settings.baseline, settings.cache, settings.threshold) == ("compare", "cold", 0.02)
+    assert settings.fail_on == {"slower"}
 
+
+IN_CI = {"slower", "no-gpu", "missing"}
 
 # One row an option: value as text, attribute, what it becomes.
 VALUES = [
@@ -54,10 +52,8 @@ VALUES = [
     ("seeds", "50", "seeds", 50),
     ("seed", "7", "seed", 7),
     ("baseline", "off", "baseline", "off"),
-    ("gate", "warn", "gate", "warn"),
-    ("gate-on", "time, accuracy,time", "gate_on", ("time", "accuracy")),
-    ("strict", True, "strict", True),
-    ("require", "gpu", "require_gpu", True),
+    ("fail-on", "host, accuracy,host", "fail_on", {"slower", "host", "accuracy"}),
+    ("fail-on", "none", "fail_on", set()),
     ("threshold", "5%", "threshold", 0.05),
     ("isolate", "on", "isolate", True),
     ("isolate", "off", "isolate", False),
@@ -88,9 +84,9 @@ def test_an_ini_file_may_name_a_revision_for_the_runs_that_measure_and_record_no
 
 
 def test_a_comparison_of_revisions_in_ci_has_to_measure_on_a_gpu():
-    assert read(benchmark=True, given={"against": "main"}, environ={"CI": "1"}).require_gpu
-    given = {"against": "main", "require": "none"}
-    assert not read(benchmark=True, given=given, environ={"CI": "1"}).require_gpu
+    assert read(benchmark=True, given={"against": "main"}, environ={"CI": "1"}).fail_on == IN_CI
+    given = {"against": "main", "fail-on": "none"}
+    assert not read(benchmark=True, given=given, environ={"CI": "1"}).fail_on
 
 
 @pytest.mark.parametrize(("name", "value", "attribute", "expected"), VALUES)
@@ -179,7 +175,7 @@ def test_a_number_of_seeds_that_is_none_is_refused(text):
         ("axis", ["n=1"], ["n=2", "m=3"], "axes", {"n": (1,)}),
         ("threshold", "1%", "9%", "threshold", 0.01),
         ("output", "a.json", "b.json", "output", HERE / "a.json"),
-        ("require", "none", "gpu", "require_gpu", False),
+        ("fail-on", "tail", "no-gpu,host", "fail_on", {"slower", "tail"}),
     ],
 )
 def test_the_command_line_wins_over_the_ini_file(name, on_the_command_line, in_the_file, attribute, expected):
@@ -331,10 +327,10 @@ CONTRADICTIONS = [
     ),
     (
         True,
-        {"require": "gpu", "simulator": "always"},
+        {"fail-on": "host,no-gpu", "simulator": "always"},
         {},
-        "--gpukern-require=gpu",
-        "drop it or --gpukern-simulator=always",
+        "--gpukern-fail-on=host,no-gpu",
+        "drop no-gpu or --gpukern-simulator=always",
     ),
     (
         True,
@@ -352,7 +348,15 @@ CONTRADICTIONS = [
     ),
     (True, {"size": "huge"}, {}, "--gpukern-size=huge", "checked, never measured; drop --gpu-benchmark"),
     (True, {"timer": "event", "backend": "host"}, {}, "--gpukern-timer=event", "or --gpukern-backend=host"),
-    (True, {"require": "gpu", "backend": "host"}, {}, "--gpukern-require=gpu", "--gpukern-backend=host"),
+    (
+        True,
+        {"fail-on": "no-gpu", "backend": "host"},
+        {},
+        "--gpukern-fail-on=no-gpu",
+        "--gpukern-backend=host",
+    ),
+    (True, {"fail-on": "host,none"}, {}, "--gpukern-fail-on=host,none", "none stands alone"),
+    (False, {"fail-on": "missing"}, {}, "--gpukern-fail-on=missing", "add --gpu-benchmark"),
     (False, {"against": "main"}, {}, "--gpukern-against=main", "add --gpu-benchmark"),
     (
         True,
@@ -363,13 +367,11 @@ CONTRADICTIONS = [
     ),
     (True, {"against": "main", "sessions": "1"}, {}, "--gpukern-against=main", "2 or more a side"),
     (True, {"against-setup": "make"}, {}, "--gpukern-against-setup=make", "add --gpukern-against=REV"),
-    (True, {"strict": True, "gate": "off"}, {}, "--gpukern-strict", "drop it or --gpukern-gate=off"),
-    (True, {"gate-on": "time", "gate": "off"}, {}, "--gpukern-gate-on=time", "drop it or --gpukern-gate=off"),
     (
         True,
-        {"gate-on": "accuracy", "baseline": "off"},
+        {"fail-on": "accuracy", "baseline": "off"},
         {},
-        "--gpukern-gate-on=accuracy",
+        "--gpukern-fail-on=accuracy",
         "drop it or --gpukern-baseline=off",
     ),
 ]
@@ -448,15 +450,17 @@ def test_ci_may_write_a_baseline_only_when_told_to(value, is_ci):
 
 
 @pytest.mark.parametrize("options", [{"baseline": "compare"}, {"baseline-dir": "where"}])
-def test_ci_requires_a_gpu_where_a_baseline_was_named_for_one(options):
+def test_ci_asks_for_a_gpu_and_all_that_is_on_record_where_a_baseline_was_named_for_one(options):
     in_ci = {"CI": "true"}
-    assert read(True, options, environ=in_ci).require_gpu
-    assert read(True, ini=options, environ=in_ci).require_gpu
-    assert not read(True, options).require_gpu
-    assert not read(False, options, environ=in_ci).require_gpu
-    for other in ({"require": "none"}, {"baseline": "off"}, {"simulator": "always"}, {"backend": "host"}):
-        assert not read(True, {**options, **other}, environ=in_ci).require_gpu
-    assert not read(True, environ=in_ci).require_gpu
+    assert read(True, options, environ=in_ci).fail_on == IN_CI
+    assert read(True, ini=options, environ=in_ci).fail_on == IN_CI
+    assert read(True, {**options, "fail-on": "host"}, environ=in_ci).fail_on == IN_CI | {"host"}
+    assert read(True, options, {"fail-on": "none"}, environ=in_ci).fail_on == set()
+    assert read(True, options).fail_on == {"slower"}
+    assert read(False, options, environ=in_ci).fail_on == {"slower"}
+    for other in ({"baseline": "off"}, {"simulator": "always"}, {"backend": "host"}):
+        assert read(True, {**options, **other}, environ=in_ci).fail_on == {"slower"}
+    assert read(True, environ=in_ci).fail_on == {"slower"}
 
 
 @pytest.mark.parametrize("empty", [None, [], False])
@@ -495,11 +499,11 @@ def settings_in_pytest(tmp_path):
 
 
 def test_pytest_itself_delivers_command_line_and_ini_values(settings_in_pytest, tmp_path):
-    ini = "gpukern_cache = hot\ngpukern_axis = n=10**3 m=a,b\ngpukern_strict = true\ngpukern_output = r.json"
+    ini = "gpukern_cache = hot\ngpukern_axis = n=10**3 m=a,b\ngpukern_prune = false\ngpukern_output = r.json"
     assert settings_in_pytest(ini)["axes"] == {"n": [1000], "m": ["a", "b"]}
     found = settings_in_pytest(ini, "--gpukern-threshold=3%", "--gpukern-axis", "n=7")
     assert found["threshold"] == 0.03
     assert found["cache"] == "hot"
     assert found["axes"] == {"n": [7]}
-    assert found["strict"] is True
+    assert found["prune"] is False
     assert found["output"] == str(tmp_path / "r.json")
