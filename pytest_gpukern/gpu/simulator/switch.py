@@ -1,6 +1,5 @@
 """Decides whether Numba's CUDA simulator is on, switches it on, fixes it, and restores the environment."""
 
-import functools
 import importlib.util
 import os
 import sys
@@ -8,7 +7,6 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
 
 from pytest_gpukern.gpu.simulator import patching
 from pytest_gpukern.gpu.simulator.errors import SimulatorError
@@ -86,51 +84,44 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
     if "numba" not in sys.modules:
         return
     try:
-        importlib.import_module("numba.cuda")
-        _mend()  # what was loaded before us
+        _mend()
     except SimulatorError:
         deactivate(environ)
         raise
 
 
 class _Finder(MetaPathFinder):
-    """Finds `numba.cuda` as the other finders do, and has it fixed as soon as it is loaded."""
+    """Has `numba.cuda` fixed as soon as it is loaded, whoever imports it."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Returns where `numba.cuda` is, or None for any other module."""
+        """Returns where the other finders find `numba.cuda`; None for any other module."""
         if name != "numba.cuda":
             return None
-        sys.meta_path.remove(self)  # the others only: numba-cuda has a finder that asks all of them
+        sys.meta_path.remove(self)  # meanwhile, since numba-cuda has a finder that asks all of them
         try:
             spec = importlib.util.find_spec(name)
         finally:
             sys.meta_path.insert(0, self)
-        if spec is not None and spec.loader is not None:  # of this module only
-            execute = functools.partial(_load_mended, spec.loader.exec_module)
-            spec.loader.exec_module = execute  # type: ignore[method-assign]
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: _mend(lambda: execute(module))  # type: ignore[method-assign]
         return spec
 
 
 _FINDER = _Finder()
 
 
-def _load_mended(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Loads `numba.cuda` and fixes its simulator; SimulatorError if it cannot."""
+def _mend(load: Callable[[], None] = lambda: None) -> None:
+    """Loads `numba.cuda` and fixes its simulator, once a process; SimulatorError if it cannot."""
     try:
-        execute(module)
+        load()
+        from numba.cuda import simulator
     except (ImportError, AttributeError) as exc:  # AttributeError: NumPy >= 2.5 lacks np.row_stack
         raise SimulatorError(
             f"numba-cuda {patching.numba_cuda_version()} cannot be imported ({exc}), so its CUDA simulator "
             "cannot run. Install versions that fit each other (pytest-gpukern[numba]), or use "
             "--gpukern-simulator=never."
         ) from exc
-    _mend()
-
-
-def _mend() -> None:
-    """Fixes the simulator of a loaded `numba.cuda`, once a process; SimulatorError if it cannot."""
-    from numba.cuda import simulator
-
     if getattr(simulator, _MARK, False):
         return
     if "numba.cuda.simulator_init" not in sys.modules:
