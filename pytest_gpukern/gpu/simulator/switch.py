@@ -116,7 +116,8 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     try:
         load()
         from numba.cuda import simulator
-    except (ImportError, AttributeError) as exc:  # AttributeError: NumPy >= 2.5 lacks np.row_stack
+    # AttributeError: NumPy >= 2.5 lacks np.row_stack; RuntimeError: there is no libcudart
+    except (ImportError, AttributeError, RuntimeError) as exc:
         raise SimulatorError(
             f"numba-cuda {patching.numba_cuda_version()} cannot be imported ({exc}), so its CUDA simulator "
             "cannot run. Install versions that fit each other (pytest-gpukern[numba]), or use "
