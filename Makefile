@@ -47,10 +47,16 @@ docs: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) docs/_build docs/_generated build dist *.egg-info
 
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+
 $(VENV)/.%: EXTRAS = $*
 $(VENV)/.dev: EXTRAS = dev,$(EXTRA)
-$(VENV)/.%: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(VENV)/.%: pyproject.toml $(VENV)/.python$(VERSION)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	touch $@
+
+# An environment is of one Python: with another one it is made anew, and so is what was installed.
+$(VENV)/.python$(VERSION):
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	$(PYTHON) -m venv --clear $(VENV)
 	touch $@

@@ -50,10 +50,10 @@ class _Configuration(NamedTuple):
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern init`."""
     parser.description = (
-        f"Prepares the current folder: adds {_OPTION} to {_PYPROJECT}, and writes a first test, a workflow "
-        "for GitHub and the folder of baselines. Overwrites no file. If pytest reads another file than "
-        f"{_PYPROJECT}, prints the line to add there. Exit status: 0 fine, 1 a line is left for you to add, "
-        "3 a file cannot be read or written."
+        f"Prepares the current folder: adds {_OPTION} to the file that pytest reads, or to {_PYPROJECT}, "
+        "and writes a first test, a workflow for GitHub and the folder of baselines. Overwrites no file. "
+        "If pytest reads a file of a folder above, prints the line to add there. "
+        "Exit status: 0 fine, 1 a line is left for you to add, 3 a file cannot be read or written."
     )
     parser.set_defaults(run=lambda _: init(Path.cwd()))
 
@@ -110,8 +110,7 @@ def _configuration(folder: Path) -> _Configuration:
 def _read(path: Path) -> str:
     try:
         text = path.read_bytes().decode()
-        if path.suffix == ".toml":
-            tomllib.loads(text)
+        _parsed(path, text)
     except (OSError, ValueError) as error:
         raise FileError(path, f"cannot be read: {error}", "Mend it first") from error
     return text
@@ -124,25 +123,36 @@ def _header(section: str) -> re.Pattern[str]:
 
 
 def _tests_folder(folder: Path, configuration: _Configuration) -> Path:
-    """Returns the first folder in which pytest looks for tests by a pyproject.toml, else `tests`."""
-    paths: Any = ()
-    if configuration.path == folder / _PYPROJECT:
-        paths = _options(configuration.text, configuration.section).get("testpaths", ())
+    """Returns the first folder in which pytest looks for tests by a file of `folder`, else `tests`."""
+    path, text, section = configuration
+    paths = _options(path, text, section).get("testpaths", ()) if path.parent == folder else ()
     names = paths.split() if isinstance(paths, str) else paths
     return next((folder / name for name in names if (folder / name).is_dir()), folder / "tests")
 
 
-def _options(toml: str, section: str) -> dict[str, Any]:
-    table: Any = tomllib.loads(toml)
+def _parsed(path: Path, text: str) -> Any:
+    """Returns the sections of a file, as pytest reads them; ValueError if it cannot."""
+    if path.suffix == ".toml":
+        return tomllib.loads(text)
+    from iniconfig import IniConfig, ParseError
+
+    try:
+        return IniConfig(str(path), text).sections
+    except ParseError as error:
+        raise ValueError(error) from error
+
+
+def _options(path: Path, text: str, section: str) -> dict[str, Any]:
+    table = _parsed(path, text)
     for name in section.split("."):
         table = table.get(name, {})
     return dict(table)
 
 
 def _write_option(configuration: _Configuration, folder: Path) -> bool:
-    """Adds our line to the pyproject.toml of `folder` and changes nothing else; returns whether it did."""
+    """Adds our line to a file of `folder` and changes nothing else; returns whether it did."""
     path, old, section = configuration
-    if path != folder / _PYPROJECT or configuration.has_option:
+    if path.parent != folder or configuration.has_option:
         return False
     end = "\r\n" if "\r\n" in old else "\n"
     header = _header(section).search(old)
@@ -152,8 +162,8 @@ def _write_option(configuration: _Configuration, folder: Path) -> bool:
         before = old if not old or old.endswith("\n") else old + end
         new = f"{before}{end if old else ''}[{section}]{end}{configuration.line}{end}"
     try:
-        in_place = _options(new, section).get(_OPTION) == "auto"
-    except tomllib.TOMLDecodeError:  # the section is there already, in another spelling
+        in_place = _options(path, new, section).get(_OPTION) == "auto"
+    except ValueError:  # the section is there already, in another spelling
         return False
     if in_place:  # or what looked like the header is part of a text
         replace(path, new.encode())

@@ -198,6 +198,9 @@ class Found:
             self.diagnosis = error.diagnosis
             self.fails(error.diagnosis.message, error.errors)
             self.result = dataclasses.replace(self.result, measurements=(), trace=None)
+            # Else, since Python 3.12, the error and the frame of `__exit__` hold each other and all frames
+            # below: the test's objects would go when the collector runs, and not as the test ends.
+            error.__traceback__ = None
 
 
 def with_facts(result: Result, environment: Environment) -> Result:

@@ -283,3 +283,51 @@ def test_case(gpu_benchmark, case):
     )
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*out: still running: written after the given stream was done; *"])
+
+
+RMM = """
+import cupy
+import rmm
+from rmm.allocators.cupy import rmm_cupy_allocator
+from rmm.allocators.numba import RMMNumbaManager
+
+cuda.set_memory_manager(RMMNumbaManager)  # of this process, before Numba uses the GPU
+whose = pytest.mark.parametrize("made", [of_numba, of_cupy])
+
+@pytest.fixture(autouse=True)
+def memory_of_rmm():
+    resource, allocator = rmm.mr.get_current_device_resource(), cupy.cuda.get_allocator()
+    pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=1 << 26)
+    counted = rmm.mr.StatisticsResourceAdaptor(pool)
+    rmm.mr.set_current_device_resource(counted)
+    cupy.cuda.set_allocator(rmm_cupy_allocator)
+    yield
+    cupy.cuda.set_allocator(allocator)
+    rmm.mr.set_current_device_resource(resource)
+    assert counted.allocation_counts.total_bytes >= 2 * host.nbytes
+
+@whose
+@declared
+def test_right(gpu_benchmark, made):
+    x, out = made(host), made(np.zeros_like(host))
+    gpu_benchmark(launcher(double), x, out)
+    gpu_benchmark.verify(out, 2 * host.astype(np.float64), rtol=1e-6)
+    assert gpu_benchmark._test.result.measurements
+
+def test_new_memory_for_each_result(gpu_benchmark):
+    gpu_benchmark.verify(gpu_benchmark(cupy.multiply, of_cupy(host), 2), 2 * host)
+
+@whose
+@declared
+def test_wrong(gpu_benchmark, made):
+    gpu_benchmark(launcher(leaves_the_last), made(host), made(np.zeros_like(host)))
+"""
+
+
+def test_memory_of_rmm_is_checked_and_timed_under_cupy_and_numba(inner):
+    pytest.importorskip("cupy")
+    pytest.importorskip("rmm")
+    result = inner(RMM, "--gpu-benchmark")
+    result.assert_outcomes(passed=3, failed=2)
+    for made in ("of_numba", "of_cupy"):
+        result.stdout.fnmatch_lines([f"FAILED *test_wrong?{made}? *out: not written: 1 of 10007 elements*"])

@@ -1,6 +1,5 @@
 """`gpukern init`: what it writes into a project, and what it leaves alone."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -67,27 +66,39 @@ OTHERS = '# kept\n[project]\nname = "p"   # as typed\n'
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("name", "before", "after"),
     [
-        (OTHERS, f"{OTHERS}\n[tool.pytest.ini_options]\n{TOML_LINE}\n"),
-        ("[tool.x]\ny = 1", f"[tool.x]\ny = 1\n\n[tool.pytest.ini_options]\n{TOML_LINE}\n"),
+        ("pyproject.toml", OTHERS, f"{OTHERS}\n[tool.pytest.ini_options]\n{TOML_LINE}\n"),
+        ("pyproject.toml", "[tool.x]\ny = 1", f"[tool.x]\ny = 1\n\n[tool.pytest.ini_options]\n{TOML_LINE}\n"),
         (
+            "pyproject.toml",
             f'[tool.pytest.ini_options]  # ours\naddopts = "-q"\n{OTHERS}',
             f'[tool.pytest.ini_options]  # ours\n{TOML_LINE}\naddopts = "-q"\n{OTHERS}',
         ),
         (
+            "pyproject.toml",
             "[tool.pytest.ini_options]\r\nminversion = '8'\r\n",
             f"[tool.pytest.ini_options]\r\n{TOML_LINE}\r\nminversion = '8'\r\n",
         ),
-        ("[tool.pytest]\nstrict = true\n", f"[tool.pytest]\n{TOML_LINE}\nstrict = true\n"),
+        ("pyproject.toml", "[tool.pytest]\nstrict = true\n", f"[tool.pytest]\n{TOML_LINE}\nstrict = true\n"),
+        ("pytest.ini", "", f"[pytest]\n{INI_LINE}\n"),
+        ("tox.ini", "[tox]\n[pytest]\naddopts = -q\n", f"[tox]\n[pytest]\n{INI_LINE}\naddopts = -q\n"),
+        ("setup.cfg", "[tool:pytest]\n", f"[tool:pytest]\n{INI_LINE}\n"),
+        ("pytest.toml", "[pytest]\n", f"[pytest]\n{TOML_LINE}\n"),
     ],
-    ids=["no section", "no last end of line", "a section", "Windows", "native"],
+    ids=[
+        *("no section", "no last end of line", "a section", "Windows", "native"),
+        *("pytest.ini", "tox.ini", "setup.cfg", "pytest.toml"),
+    ],
 )
-def test_a_pyproject_gets_one_line_and_is_otherwise_as_typed(project, before, after):
-    project.joinpath("pyproject.toml").write_bytes(before.encode())
+def test_the_file_that_pytest_reads_gets_one_line_and_is_otherwise_as_typed(
+    project, capsys, name, before, after
+):
+    project.joinpath(name).write_bytes(before.encode())
     assert cli.main(["init"]) == 0
-    assert project.joinpath("pyproject.toml").read_bytes() == after.encode()
-    tomllib.loads(after)
+    assert project.joinpath(name).read_bytes() == after.encode()
+    assert files(project).keys() == WRITTEN | {name}
+    assert f"wrote  {name} " in capsys.readouterr().out
 
 
 def test_an_option_that_is_set_already_is_left(project, capsys):
@@ -99,34 +110,21 @@ def test_an_option_that_is_set_already_is_left(project, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "section", "line"),
+    "text",
     [
-        ("pytest.ini", "", "pytest", INI_LINE),
-        ("tox.ini", "[tox]\n[pytest]\naddopts = -q\n", "pytest", INI_LINE),
-        ("setup.cfg", "[tool:pytest]\n", "tool:pytest", INI_LINE),
-        ("pytest.toml", "[pytest]\n", "pytest", TOML_LINE),
-        (
-            "pyproject.toml",
-            "[tool]\npytest.ini_options = {addopts = '-q'}\n",
-            "tool.pytest.ini_options",
-            TOML_LINE,
-        ),
-        (
-            "pyproject.toml",
-            '[tool.x]\ny = """\n[tool.pytest.ini_options]\n"""\n',
-            "tool.pytest.ini_options",
-            TOML_LINE,
-        ),
+        "[tool]\npytest.ini_options = {addopts = '-q'}\n",
+        '[tool.x]\ny = """\n[tool.pytest.ini_options]\n"""\n',
     ],
-    ids=["pytest.ini", "tox.ini", "setup.cfg", "pytest.toml", "inline table", "a text"],
+    ids=["inline table", "a text"],
 )
-def test_another_kind_of_ini_file_is_left_and_the_line_is_printed(project, capsys, name, text, section, line):
-    project.joinpath(name).write_text(text)
+def test_another_way_to_write_the_section_is_left_and_the_line_is_printed(project, capsys, text):
+    path = project / "pyproject.toml"
+    path.write_text(text)
     assert cli.main(["init"]) == 1, "what is left to do is no success"
-    assert project.joinpath(name).read_text() == text
-    assert files(project).keys() == WRITTEN | {name}
+    assert path.read_text() == text
+    assert files(project).keys() == WRITTEN | {path.name}
     said = capsys.readouterr().out
-    assert f"Add to {project / name}, below [{section}]:\n  {line}\n" in said
+    assert f"Add to {path}, below [tool.pytest.ini_options]:\n  {TOML_LINE}\n" in said
 
 
 def test_the_file_of_a_folder_above_counts_as_it_does_for_pytest(project, monkeypatch, capsys):
@@ -138,9 +136,17 @@ def test_the_file_of_a_folder_above_counts_as_it_does_for_pytest(project, monkey
     assert f"Add to {project / 'pytest.ini'}, below [pytest]:" in capsys.readouterr().out
 
 
-def test_the_first_test_is_written_where_pytest_looks_for_tests(project, capsys):
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pyproject.toml", '[tool.pytest.ini_options]\ntestpaths = ["checks"]\n'),
+        ("pytest.ini", "[pytest]\ntestpaths =\n    checks\n    more\n"),
+    ],
+    ids=["pyproject.toml", "pytest.ini"],
+)
+def test_the_first_test_is_written_where_pytest_looks_for_tests(project, capsys, name, text):
     project.joinpath("checks").mkdir()
-    project.joinpath("pyproject.toml").write_text('[tool.pytest.ini_options]\ntestpaths = ["checks"]\n')
+    project.joinpath(name).write_text(text)
     assert cli.main(["init"]) == 0
     assert project.joinpath("checks/test_saxpy.py").read_bytes() == SAXPY.read_bytes()
     assert capsys.readouterr().out.endswith("\nNext: pytest checks/test_saxpy.py\n")

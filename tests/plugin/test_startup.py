@@ -58,9 +58,17 @@ def test_importing_the_plugin_loads_the_standard_library_and_nothing_else(fresh)
     assert set(line.split()) - sys.stdlib_module_names == {"pytest_gpukern"}
 
 
-def test_a_run_that_never_asks_loads_no_gpu_library_and_changes_no_variable(fresh):
+@pytest.mark.parametrize(
+    ("ini", "loaded"),
+    [("", "loaded"), ("gpukern_simulator = auto", "loaded pynvml")],  # by which it looks for a GPU
+    ids=["never asked", "only its ini line asks"],
+)
+def test_a_run_that_tests_no_kernel_loads_no_gpu_library_and_changes_no_variable(
+    fresh, pytester, ini, loaded
+):
+    pytester.makeini(f"[pytest]\n{ini}")
     lines = fresh(UNTOUCHED)
-    assert lines[-2:] == ["loaded", "changed"]
+    assert lines[-2:] == [loaded, "changed"]
 
 
 def test_a_run_that_never_asks_loads_nothing_that_describes_problems_or_measures(fresh):

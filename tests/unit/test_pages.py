@@ -1,4 +1,4 @@
-"""What the site says of faults, sizes and tolerances is what the code has."""
+"""What the site says of faults, sizes and tolerances is what the code has, and its addresses exist."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 from pytest_gpukern import Tolerance, boundaries
 from pytest_gpukern.check.diagnosis import Fault
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 WRONG_KERNEL = (DOCS / "how-to/wrong-kernel.md").read_text(encoding="utf-8")
 CHECKING = (DOCS / "explanation/checking.md").read_text(encoding="utf-8")
 
@@ -28,3 +29,15 @@ def test_the_page_about_checks_shows_the_default_tolerances():
     assert [dtype for dtype, _, _ in rows] == ["float16", "bfloat16", "float32", "float64"]
     for dtype, rtol, atol in rows:
         assert Tolerance.for_dtype(dtype) == Tolerance(float(rtol), float(atol))
+
+
+def test_no_page_and_no_metadata_gives_an_address_of_this_project_since_it_has_none():
+    pages = [
+        ROOT / "pyproject.toml",
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        *ROOT.rglob("pytest_gpukern/**/*.py"),
+    ]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    assert "https://" in text
+    assert re.findall(r"https?://\S*gpukern\S*", text) == []

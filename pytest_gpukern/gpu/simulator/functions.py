@@ -83,7 +83,7 @@ def mend_namespace() -> None:
     The fake only replaces globals that are the module `numba.cuda`. For a kernel in a function that imports
     `cuda`, and for ``from numba.cuda import grid``, we look the name up in the running kernel.
     """
-    import numba.cuda
+    from numba import cuda
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator import kernelapi
 
@@ -96,7 +96,7 @@ def mend_namespace() -> None:
         if hasattr(module_class, name):
             replace(module_class, name, staticmethod(refuse))
         else:
-            add(numba.cuda, name, refuse)
+            add(cuda, name, refuse)
     _refuse_libdevice()
     _mend_grid_groups()
     _refuse_half_precision(original(kernelapi, "FakeCUDAFp16"))
@@ -106,8 +106,8 @@ def mend_namespace() -> None:
 
     def from_module(self: Any, name: str) -> Any:  # noqa: ARG001 - FakeCUDAModule.__getattr__
         # `cuda.float32`, `cuda.libdevice` and the refusals, which the real module also has in kernels.
-        if name in vars(numba.cuda):
-            return vars(numba.cuda)[name]
+        if name in vars(cuda):
+            return vars(cuda)[name]
         raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
 
     def from_kernel(name: str) -> Any:  # the module's own __getattr__
@@ -119,7 +119,7 @@ def mend_namespace() -> None:
         raise AttributeError(f"module 'numba.cuda' has no attribute {name!r}")
 
     add(module_class, "__getattr__", from_module)
-    numba.cuda.__getattr__ = from_kernel
+    cuda.__getattr__ = from_kernel
     _refuse_bfloat16()
 
 

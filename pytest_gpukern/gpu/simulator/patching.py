@@ -32,11 +32,11 @@ def add(owner: Any, name: str, value: Any) -> None:
 
 def publish(name: str, value: Any) -> None:
     """Puts a name of the host API into each of the three modules that export it."""
-    import numba.cuda
+    from numba import cuda
     from numba.cuda import simulator
     from numba.cuda.simulator import api
 
-    for module in (numba.cuda, simulator, api):
+    for module in (cuda, simulator, api):
         setattr(module, name, value)
 
 

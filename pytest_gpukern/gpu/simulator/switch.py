@@ -5,6 +5,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 
 from pytest_gpukern.gpu.simulator import patching
 from pytest_gpukern.gpu.simulator.errors import SimulatorError
@@ -67,8 +69,9 @@ def decide(
 def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.environ) -> None:
     """Switches Numba's simulator on for this process and fixes it; does nothing for an inactive state.
 
-    Imports ``numba.cuda``. A second call changes nothing. Raises SimulatorError, after restoring the
-    environment, if this version of numba-cuda cannot be imported or fixed.
+    Does not import Numba, which takes a second: who imports ``numba.cuda`` gets it fixed, or a
+    SimulatorError if this version cannot be imported or fixed. A second call changes nothing. If Numba is
+    loaded, fixes it at once; raises SimulatorError, after restoring the environment, if it cannot.
     """
     if not state.active:
         return
@@ -76,6 +79,10 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
         if not _before_us:
             _before_us.append(environ.get(VARIABLE))
         environ[VARIABLE] = "1"
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    if "numba" not in sys.modules:
+        return
     try:
         _mend()
     except SimulatorError:
@@ -83,11 +90,34 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
         raise
 
 
-def _mend() -> None:
-    """Imports `numba.cuda` and fixes its simulator, once a process; SimulatorError if it cannot."""
+class _Finder(MetaPathFinder):
+    """Has `numba.cuda` fixed as soon as it is loaded, whoever imports it."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        """Returns where the other finders find `numba.cuda`; None for any other module."""
+        if name != "numba.cuda":
+            return None
+        sys.meta_path.remove(self)  # meanwhile, since numba-cuda has a finder that asks all of them
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: _mend(lambda: execute(module))  # type: ignore[method-assign]
+        return spec
+
+
+_FINDER = _Finder()
+
+
+def _mend(load: Callable[[], None] = lambda: None) -> None:
+    """Loads `numba.cuda` and fixes its simulator, once a process; SimulatorError if it cannot."""
     try:
+        load()
         from numba.cuda import simulator
-    except (ImportError, AttributeError) as exc:  # AttributeError: NumPy >= 2.5 lacks np.row_stack
+    # AttributeError: NumPy >= 2.5 lacks np.row_stack; RuntimeError: there is no libcudart
+    except (ImportError, AttributeError, RuntimeError) as exc:
         raise SimulatorError(
             f"numba-cuda {patching.numba_cuda_version()} cannot be imported ({exc}), so its CUDA simulator "
             "cannot run. Install versions that fit each other (pytest-gpukern[numba]), or use "
@@ -116,6 +146,8 @@ def _mend() -> None:
 
 def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
     """Restores the variable to its value before `activate`, for child processes; Numba stays as loaded."""
+    if _FINDER in sys.meta_path:
+        sys.meta_path.remove(_FINDER)
     if not _before_us:
         return
     previous = _before_us.pop()

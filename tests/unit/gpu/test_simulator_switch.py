@@ -206,8 +206,10 @@ def test_activating_sets_the_variable_loads_the_simulator_and_can_be_repeated_an
 simulator.activate(OFF)
 assert VARIABLE not in os.environ and "numba" not in sys.modules and not simulator._loaded_switch(sys.modules)
 simulator.activate(ON)
+assert "numba" not in sys.modules, "nobody needs it yet"
 from numba import cuda
 jit = cuda.jit
+assert jit.__module__.startswith("pytest_gpukern."), "not mended"
 simulator.activate(ON)
 assert cuda.jit is jit, "mended twice"
 assert os.environ[VARIABLE] == "1" and simulator._loaded_switch(sys.modules) and cuda.is_available()
@@ -250,6 +252,22 @@ except SimulatorError as exc:
 else:
     raise AssertionError("a half state")
 assert VARIABLE not in os.environ, "the environment was not put back"
+""")
+
+
+def test_a_simulator_that_cannot_be_mended_is_an_error_at_each_import():
+    run("""
+from pytest_gpukern.gpu.simulator import launch
+def refuse():
+    raise SimulatorError("too old")
+launch.mend_jit = refuse
+simulator.activate(ON)
+for _ in range(2):
+    try:
+        from numba import cuda
+    except SimulatorError:
+        continue
+    raise AssertionError("a module got it as it is")
 """)
 
 
