@@ -276,3 +276,38 @@ def test_kernels_of_one_name_have_the_hash_of_their_own_module_in_any_order(pyte
     assert found[0] == found[1]
     assert found[2].items() <= found[0].items()
     assert found[2]
+
+
+AUTOTUNED = """
+import json
+import torch
+import triton
+import triton.language as tl
+
+@triton.autotune([triton.Config({}, num_warps=warps) for warps in (2, 8, 32)], key=["n"])
+@triton.jit
+def softmax(x, out, n, SIZE: tl.constexpr):
+    places = tl.program_id(0) * n + tl.arange(0, SIZE)
+    powers = tl.exp(tl.load(x + places))
+    tl.store(out + places, powers / tl.sum(powers, axis=0))
+
+def test_softmax(gpu_benchmark):
+    x = torch.rand(4096, 1024, device="cuda")
+    out = torch.empty_like(x)
+    gpu_benchmark(lambda: softmax[(4096,)](x, out, 1024, SIZE=1024))
+    gpu_benchmark.verify(out, torch.softmax(x.double(), 1), rtol=1e-4)
+    open("chosen.json", "w").write(json.dumps(softmax.best_config.num_warps))
+"""
+
+
+def test_what_an_autotuner_chose_is_recorded_and_32_warps_are_never_best(pytester, plugin_option):
+    """Our callbacks at each launch made it choose 8, 16 or 32 warps; see `machine_code.py`."""
+    for library in ("torch", "triton"):
+        pytest.importorskip(library)
+    pytester.makepyfile(test_softmax=AUTOTUNED)
+    args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "--gpukern-baseline=off")
+    pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
+    (result,) = json.loads((pytester.path / "run.json").read_text())["results"]
+    chosen = json.loads((pytester.path / "chosen.json").read_text())
+    assert result["autotuned"]["softmax"]["num_warps"] == str(chosen)
+    assert chosen < 32
