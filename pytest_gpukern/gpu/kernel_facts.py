@@ -6,11 +6,12 @@ import ctypes
 import dataclasses
 import functools
 import gc
+import itertools
 import math
 import re
 import sys
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def autotuned(kernels: Iterable[KernelFacts]) -> dict[str, dict[str, str]]:
     launched = {kernel.name: math.prod(kernel.block or ()) for kernel in kernels}
     if module is None or not launched:
         return {}
-    tuners = [each for each in gc.get_objects() if type(each) is module.Autotuner]
+    # A frozen object, as in a child session, is not among the collector's, but mostly in its module.
+    everything = itertools.chain(gc.get_objects(), *(list(vars(each).values()) for each in _modules()))
+    tuners = {id(each): each for each in everything if type(each) is module.Autotuner}.values()
     found: dict[str, dict[str, str]] = {}
     for name, threads in launched.items():
         tuned = [each for each in tuners if each.base_fn.__name__ == name]
@@ -68,6 +71,10 @@ def autotuned(kernels: Iterable[KernelFacts]) -> dict[str, dict[str, str]]:
         if configs and all(each == configs[0] for each in configs):
             found[name] = {each: str(value) for each, value in configs[0].items() if value is not None}
     return found
+
+
+def _modules() -> list[ModuleType]:
+    return [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
 
 
 def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[str, ...]:

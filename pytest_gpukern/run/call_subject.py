@@ -376,14 +376,14 @@ class CallSubject:
 
     def _call(self, place: str, turn: Turn | None = None) -> _Made:
         """Makes a call, by default the next untimed one, and checks what it did."""
-        with self._loading_observed(own=False):
+        with self._loading_observed():
             turn = turn or self._target.next_turn()
             pending = None
             if self._checks is not None:
                 pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
             self._synchronize()
         threads, first = running_threads(), self._first_call_ns is None
-        with phase("compiling" if first else "checking"), self._loading_observed(own=True):
+        with phase("compiling" if first else "checking"), self._loading_observed():
             start = time.perf_counter_ns()
             returned = turn.call()
             self._synchronize()
@@ -430,11 +430,11 @@ class CallSubject:
             raise
         found.passes()
 
-    def _loading_observed(self, *, own: bool) -> AbstractContextManager[None]:
+    def _loading_observed(self) -> AbstractContextManager[None]:
         """Hashes the machine code that the first call, or its preparation, loads."""
         if self._first_call_ns is not None:
             return nullcontext()
-        return self._context.environment.gpu.loading_observed(own=own)
+        return self._context.environment.gpu.loading_observed()
 
 
 class LoopSubject(CallSubject):

@@ -138,7 +138,7 @@ class CaseSubject:
     def check(self, found: Found) -> None:
         """Checks the variant on each buffer set and, unless an earlier session did, elsewhere."""
         gpu, on_gpu = self._environment.gpu, self._backend.on_gpu
-        with gpu.loading_observed(own=self.is_timed, on_gpu=on_gpu):
+        with gpu.loading_observed(on_gpu=on_gpu):
             first = self._checked_on_the_first_set()
             if not self.is_timed:
                 check_nothing_is_late(first)
@@ -164,7 +164,7 @@ class CaseSubject:
         seeds, known = environment.settings.seeds or 0, len(first.datasets)
         if problem.check is not None:  # it judges several runs together
             seeds = -(-seeds // problem.check_seeds) * problem.check_seeds
-        with environment.gpu.loading_observed(own=False, on_gpu=on_gpu):
+        with environment.gpu.loading_observed(on_gpu=on_gpu):
             corners = corners_of(self._case, simulated=self._backend.simulated)
             with phase("corner cases"):
                 corners = check_corners(
@@ -197,7 +197,7 @@ class CaseSubject:
     def recheck(self, found: Found) -> None:
         """Checks what the last timed launches left, and one more launch unless an earlier session did."""
         first, environment = self.sets[0], self._environment
-        with environment.gpu.loading_observed(own=False, on_gpu=self._backend.on_gpu):
+        with environment.gpu.loading_observed(on_gpu=self._backend.on_gpu):
             recheck(self.sets, self._point, self._checked_on, launches=not self._checked)
         found.result = dataclasses.replace(
             found.result,

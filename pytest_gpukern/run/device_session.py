@@ -174,17 +174,17 @@ class DeviceSession:
         """Returns whether kernels are timed in this run, on a real GPU."""
         return self.settings.benchmark and self.has_gpu
 
-    def loading_observed(self, *, own: bool = True, on_gpu: bool = True) -> AbstractContextManager[None]:
+    def loading_observed(self, *, begins: bool = False, on_gpu: bool = True) -> AbstractContextManager[None]:
         """Hashes the machine code that is loaded meanwhile, if kernels are timed.
 
         Hold it around everything but timing. A library loads a module once, when it first needs it, and
         kernels of later tests may be in it too.
 
         Args:
-            own: whether a call begins that will be timed.
+            begins: whether a test begins.
             on_gpu: whether anything is launched.
         """
-        return self._observed(lambda code: code.loading(own=own)) if on_gpu else nullcontext()
+        return self._observed(lambda code: code.loading(begins=begins)) if on_gpu else nullcontext()
 
     def launches_observed(self) -> AbstractContextManager[None]:
         """Does the same, and finds which modules the kernels of a call are from, if kernels are timed.

@@ -86,7 +86,7 @@ class MeasuredTest:
     def begin(self) -> None:
         """Starts to observe the test, and the machine code that it loads before its first call."""
         self.observed.begin()
-        self._loading.enter_context(self.environment.gpu.loading_observed(own=False))
+        self._loading.enter_context(self.environment.gpu.loading_observed(begins=True))
 
     def stop_observing(self) -> None:
         """Stops watching the code that the test loads; that of its calls is still watched."""

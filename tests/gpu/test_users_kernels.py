@@ -81,7 +81,7 @@ def test_work_on_a_stream_of_its_own_is_timed_from_an_idle_device_where_cupti_se
 ):
     pytest.importorskip("cupti")
     pytester.makepyfile(ESCAPES)
-    result = pytester.runpytest_subprocess("--gpu-benchmark", *plugin_option)
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "-v", *plugin_option)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*streams of its own*"])
 

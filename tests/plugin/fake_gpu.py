@@ -28,7 +28,7 @@ ALIVE = weakref.WeakSet()
 CODE = {}
 """Kernel → hash of its machine code, as last launched."""
 OBSERVED = []
-"""What is observed: what a call that will be timed loads (`own`), what others load, or launches."""
+"""What is observed: `begin` and `loading` modules, or `launches`, too."""
 FAULTS = []
 """What has made this process's context unusable, by CUDA's name of the error; for good."""
 CHANGES = []
@@ -45,7 +45,7 @@ NO_CUPTI = "cupti-python is not installed"
 @contextmanager
 def observed(observation):
     assert not OBSERVED, "CUPTI has one subscriber"
-    names = {"loading": lambda own: "own" if own else "others", "launches": lambda: "launches"}
+    names = {"loading": lambda begins: "begin" if begins else "loading", "launches": lambda: "launches"}
     OBSERVED.append(observation(SimpleNamespace(**names)))
     try:
         yield

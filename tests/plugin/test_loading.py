@@ -23,8 +23,8 @@ def made_by_a_fixture(gpu_benchmark):
 def test_a_call(gpu_benchmark, made_by_a_fixture):
     seen, body = [], list(fake_gpu.OBSERVED)
     gpu_benchmark(noting(seen))
-    assert made_by_a_fixture == body == ["others"]
-    assert seen[0] == "own"
+    assert made_by_a_fixture == body == ["begin"]
+    assert seen[0] == "loading"
     assert seen[1] == "launches", "in the first call an autotuner takes times"
     assert len(seen) > 3 and set(seen[2:]) == {""}
     assert not fake_gpu.OBSERVED
@@ -35,11 +35,11 @@ def test_setup_of_a_call(gpu_benchmark):
         set_up.append("".join(fake_gpu.OBSERVED))
         return ()
     gpu_benchmark.pedantic(noting(seen), setup=setup)
-    assert (set_up[0], *seen[:2]) == ("others", "own", "launches")
+    assert (set_up[0], *seen[:2]) == ("loading", "loading", "launches")
     assert set(set_up[2:] + seen[2:]) == {""}
 
 def test_nothing_is_called(gpu_benchmark):
-    assert fake_gpu.OBSERVED == ["others"]
+    assert fake_gpu.OBSERVED == ["begin"]
 
 def test_without_the_fixture():
     assert not fake_gpu.OBSERVED
@@ -48,14 +48,14 @@ def test_without_the_fixture():
 def test_of_pytest_benchmark(benchmark):
     seen, body = [], list(fake_gpu.OBSERVED)
     benchmark(noting(seen))
-    assert (body, seen[0]) == (["others"], "own")
+    assert (body, seen[0]) == (["begin"], "loading")
 
 @pytest.mark.gpu_benchmark
 def test_of_pytest_benchmark_calls_nothing(benchmark):
-    assert fake_gpu.OBSERVED == ["others"]
+    assert fake_gpu.OBSERVED == ["begin"]
 
 def test_after_it(gpu_benchmark):
-    assert fake_gpu.OBSERVED == ["others"]
+    assert fake_gpu.OBSERVED == ["begin"]
 """
 
 

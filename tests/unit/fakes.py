@@ -256,8 +256,8 @@ class FakeEnvironment:
         taken, self.late = tuple(self.late), []
         return taken
 
-    def loading_observed(self, *, own=True, on_gpu=True):
-        return self._observed(("own" if own else "others") if on_gpu else None)
+    def loading_observed(self, *, begins=False, on_gpu=True):
+        return self._observed("loading" if on_gpu else None)
 
     def launches_observed(self):
         return self._observed("launches")

@@ -145,17 +145,17 @@ class MachineCode:
         return self._known[module]
 
     @contextmanager
-    def loading(self, *, own: bool = True) -> Iterator[None]:
+    def loading(self, *, begins: bool = False) -> Iterator[None]:
         """Hashes the modules that are loaded while entered.
 
         Args:
-            own: whether a call begins that is to be timed; what the last one launched is forgotten.
+            begins: whether a test begins; what the last one launched is forgotten.
 
         Raises:
             TimerUnavailable: another profiler is attached, or CUPTI delivers no records.
         """
-        if own:
-            self._from.forget()
+        if begins:
+            self._from.begin()
         with self._called_back_at():
             yield
 
@@ -312,33 +312,35 @@ class KernelModules:
     def __init__(self) -> None:
         self._with: defaultdict[str, set[int]] = defaultdict(set)
         self._of_handle: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        self._new: set[int] = set()
+        self._new: set[int] | None = set()
         self._launched: dict[str, Origin] = {}
 
     def has(self, module: int, kernel: str) -> None:
         """Notes that a module, which was just loaded, has a kernel of this mangled name."""
         self._with[kernel].add(module)
-        self._new.add(module)
+        if self._new is not None:
+            self._new.add(module)
 
-    def forget(self) -> None:
-        """Forgets what was launched; the modules of handles stay known."""
+    def begin(self) -> None:
+        """Begins a test: forgets what was launched; the modules of handles stay known."""
         self._launched.clear()
+        self._new = set()
 
     def launched(self, launches: Iterable[tuple[str, int]]) -> tuple[str, ...]:
         """Finds the modules of kernels that one call launched, by mangled name and handle; returns the names.
 
         `of` then answers for this call.
         """
-        self.forget()
+        self._launched.clear()
         launches = tuple(launches)
         for kernel, handle in launches:
             if handle not in self._of_handle[kernel]:
                 self._meet(kernel, handle)
         for kernel, handle in launches:
             # The driver gives an unloaded module's handle to a new one, and nothing tells us of that.
-            if self._new & self._without_handle(kernel):
+            if (self._new or set()) & self._without_handle(kernel):
                 self._of_handle[kernel].pop(handle, None)
-        self._new.clear()
+        self._new = None  # what the test loads from now on has other handles than what it has just launched
         for kernel, handle in launches:
             self._launched[kernel] = self._launched.get(kernel, _NOWHERE) | self._origin(kernel, handle)
         return tuple(self._launched)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 import sys
 from types import SimpleNamespace
 
@@ -266,5 +267,12 @@ def test_what_tritons_autotuner_chose_is_known_by_the_kernels_it_launched(monkey
     assert autotuned(launched) == {"softmax": {"BLOCK": "64", "num_warps": "8"}}
     tuners.append(Autotuner(softmax, 4, BLOCK=32))  # of another test: it launched 128 threads
     assert autotuned(launched) == {"softmax": {"BLOCK": "64", "num_warps": "8"}}
+    gc.freeze()
+    try:
+        assert autotuned(launched) == {}, "the collector no longer tells of them"
+        monkeypatch.setattr(kernel_names, "tuned", tuners[1], raising=False)
+        assert autotuned(launched) == {"softmax": {"BLOCK": "64", "num_warps": "8"}}
+    finally:
+        gc.unfreeze()
     tuners.append(Autotuner(softmax, 8, BLOCK=128))
     assert autotuned(launched) == {}, "either of them may have launched it"

@@ -210,14 +210,16 @@ def test_loading_of_code_is_observed_where_it_may_be_timed(monkeypatch, gpu, tim
 
     @contextmanager
     def observes(observation):
-        happened.append(observation(SimpleNamespace(loading=lambda own: own, launches=lambda: "launches")))
+        happened.append(
+            observation(SimpleNamespace(loading=lambda begins: begins, launches=lambda: "launches"))
+        )
         yield
 
     monkeypatch.setattr("pytest_gpukern.timers.cupti.machine_code.observed", observes)
     tested = environment(monkeypatch, gpu=gpu, benchmark=times)
-    for own in (True, False):
-        with tested.gpu.loading_observed(own=own, on_gpu=on_gpu):
-            assert len(happened) == (len({True, own}) if observed else 0)
+    for begins in (True, False):
+        with tested.gpu.loading_observed(begins=begins, on_gpu=on_gpu):
+            assert len(happened) == (len({True, begins}) if observed else 0)
     with tested.gpu.launches_observed() if on_gpu else nullcontext():
         assert happened == ([True, False, "launches"] if observed else [])
 

@@ -147,16 +147,16 @@ def test_loading_of_code_is_observed_in_every_launch_but_timed_ones(gpu, timer):
     result = run(case_of(noting_observation, problem=problem), environment)
     assert result.corners == ("n=3",)
     corner = [observed for size, observed in seen if size == 3]
-    assert set(corner) == {"others"}
+    assert set(corner) == {"loading"}
     first_timed = next(i for i, (_, observed) in enumerate(seen) if not observed)
-    assert seen[:3] == [(N, "own")] * 3, "three contents"
+    assert seen[:3] == [(N, "loading")] * 3, "three contents"
     assert seen[3:5] == [(N, "launches")] * 2, "on two more sets"
     assert {size for size, _ in seen[5:first_timed]} == {3}
     rest = [observed for _, observed in seen[first_timed:]]
     last_timed = len(rest) - 1 - rest[::-1].index(None)
     assert last_timed > 3
     assert set(rest[: last_timed + 1]) == {None}
-    assert set(rest[last_timed + 1 :]) == {"others"}
+    assert set(rest[last_timed + 1 :]) == {"loading"}
 
 
 def test_loading_of_code_is_observed_in_broken_variants_too(gpu):
@@ -167,7 +167,7 @@ def test_loading_of_code_is_observed_in_broken_variants_too(gpu):
 
     environment = FakeEnvironment(gpu)
     assert diagnose_case(case_of(wrong), environment) is not None
-    assert set(seen) == {"others"}
+    assert set(seen) == {"loading"}
 
 
 # buffer sets

@@ -50,8 +50,8 @@ def hashes(*kernels):
     return {kernel: code for kernel, code in found.items() if code is not None}
 
 
-def loading_observed(*, own=True):
-    return observed(lambda code: code.loading(own=own))
+def loading_observed(*, begins=True):
+    return observed(lambda code: code.loading(begins=begins))
 
 
 def launches_observed():
@@ -277,7 +277,7 @@ CUBIN = cubin_of("kernels.cuda-13.5.sm_90")
 def test_a_module_is_read_once_before_its_kernels_are_timed_however_often_it_is_loaded(cupti, monkeypatch):
     read, code_sha256 = [], cubin.code_sha256
     monkeypatch.setattr(cubin, "code_sha256", lambda image: read.append(image) or code_sha256(image))
-    with loading_observed(own=False):
+    with loading_observed(begins=False):
         cupti.module_loaded(CUBIN, "places", "spilling")
     assert read == []
     for _ in range(3):
