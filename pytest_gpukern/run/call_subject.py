@@ -240,9 +240,11 @@ class CallSubject:
             calls += 1
             made = self._call(f"in call {calls}")
             self._judge(found, made, "before timing")
-        found.add_note(*self._notes)
-        if self._checks is not None:
-            found.add_note(*self._checks.notes)
+        self._add_notes(found)
+
+    def _add_notes(self, found: Found) -> None:
+        """Adds what is doubtful about the calls, but not wrong."""
+        found.add_note(*self._notes, *(self._checks.notes if self._checks is not None else ()))
 
     def _leave_or_time_on_the_host(self, found: Found) -> None:
         """Has a call that launches nothing timed by the host's clock or elsewhere, or notes that."""
@@ -451,7 +453,6 @@ class LoopSubject(CallSubject):
         self._loop, self._made = target.loop, 0
         self._scope = self._scopes()[0] if context.environment.gpu.has_gpu else "end_to_end"
         self._sampler: Sampler | None = None
-        self._last: Iteration | None = None
         self._refused = TimerUnavailable("the first call compiles and loads, so it is not timed")
 
     def check(self, found: Found) -> None:
@@ -468,11 +469,11 @@ class LoopSubject(CallSubject):
         """
         with self._context.environment.gpu.timing_by_host():
             self._run(found)
-        if self._sampler is None or self._last is None:
-            raise self._refused
         sampler, marker, suspicion = self._sampler, self._context.marker, None
-        with suppress(TimerUnavailable):  # it would make calls again
-            suspicion = sampler.timer.suspicion(self._last)
+        if sampler is None or not sampler.sampling.samples:
+            raise self._refused
+        with suppress(TimerUnavailable):
+            suspicion = sampler.timer.suspicion(Iteration(_refuse, fresh=_refuse))
         measured = sampler.measurement(self._scope, "cold" if sampler.cold else "hot")
         if self._scope != "launch":
             measured = dataclasses.replace(measured, traffic_bytes=marker.bytes, flops=marker.flops)
@@ -492,22 +493,27 @@ class LoopSubject(CallSubject):
             self._loop.run(self._round)
         finally:
             found.add_first_call(self._first_call_ns)
-        found.add_note(*self._notes)
+        self._add_notes(found)
         if not self._context.environment.gpu.has_gpu and Launches.made == simulated:
             self._leave_or_time_on_the_host(found)
         if isinstance(self._refused, NothingLaunched):
             raise self._refused
 
     def _round(self, calls: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Makes the calls of a round; returns what the loop makes of them."""
-        asked, number, done = self._loop.asked, self._made, None
+        """Makes the calls of a round once; returns what the loop makes of them."""
+        asked, number, done = self._loop.asked, self._made, list[Any]()
         self._made += 1
-        is_timed = self.is_timed and number >= max(1, asked["warmup_rounds"])
+
+        @functools.wraps(self._target.function, assigned=(), updated=())
+        def once() -> None:
+            done.append(calls())
 
         def run() -> Any:
-            nonlocal done
-            done = self._sampled(calls) if is_timed else calls()
-            return done[1] if isinstance(done, tuple) else None  # its time and, of a single call, the result
+            if self.is_timed and number >= max(1, asked["warmup_rounds"]):
+                self._sample(Iteration(once, fresh=_refuse, launches=asked["iterations"]))
+            if not done:
+                once()
+            return done[0][1] if isinstance(done[0], tuple) else None  # else it is the time of several calls
 
         if number in (0, asked["warmup_rounds"] + asked["rounds"] - 1):
             try:
@@ -516,20 +522,17 @@ class LoopSubject(CallSubject):
                 self._refused = reason
         else:
             run()
-        return done
+        return done[0]
 
-    def _sampled(self, calls: Callable[[], Any]) -> Any:
-        """Makes the calls of a round once, and takes a sample of them if a timer can."""
-        once = Once(calls, self._target.function)
-        iteration = Iteration(once, fresh=once.refuse, launches=self._loop.asked["iterations"])
-        if not isinstance(self._refused, NothingLaunched):
-            try:
-                self._sampler = self._sampler or self._new_sampler()
-                self._sampler.take(iteration)
-                self._last = iteration
-            except TimerUnavailable as reason:
-                self._refused = reason
-        return once.done if once.made else calls()
+    def _sample(self, iteration: Iteration) -> None:
+        """Takes a sample of a round, if a timer can; else the round may not have been executed."""
+        if isinstance(self._refused, NothingLaunched):
+            return
+        try:
+            self._sampler = self._sampler or self._new_sampler()
+            self._sampler.take(iteration)
+        except TimerUnavailable as reason:
+            self._refused = reason
 
     def _new_sampler(self) -> Sampler:
         """Returns a sampler by the first timer that works, without a queue, which may execute again."""
@@ -563,29 +566,9 @@ class LoopSubject(CallSubject):
         return open_timer(names[-1], stream, any_stream=True, queues=False)
 
 
-class Once:
-    """Makes the calls of a round when it is first called, and never again.
-
-    Attributes:
-        func: what is called, named as in `functools.partial`.
-        made: whether it was called.
-        done: what the calls returned.
-    """
-
-    def __init__(self, calls: Callable[[], Any], func: Callable[..., Any]) -> None:
-        self._calls, self.func = calls, func
-        self.made, self.done = False, None
-
-    def __call__(self) -> None:
-        """Makes the calls; raises TimerUnavailable if they were made."""
-        if self.made:
-            self.refuse()
-        self.made = True
-        self.done = self._calls()
-
-    def refuse(self) -> NoReturn:
-        """Raises TimerUnavailable."""
-        raise TimerUnavailable("the timer would have to make the calls of others again")
+def _refuse() -> NoReturn:
+    """Stands for a round that was executed and may not be executed again."""
+    raise TimerUnavailable("the timer would have to make the calls of others again")
 
 
 def result_of(context: SubjectContext, *, simulated: bool = False) -> Result:

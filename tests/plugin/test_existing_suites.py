@@ -389,6 +389,12 @@ def test_the_first_call_compiles_and_is_no_sample_so_a_single_call_is_left_to_py
     )
 
 
+def test_what_is_doubtful_about_a_call_of_pedantic_is_noted(suite):
+    passes(suite, "benchmark.pedantic(lambda x: x[::-1], (np.ones(3),), rounds=3)").stdout.fnmatch_lines(
+        ["*: returned is a view of all of x, not a new result*"]
+    )
+
+
 def test_an_output_that_the_last_round_leaves_unwritten_is_found_without_another_call(suite, pytester):
     test = """
 import numpy as np
