@@ -27,7 +27,7 @@ from pytest_gpukern.timers.host import HostTimer, LaunchTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
-from pytest_gpukern.values.timer_table import auto_timers
+from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -206,16 +206,11 @@ class CallSubject:
     def prepare(self) -> Iterator[None]:
         """Ends the last round of `Rounds`, unless it failed. The test prepares all else itself."""
         executions = self._target.executions
-        if not isinstance(executions, Rounds):
-            yield
-            return
-        executions.synchronize = self._synchronize
-        try:
-            yield
-        except NothingLaunched:
+        if isinstance(executions, Rounds):
+            executions.synchronize = self._synchronize
+        yield
+        if isinstance(executions, Rounds):
             executions.finish()
-            raise
-        executions.finish()
 
     def check(self, found: Found) -> None:
         """Makes the first call, and as many more as its outputs need.
@@ -261,7 +256,7 @@ class CallSubject:
     def measure(self, found: Found) -> None:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""
         target, marker, environment = self._target, self._context.marker, self._context.environment
-        executions, peaks, on_gpu = target.executions, environment.gpu.peaks, environment.gpu.has_gpu
+        executions, on_gpu = target.executions, environment.gpu.has_gpu
         cache = (marker.cache or environment.settings.cache) if on_gpu else "hot"
         count, each = None, 1
         if isinstance(executions, Rounds):
@@ -281,15 +276,13 @@ class CallSubject:
 
         with phase("warming up"):
             warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
-        # Operations give no bound, since the dtypes are unknown.
-        floor = None if peaks is None else peaks.floor(cache=cache, traffic_bytes=marker.bytes)
         inspect = self._inspect
         measurements: list[Measurement] = []
         for scope in self._scopes() if on_gpu else ("end_to_end",):
-            kernel, launch = scope == "kernel", scope == "launch"
+            launch = scope == "launch"
             timed = Timed(
                 executions if self._checks is None else self._checks.timed(executions),
-                Call(scope, on_gpu, floor=floor if kernel else None),  # observers may not run it for longer
+                self._observed(scope, cache),
                 environment,
                 "hot" if launch else cache,
                 warm.settled_ns,
@@ -309,6 +302,14 @@ class CallSubject:
         found.add_measurements(tuple(measurements))
         if on_gpu and environment.settings.trace:
             found.add_trace(lambda: self._trace(executions, measurements[0]))
+
+    def _observed(self, scope: str, cache: str) -> Call:
+        """Returns what observers are told of the call. They may not run it for longer."""
+        gpu, floor = self._context.environment.gpu, None
+        if scope == "kernel" and gpu.peaks is not None:
+            # Operations give no bound, since the dtypes are unknown.
+            floor = gpu.peaks.floor(cache=cache, traffic_bytes=self._context.marker.bytes)
+        return Call(scope, gpu.has_gpu, floor=floor)
 
     def _trace(self, executions: Executions, measured: Measurement) -> Trace:
         from pytest_gpukern.gpu.runtime import runtime
@@ -536,17 +537,14 @@ class LoopSubject(CallSubject):
 
     def _new_sampler(self) -> Sampler:
         """Returns a sampler by the first timer that works, without a queue, which may execute again."""
-        environment, marker = self._context.environment, self._context.marker
-        gpu, calls = environment.gpu, self._loop.asked["iterations"]
-        cache = marker.cache or environment.settings.cache
+        environment, calls = self._context.environment, self._loop.asked["iterations"]
+        cache = self._context.marker.cache or environment.settings.cache
         # Of several calls only the first would find a cold cache.
-        cold = gpu.has_gpu and self._scope == "kernel" and calls == 1 and cache == "cold"
-        timer = self._opened() if gpu.has_gpu else HostTimer(self._synchronize)
+        cold = self._scope == "kernel" and calls == 1 and cache == "cold"
+        timer = self._opened() if environment.gpu.has_gpu else HostTimer(self._synchronize)
         timer = PerCall(timer, calls) if calls > 1 else timer
-        peaks, floor = gpu.peaks if self._scope == "kernel" else None, None
-        if peaks is not None:
-            floor = peaks.floor(cache="cold" if cold else "hot", traffic_bytes=marker.bytes)
-        observing = gpu.observers.observe(Call(self._scope, gpu.has_gpu, floor=floor), timer)
+        call = self._observed(self._scope, "cold" if cold else "hot")
+        observing = environment.gpu.observers.observe(call, timer)
         single = Repeated(self._target.function)
         return Sampler(single, timer, StoppingRule(), observing, None, cold, 0.0, time.monotonic)
 
@@ -561,8 +559,10 @@ class LoopSubject(CallSubject):
         wanted = self._context.marker.timer or self._context.environment.settings.timer
         names = auto_timers() if wanted == "auto" else (wanted,)
         for name in names[:-1]:
-            with suppress(TimerUnavailable):
+            try:
                 return open_timer(name, stream, any_stream=True, queues=False)
+            except TimerUnavailable as reason:
+                self._notes[f"not timed by {TIMERS[name].label}: {reason}"] = None
         return open_timer(names[-1], stream, any_stream=True, queues=False)
 
 
