@@ -705,13 +705,10 @@ def test_without_a_gpu_what_is_not_ours_stays_pytest_benchmarks_and_the_hosts_cl
     assert [each["simulated"] for each in found.values()] == [True, True, False, False, True]
 
 
-@pytest.mark.parametrize("measuring", [(), ("--gpu-benchmark",)])
-def test_a_benchmark_that_nobody_took_over_lists_times_of_the_host_and_none_of_the_simulator(
-    pytester, measuring
-):
+def test_a_benchmark_that_nobody_took_over_lists_times_of_the_host_and_none_of_the_simulator(pytester):
     pytest.importorskip("numba_cuda")
     pytester.makepyfile(test_it=MIXED)
-    run = ("--gpukern-simulator=always", "--benchmark-json=out.json", *measuring, *FAST)
+    run = ("--gpukern-simulator=always", "--benchmark-json=out.json", *FAST)
     pytester.runpytest_subprocess("-k", "not ours and not simulated and not marked", *run).assert_outcomes(
         passed=4, deselected=3
     )
