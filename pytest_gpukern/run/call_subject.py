@@ -503,6 +503,7 @@ class LoopSubject(CallSubject):
     def _round(self, calls: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Makes the calls of a round once; returns what the loop makes of them."""
         asked, number, done = self._loop.asked, self._made, list[Any]()
+        last = number == asked["warmup_rounds"] + asked["rounds"] - 1
         self._made += 1
 
         @functools.wraps(self._target.function, assigned=(), updated=())
@@ -511,12 +512,12 @@ class LoopSubject(CallSubject):
 
         def run() -> Any:
             if self.is_timed and number >= max(1, asked["warmup_rounds"]):
-                self._sample(Iteration(once, fresh=_refuse, launches=asked["iterations"]))
+                self._sample(Iteration(once, fresh=_refuse, launches=asked["iterations"]), last=last)
             if not done:
                 once()
             return done[0][1] if isinstance(done[0], tuple) else None  # else it is the time of several calls
 
-        if number in (0, asked["warmup_rounds"] + asked["rounds"] - 1):
+        if last or number == 0:
             try:
                 self._call("in the last round" if number else "in the first call", Turn(run, args, kwargs))
             except NothingLaunched as reason:  # the loop goes on
@@ -525,13 +526,13 @@ class LoopSubject(CallSubject):
             run()
         return done[0]
 
-    def _sample(self, iteration: Iteration) -> None:
+    def _sample(self, iteration: Iteration, *, last: bool) -> None:
         """Takes a sample of a round, if a timer can; else the round may not have been executed."""
         if isinstance(self._refused, NothingLaunched):
             return
         try:
             self._sampler = self._sampler or self._new_sampler()
-            self._sampler.take(iteration)
+            self._sampler.take(iteration, last=last)
         except TimerUnavailable as reason:
             self._refused = reason
 
