@@ -98,25 +98,22 @@ def hand_over(
         measures: whether calls are measured; otherwise the fixture says that it is disabled.
     """
     was_disabled = fixture.disabled
-    own_call, own_pedantic = fixture._raw, fixture._raw_pedantic
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        runs = own_call if measures and fixture.disabled else call
-        return runs(*args, **kwargs)
+    def instead_of(own: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            runs = own if measures and fixture.disabled else ours
+            return runs(*args, **kwargs)
 
-    def run_pedantic(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        if measures and fixture.disabled:
-            return own_pedantic(*args, **kwargs)
-        return pedantic(*args, **kwargs)
+        return run
 
     def hand_back() -> tuple[Callable[..., Any], Callable[..., Any]]:
         del fixture._raw, fixture._raw_pedantic
         fixture.disabled = was_disabled
-        return own_call, own_pedantic
+        return fixture._raw, fixture._raw_pedantic
 
-    fixture._raw, fixture._raw_pedantic = run, run_pedantic
+    fixture._raw = instead_of(fixture._raw, call)
+    fixture._raw_pedantic = instead_of(fixture._raw_pedantic, pedantic)
     fixture.disabled = not measures  # under xdist it disables itself, and we measure
     return hand_back
 
@@ -132,11 +129,16 @@ def each_timed(fixture: Any, around: Callable[..., Any]) -> None:
     fixture._make_runner = make_runner
 
 
-def unlist(fixture: Any, config: pytest.Config) -> None:
-    """Keeps a fixture's times out of pytest-benchmark's list, now and later; the test may read them."""
-    listed = session_of(config).benchmarks
+def unlist(fixture: Any, config: pytest.Config) -> Callable[[], None]:
+    """Keeps a fixture's times out of pytest-benchmark's list, now and later; the test may read them.
+
+    Returns:
+        A function that adds later ones after all.
+    """
+    listed, later = session_of(config).benchmarks, list[Any]()
     listed[:] = [metadata for metadata in listed if metadata is not fixture.stats]
-    fixture._add_stats = [].append
+    fixture._add_stats = later.append
+    return lambda: listed.extend(later)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.arrays.compare import Tolerance, compare, default_tolerance
 from pytest_gpukern.backends.foreign_array import narrow_dtype, refuse_what_proves_nothing, to_host
 from pytest_gpukern.backends.host import bits_of
+from pytest_gpukern.check.check_call import SeenOutputs
 from pytest_gpukern.check.diagnosis import diagnose_form, diagnose_values
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
@@ -16,7 +17,6 @@ from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zer
 if TYPE_CHECKING:
     import numpy as np
 
-    from pytest_gpukern.check.check_call import SeenOutputs
     from pytest_gpukern.check.diagnosis import Diagnosis
     from pytest_gpukern.values.result import OutputError
 
@@ -67,13 +67,15 @@ def check_against_reference(
     """
     refuse_what_proves_nothing(actual, expected)
     found, reference = to_host(actual), to_host(expected)
-    output = None if seen is None else seen.name_of(actual, found)
-    if seen is not None and output is not None and seen.outputs[output].declared:
-        name = output
+    seen = seen or SeenOutputs(None, fixed=True)
+    known = seen.name_of(actual, found)
+    poisoned = known is not None and seen.outputs[known].poisoned
+    if known is not None and seen.outputs[known].declared:
+        name = known
     diagnosis = diagnose_form(name, found.shape, found.dtype, Output(reference.shape, found.dtype))
     if diagnosis is not None:
         return ReferenceCheck(name, diagnosis)
-    _refuse_nothing(reference, may_be_empty=seen is not None and seen.given_empty)
+    _refuse_nothing(reference, may_be_empty=seen.given_empty)
     dtype = narrow_dtype(actual) or found.dtype
     if (rtol, atol) == (None, None):
         tolerance = default_tolerance(reference, dtype)
@@ -82,13 +84,11 @@ def check_against_reference(
     comparison = compare(found, reference, tolerance, poison=None)
     bits = bits_of(found) if hashes else None
     determinism = None
-    poisoned = seen is not None and output is not None and seen.outputs[output].poisoned
     diagnosis = diagnose_values(name, comparison, tolerance, poisoned=poisoned)
-    if seen is not None and output is not None:
-        determinism = seen.determinism(output)
-        diagnosis = diagnosis or seen.diagnose_others(output, reference, tolerance)
-    if seen is not None:
-        seen.note_compared(output, actual, found)
+    if known is not None:
+        determinism = seen.determinism(known)
+        diagnosis = diagnosis or seen.diagnose_others(known, reference, tolerance)
+    seen.note_compared(known, actual, found)
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
     loose = None
     if asks_what_else and diagnosis is None:

@@ -360,8 +360,8 @@ class Recovery:
 
     @property
     def note(self) -> str | None:
-        """The repeated batches of a measurement that ended clean, or None."""
-        return f"{self._counted()} and repeated: {self._causes()}" if self._seen else None
+        """The batches that a measurement that ended clean left out, or None."""
+        return f"{self._counted()} and left out: {self._causes()}" if self._seen else None
 
     def _counted(self) -> str:
         return f"{self.disturbed} {'batch was' if self.disturbed == 1 else 'batches were'} disturbed"

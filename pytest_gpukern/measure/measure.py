@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.measure.observers import Look, with_notes
 from pytest_gpukern.measure.statistics import FEWEST_FOR_95_PERCENT, StoppingRule, summarize
-from pytest_gpukern.timers.timer import Iteration
+from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
@@ -375,19 +375,24 @@ class Sampler:
             if sampling.stopped is not None:
                 return taken[-1]
 
-    def take(self, iteration: Iteration) -> None:
-        """Takes one sample, which counts in any case: nothing is executed again.
+    def take(self, iteration: Iteration, *, last: bool) -> None:
+        """Takes one sample of what is executed only once.
 
         Raises:
-            TimerUnavailable: the timer cannot time this execution.
+            TimerUnavailable: the timer cannot time this execution, or the device was not fit. Then the
+                samples since the last look are gone.
         """
         self._before()
         with phase("sampling"):
             batch = self.timer.collect([iteration], cold=self.cold)
-        self.sampling.add(batch, 1)
-        fault = self._look(batch, last=False).fault
-        self.sampling.warnings |= {} if fault is None else {fault: None}
-        self.sampling.settle(f"{len(self.sampling.samples)} samples", settled=True)
+        sampling = self.sampling
+        sampling.add(batch, 1)
+        look = self._look(batch, last=last)
+        if look.fault is not None:
+            sampling.give_up(look.fault, None)
+        sampling.settle(f"{len(sampling.samples)} samples", settled=look.settled)
+        if look.fault is not None:
+            raise TimerUnavailable(look.fault)
 
     def finished(self, found: Measurement, suspicion: str | None) -> Measurement:
         """Returns the measurement with what observers and the statistics say of it."""

@@ -1,4 +1,4 @@
-"""Runs the rounds of pytest-benchmark's `pedantic` with any timer: setup, calls and teardown in turn."""
+"""Runs the rounds of `gpu_benchmark.pedantic` with any timer: setup, calls and teardown in turn."""
 
 from __future__ import annotations
 
@@ -14,23 +14,14 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.measure.statistics import StoppingRule
 
+Arguments = tuple[tuple[Any, ...], "Mapping[str, Any]"]
+"""Positional and named arguments of a call."""
+
 _LARGEST_BATCH = 64
 
 
 def _nothing() -> None:
     """Does nothing: there is nothing to wait for."""
-
-
-@dataclass
-class _Round:
-    """The arguments of a round, and whether its calls were made."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    executed: bool = False
-
-    def note_execution(self) -> None:
-        self.executed = True
 
 
 @dataclass
@@ -68,7 +59,8 @@ class Rounds:
     iterations: int = 1
     synchronize: Callable[[], None] = _nothing
     buffer_sets: int = field(default=1, init=False)
-    _open: _Round | None = field(default=None, init=False, repr=False)
+    _open: Arguments | None = field(default=None, init=False, repr=False)
+    _executed: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -99,24 +91,20 @@ class Rounds:
 
         It always claims to need its own arguments, so that no timer adds calls to it.
         """
-        current = self._next()
-        call = functools.partial(self.target, *current.args, **current.kwargs)
+        args, kwargs = self._next()
+        call = functools.partial(self.target, *args, **kwargs)
         return Iteration(
             call if calls == 1 else functools.partial(_repeat, call, calls),
-            before=current.note_execution,
+            before=self._note_execution,
             fresh=functools.partial(self.begin, calls),
             launches=calls,
         )
 
     @property
-    def arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def arguments(self) -> Arguments:
         """Positional and named arguments of the current round."""
         assert self._open is not None
-        return self._open.args, self._open.kwargs
-
-    def call(self) -> Any:
-        """Runs the target once in a separate round; returns its result."""
-        return self.begin().execute()
+        return self._open
 
     def warm_up(self) -> None:
         """Runs the warm-up rounds."""
@@ -128,26 +116,29 @@ class Rounds:
         ended, self._open = self._open, None
         if ended is not None and self.teardown is not None:
             self.synchronize()
-            self.teardown(*ended.args, **ended.kwargs)
+            args, kwargs = ended
+            self.teardown(*args, **kwargs)
 
-    def _next(self) -> _Round:
-        if self._open is not None and not self._open.executed:
+    def _note_execution(self) -> None:
+        self._executed = True
+
+    def _next(self) -> Arguments:
+        """Returns the arguments of the open round, or of the next if that was executed."""
+        if self._open is not None and not self._executed:
             return self._open
         self.finish()
         made = None
         if self.setup is not None:
             made = self.setup()
             self.synchronize()
-        self._open = _Round(*(self._of_setup(made) if made else (self.args, self.kwargs)))
+        if made and (self.args or self.kwargs):
+            raise TypeError("pedantic: give args and kwargs, or a setup that returns them, not both")
+        self._open = arguments_made(made) if made else (self.args, self.kwargs)
+        self._executed = False
         return self._open
 
-    def _of_setup(self, made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        if self.args or self.kwargs:
-            raise TypeError("pedantic: give args and kwargs, or a setup that returns them, not both")
-        return arguments_made(made)
 
-
-def arguments_made(made: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def arguments_made(made: Any) -> Arguments:
     """Returns a setup's result as (args, kwargs); TypeError if it is neither that, a tuple nor None."""
     if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[1], dict):
         return tuple(made[0]), made[1]

@@ -27,7 +27,7 @@ from pytest_gpukern.timers.host import HostTimer, LaunchTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
-from pytest_gpukern.values.timer_table import auto_timers
+from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -206,16 +206,11 @@ class CallSubject:
     def prepare(self) -> Iterator[None]:
         """Ends the last round of `Rounds`, unless it failed. The test prepares all else itself."""
         executions = self._target.executions
-        if not isinstance(executions, Rounds):
-            yield
-            return
-        executions.synchronize = self._synchronize
-        try:
-            yield
-        except NothingLaunched:
+        if isinstance(executions, Rounds):
+            executions.synchronize = self._synchronize
+        yield
+        if isinstance(executions, Rounds):
             executions.finish()
-            raise
-        executions.finish()
 
     def check(self, found: Found) -> None:
         """Makes the first call, and as many more as its outputs need.
@@ -240,9 +235,11 @@ class CallSubject:
             calls += 1
             made = self._call(f"in call {calls}")
             self._judge(found, made, "before timing")
-        found.add_note(*self._notes)
-        if self._checks is not None:
-            found.add_note(*self._checks.notes)
+        self._add_notes(found)
+
+    def _add_notes(self, found: Found) -> None:
+        """Adds what is doubtful about the calls, but not wrong."""
+        found.add_note(*self._notes, *(self._checks.notes if self._checks is not None else ()))
 
     def _leave_or_time_on_the_host(self, found: Found) -> None:
         """Has a call that launches nothing timed by the host's clock or elsewhere, or notes that."""
@@ -259,7 +256,7 @@ class CallSubject:
     def measure(self, found: Found) -> None:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""
         target, marker, environment = self._target, self._context.marker, self._context.environment
-        executions, peaks, on_gpu = target.executions, environment.gpu.peaks, environment.gpu.has_gpu
+        executions, on_gpu = target.executions, environment.gpu.has_gpu
         cache = (marker.cache or environment.settings.cache) if on_gpu else "hot"
         count, each = None, 1
         if isinstance(executions, Rounds):
@@ -279,15 +276,13 @@ class CallSubject:
 
         with phase("warming up"):
             warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
-        # Operations give no bound, since the dtypes are unknown.
-        floor = None if peaks is None else peaks.floor(cache=cache, traffic_bytes=marker.bytes)
         inspect = self._inspect
         measurements: list[Measurement] = []
         for scope in self._scopes() if on_gpu else ("end_to_end",):
-            kernel, launch = scope == "kernel", scope == "launch"
+            launch = scope == "launch"
             timed = Timed(
                 executions if self._checks is None else self._checks.timed(executions),
-                Call(scope, on_gpu, floor=floor if kernel else None),  # observers may not run it for longer
+                self._observed(scope, cache),
                 environment,
                 "hot" if launch else cache,
                 warm.settled_ns,
@@ -307,6 +302,14 @@ class CallSubject:
         found.add_measurements(tuple(measurements))
         if on_gpu and environment.settings.trace:
             found.add_trace(lambda: self._trace(executions, measurements[0]))
+
+    def _observed(self, scope: str, cache: str) -> Call:
+        """Returns what observers are told of the call. They may not run it for longer."""
+        gpu, floor = self._context.environment.gpu, None
+        if scope == "kernel" and gpu.peaks is not None:
+            # Operations give no bound, since the dtypes are unknown.
+            floor = gpu.peaks.floor(cache=cache, traffic_bytes=self._context.marker.bytes)
+        return Call(scope, gpu.has_gpu, floor=floor)
 
     def _trace(self, executions: Executions, measured: Measurement) -> Trace:
         from pytest_gpukern.gpu.runtime import runtime
@@ -451,7 +454,6 @@ class LoopSubject(CallSubject):
         self._loop, self._made = target.loop, 0
         self._scope = self._scopes()[0] if context.environment.gpu.has_gpu else "end_to_end"
         self._sampler: Sampler | None = None
-        self._last: Iteration | None = None
         self._refused = TimerUnavailable("the first call compiles and loads, so it is not timed")
 
     def check(self, found: Found) -> None:
@@ -468,11 +470,11 @@ class LoopSubject(CallSubject):
         """
         with self._context.environment.gpu.timing_by_host():
             self._run(found)
-        if self._sampler is None or self._last is None:
-            raise self._refused
         sampler, marker, suspicion = self._sampler, self._context.marker, None
-        with suppress(TimerUnavailable):  # it would make calls again
-            suspicion = sampler.timer.suspicion(self._last)
+        if sampler is None or not sampler.sampling.samples:
+            raise self._refused
+        with suppress(TimerUnavailable):
+            suspicion = sampler.timer.suspicion(Iteration(_refuse, fresh=_refuse))
         measured = sampler.measurement(self._scope, "cold" if sampler.cold else "hot")
         if self._scope != "launch":
             measured = dataclasses.replace(measured, traffic_bytes=marker.bytes, flops=marker.flops)
@@ -492,58 +494,58 @@ class LoopSubject(CallSubject):
             self._loop.run(self._round)
         finally:
             found.add_first_call(self._first_call_ns)
-        found.add_note(*self._notes)
+        self._add_notes(found)
         if not self._context.environment.gpu.has_gpu and Launches.made == simulated:
             self._leave_or_time_on_the_host(found)
         if isinstance(self._refused, NothingLaunched):
             raise self._refused
 
     def _round(self, calls: Callable[[], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Makes the calls of a round; returns what the loop makes of them."""
-        asked, number, done = self._loop.asked, self._made, None
+        """Makes the calls of a round once; returns what the loop makes of them."""
+        asked, number, done = self._loop.asked, self._made, list[Any]()
+        last = number == asked["warmup_rounds"] + asked["rounds"] - 1
         self._made += 1
-        is_timed = self.is_timed and number >= max(1, asked["warmup_rounds"])
+
+        @functools.wraps(self._target.function, assigned=(), updated=())
+        def once() -> None:
+            done.append(calls())
 
         def run() -> Any:
-            nonlocal done
-            done = self._sampled(calls) if is_timed else calls()
-            return done[1] if isinstance(done, tuple) else None  # its time and, of a single call, the result
+            if self.is_timed and number >= max(1, asked["warmup_rounds"]):
+                self._sample(Iteration(once, fresh=_refuse, launches=asked["iterations"]), last=last)
+            if not done:
+                once()
+            return done[0][1] if isinstance(done[0], tuple) else None  # else it is the time of several calls
 
-        if number in (0, asked["warmup_rounds"] + asked["rounds"] - 1):
+        if last or number == 0:
             try:
                 self._call("in the last round" if number else "in the first call", Turn(run, args, kwargs))
             except NothingLaunched as reason:  # the loop goes on
                 self._refused = reason
         else:
             run()
-        return done
+        return done[0]
 
-    def _sampled(self, calls: Callable[[], Any]) -> Any:
-        """Makes the calls of a round once, and takes a sample of them if a timer can."""
-        once = Once(calls, self._target.function)
-        iteration = Iteration(once, fresh=once.refuse, launches=self._loop.asked["iterations"])
-        if not isinstance(self._refused, NothingLaunched):
-            try:
-                self._sampler = self._sampler or self._new_sampler()
-                self._sampler.take(iteration)
-                self._last = iteration
-            except TimerUnavailable as reason:
-                self._refused = reason
-        return once.done if once.made else calls()
+    def _sample(self, iteration: Iteration, *, last: bool) -> None:
+        """Takes a sample of a round, if a timer can; else the round may not have been executed."""
+        if isinstance(self._refused, NothingLaunched):
+            return
+        try:
+            self._sampler = self._sampler or self._new_sampler()
+            self._sampler.take(iteration, last=last)
+        except TimerUnavailable as reason:
+            self._refused = reason
 
     def _new_sampler(self) -> Sampler:
         """Returns a sampler by the first timer that works, without a queue, which may execute again."""
-        environment, marker = self._context.environment, self._context.marker
-        gpu, calls = environment.gpu, self._loop.asked["iterations"]
-        cache = marker.cache or environment.settings.cache
+        environment, calls = self._context.environment, self._loop.asked["iterations"]
+        cache = self._context.marker.cache or environment.settings.cache
         # Of several calls only the first would find a cold cache.
-        cold = gpu.has_gpu and self._scope == "kernel" and calls == 1 and cache == "cold"
-        timer = self._opened() if gpu.has_gpu else HostTimer(self._synchronize)
+        cold = self._scope == "kernel" and calls == 1 and cache == "cold"
+        timer = self._opened() if environment.gpu.has_gpu else HostTimer(self._synchronize)
         timer = PerCall(timer, calls) if calls > 1 else timer
-        peaks, floor = gpu.peaks if self._scope == "kernel" else None, None
-        if peaks is not None:
-            floor = peaks.floor(cache="cold" if cold else "hot", traffic_bytes=marker.bytes)
-        observing = gpu.observers.observe(Call(self._scope, gpu.has_gpu, floor=floor), timer)
+        call = self._observed(self._scope, "cold" if cold else "hot")
+        observing = environment.gpu.observers.observe(call, timer)
         single = Repeated(self._target.function)
         return Sampler(single, timer, StoppingRule(), observing, None, cold, 0.0, time.monotonic)
 
@@ -558,34 +560,16 @@ class LoopSubject(CallSubject):
         wanted = self._context.marker.timer or self._context.environment.settings.timer
         names = auto_timers() if wanted == "auto" else (wanted,)
         for name in names[:-1]:
-            with suppress(TimerUnavailable):
+            try:
                 return open_timer(name, stream, any_stream=True, queues=False)
+            except TimerUnavailable as reason:
+                self._notes[f"not timed by {TIMERS[name].label}: {reason}"] = None
         return open_timer(names[-1], stream, any_stream=True, queues=False)
 
 
-class Once:
-    """Makes the calls of a round when it is first called, and never again.
-
-    Attributes:
-        func: what is called, named as in `functools.partial`.
-        made: whether it was called.
-        done: what the calls returned.
-    """
-
-    def __init__(self, calls: Callable[[], Any], func: Callable[..., Any]) -> None:
-        self._calls, self.func = calls, func
-        self.made, self.done = False, None
-
-    def __call__(self) -> None:
-        """Makes the calls; raises TimerUnavailable if they were made."""
-        if self.made:
-            self.refuse()
-        self.made = True
-        self.done = self._calls()
-
-    def refuse(self) -> NoReturn:
-        """Raises TimerUnavailable."""
-        raise TimerUnavailable("the timer would have to make the calls of others again")
+def _refuse() -> NoReturn:
+    """Stands for a round that was executed and may not be executed again."""
+    raise TimerUnavailable("the timer would have to make the calls of others again")
 
 
 def result_of(context: SubjectContext, *, simulated: bool = False) -> Result:

@@ -95,19 +95,16 @@ class TakenOver:
             each_timed(fixture, around)
             returned = own(once if fixture.disabled else target, **asked)
 
+        list_again = unlist(fixture, self._item.config)
         try:
             self._measure(CallTarget.in_loop(target, Loop(loop, asked)))
         except TimerUnavailable as reason:
-            if not (self._is_marked and isinstance(reason, NothingLaunched)):
-                self._leave(reason)
-                return returned
-            unlist(fixture, self._item.config)
-            pytest.fail(f"INVALID: {reason}; {HOST_REMEDY}", pytrace=False)
-        except BaseException:
-            unlist(fixture, self._item.config)
-            raise
-        unlist(fixture, self._item.config)
-        self._give_stats()
+            if self._is_marked and isinstance(reason, NothingLaunched):
+                pytest.fail(f"INVALID: {reason}; {HOST_REMEDY}", pytrace=False)
+            list_again()
+            self._leave(reason)
+        else:
+            self._give_stats()
         return returned
 
     def listed(self) -> JsonDict | None:

@@ -337,8 +337,9 @@ def canaries():
 
 
 def said_by(call, attribute, default):
-    """What a launch, or the function inside a partial, says about itself."""
-    return getattr(call, attribute, getattr(getattr(call, "func", None), attribute, default))
+    """What a launch, or the function inside a partial or a wrapper, says about itself."""
+    inside = getattr(call, "func", getattr(call, "__wrapped__", None))
+    return getattr(call, attribute, getattr(inside, attribute, default))
 
 
 def put_module(monkeypatch, name, **contents):

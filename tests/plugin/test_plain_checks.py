@@ -71,55 +71,23 @@ def test_in_place_without_outputs(gpu_benchmark):
         assert found[name]["errors"][output]["determinism"] == "bitwise", name
 
 
-WRONG = {
-    "not_written": (
-        "def call(x, out):\n        out[:-2] = 2 * x[:-2]",
-        "INCORRECT: out: not written: 2 of 9 elements, the first at [[]7], in call 2; *",
-    ),
-    "one_input_modified": (
-        "def call(x, out):\n        out[...] = 2 * x\n        x[0] = 3",
-        "INCORRECT: input modified: the call changed x; *",
-    ),
-    "remembers": (
-        "done = []\n    def call(x, out):\n        if not done: double(x, out)\n        done.append(1)",
-        "INCORRECT: out: not written: 9 of 9 elements, the first at [[]0], in call 2; *",
-    ),
-    "returns_its_input": (
-        "def call(x, out):\n        double(x, out)\n        return x[:]",
-        "INCORRECT: returned: aliased: it shares memory with x; *",
-    ),
-}
-
-
-@pytest.mark.parametrize("which", WRONG)
-def test_a_broken_call_is_incorrect_with_the_diagnosis(plain, pytester, which):
-    body, message = WRONG[which]
+def test_a_broken_call_is_incorrect_with_the_diagnosis(plain, pytester):
     result = plain(
-        f"""
+        """
+def leaves_two(x, out):
+    out[:-2] = 2 * x[:-2]
+
 @declared
 def test_it(gpu_benchmark):
-    {body}
-    out = 2 * x
-    gpu_benchmark(call, x.copy(), out=out)
+    gpu_benchmark(leaves_two, x, out=2 * x)
 """
     )
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([message])
+    told = "out: not written: 2 of 9 elements, the first at [7], in call 2; "
+    assert f"\nINCORRECT: {told}" in result.stdout.str()
     (found,) = found_in(pytester).values()
     assert found["correctness"] == "INCORRECT"
-    assert found["diagnosis"].startswith(message.removeprefix("INCORRECT: ")[:12])
-
-
-def test_an_output_that_overlaps_an_input_is_refused(plain):
-    result = plain(
-        """
-@declared
-def test_it(gpu_benchmark):
-    y = x.copy()
-    gpu_benchmark(double, y, out=y)
-"""
-    )
-    result.stdout.fnmatch_lines(["INCORRECT: out: aliased: it shares memory with x; *with inout="])
+    assert found["diagnosis"].startswith(told)
 
 
 def test_a_check_that_does_not_take_what_it_is_given_says_so_in_one_sentence(plain, pytester):
@@ -180,18 +148,8 @@ def test_declared_updates_and_partial_writes_inside_a_tuple_pass(plain, pytester
         ),
         (
             "arrays[1][1:-1] = 2 * arrays[0][1:-1]",
-            "arrays[1][1:] = 2",
-            "INCORRECT: arrays[[]1]: wrong values: *",
-        ),
-        (
-            "arrays[1][1:-1] = 2 * arrays[0][1:-1]",
             "pass",
             "INCORRECT: arrays[[]1]: not written: 7 of 9 *",
-        ),
-        (
-            'inout="into"',
-            'outputs="into"',
-            "  the output held a pattern before *, declare inout=",
         ),
     ],
 )
@@ -283,54 +241,16 @@ def test_lazy(gpu_benchmark):
         result.stdout.fnmatch_lines([f"INCORRECT: returned: {reason}"])
 
 
-def test_fresh_arguments_are_checked_call_by_call(plain):
+def test_an_impossible_output_is_an_error_that_names_test_value_and_remedy(plain):
     result = plain(
         """
-def tramples(x, out):
-    double(x, out)
-    x[0] = 0
-
-def leaves_some(x, out):
-    out[1:] = 2 * x[1:]
-
-@declared
-@pytest.mark.parametrize("call", [tramples, leaves_some])
-def test_it(gpu_benchmark, call):
-    gpu_benchmark.pedantic(call, setup=lambda: (x.copy(), 2 * x))
-"""
-    )
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["INCORRECT: input modified: the call changed x; *"])
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 1 of 9 elements, the first at [[]0]*"])
-
-
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
-        (
-            "'ouT'",
-            "test_doubling.py::test_it: gpu_benchmark(outputs='ouT'): the call has no such *",
-        ),
-        (
-            "7",
-            "*gpu_benchmark(outputs=7): the call has no such argument; it has 2 positional (0 to 1), and*",
-        ),
-        (
-            "'a'",
-            "test_doubling.py::test_it: gpu_benchmark(outputs=…): a is float 2.0, no*",
-        ),
-    ],
-)
-def test_an_impossible_output_is_an_error_that_names_test_value_and_remedy(plain, outputs, message):
-    result = plain(
-        f"""
-@pytest.mark.gpu_benchmark(outputs={outputs})
+@pytest.mark.gpu_benchmark(outputs="a")
 def test_it(gpu_benchmark):
     gpu_benchmark(lambda x, out, *, a: double(a * x, out), x, np.empty(N), a=2.0)
 """
     )
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([message])
+    result.stdout.fnmatch_lines(["test_doubling.py::test_it: gpu_benchmark(outputs=…): a is float 2.0, not*"])
 
 
 def test_slips_in_a_call_are_named_with_the_remedy(plain):

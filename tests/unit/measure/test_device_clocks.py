@@ -251,7 +251,7 @@ def test_a_case_that_became_clean_says_what_was_repeated() -> None:
     recovery = Recovery(sleep=lambda seconds: None)
     assert recovery.note is None
     recovery.pause(HOT)
-    assert recovery.note == "1 batch was disturbed and repeated: 1 × too hot (91 °C)"
+    assert recovery.note == "1 batch was disturbed and left out: 1 × too hot (91 °C)"
 
 
 THROTTLED = {"clock_events": ("hw_thermal_slowdown",), "temperature_c": 92}
@@ -406,7 +406,7 @@ def test_after_a_pause_the_device_is_looked_at_again_and_the_next_batch_compared
     assert (
         finished(watch)
         .summary.warnings[0]
-        .startswith("1 batch was disturbed and repeated: 1 × another process")
+        .startswith("1 batch was disturbed and left out: 1 × another process")
     )
 
 

@@ -7,6 +7,7 @@ import cProfile
 import dataclasses
 import random
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from fakes import FakeClock, call_taking
 
 from pytest_gpukern.measure.measure import (
     Repeated,
+    Sampler,
     measure,
     rule_beside,
     rule_for,
@@ -23,7 +25,7 @@ from pytest_gpukern.measure.measure import (
 from pytest_gpukern.measure.observers import Look, with_notes
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.host import HostTimer
-from pytest_gpukern.timers.timer import Batch
+from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
 from pytest_gpukern.values.result import DeviceWork
 
 MS = 1_000_000
@@ -630,6 +632,17 @@ def test_a_device_that_is_never_fit_again_leaves_the_samples_that_count():
     found = sampled(ScriptedTimer(samples, most=1), observing=[watch], rule=StoppingRule(0, 8, 8))
     assert found.invalid == "the device is never fit"
     assert (found.samples_ns, found.invalid_samples) == ((1.0, 2.0, 3.0), 3)
+
+
+def test_what_is_executed_only_once_is_left_out_if_the_device_was_not_fit_also_at_the_end():
+    timer, watch = ScriptedTimer([1.0, 2.0, 3.0, 4.0, 5.0]), SeldomWatch({5})
+    single = Repeated(nothing)
+    sampler = Sampler(single, timer, StoppingRule(), [watch], None, False, 0.0, FakeClock().seconds)
+    for number in range(1, 6):
+        with pytest.raises(TimerUnavailable, match="throttled") if number == 5 else nullcontext():
+            sampler.take(Iteration(nothing), last=number == 5)
+    found = sampler.measurement("kernel", "hot")
+    assert (found.samples_ns, found.invalid_samples, found.stopped) == ((1.0, 2.0, 3.0), 2, "3 samples")
 
 
 # what the device did

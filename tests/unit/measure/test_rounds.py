@@ -102,7 +102,7 @@ def in_turn(log, rounds):
 def test_each_round_ends_before_the_next_begins_whatever_the_timer_does(log, timer, executions, cache):
     rounds = logged(log, count=4)
     take(rounds, timer, cache)
-    rounds.call()  # the last, untimed one: also where a timer was handed a round that it never executed
+    rounds.begin().execute()  # also where a timer was handed a round that it never executed
     rounds.finish()
     assert in_turn(log, executions)
 
@@ -132,7 +132,7 @@ def test_without_setup_and_teardown_a_timer_gets_many_at_once():
 
 def test_a_teardown_waits_for_the_device(log):
     rounds = logged(log, setup=None, args=(1,), synchronize=lambda: log.append("idle"))
-    rounds.call()
+    rounds.begin().execute()
     rounds.finish()
     assert log == ["call 1", "idle", "teardown 1"]
     rounds.finish()
@@ -141,8 +141,8 @@ def test_a_teardown_waits_for_the_device(log):
 
 def test_work_that_a_setup_left_running_is_waited_for_before_the_call(log):
     rounds = logged(log, teardown=None, synchronize=lambda: log.append("idle"))
-    rounds.call()
-    rounds.call()
+    rounds.begin().execute()
+    rounds.begin().execute()
     assert log == ["setup", "idle", "call 1", "setup", "idle", "call 4"]
 
 
@@ -161,7 +161,7 @@ def test_an_exception_of_the_call_leaves_its_round_open(log):
     rounds = logged(log)
     rounds.target = fails
     with pytest.raises(ZeroDivisionError):
-        rounds.call()
+        rounds.begin().execute()
     assert log == ["setup"], "as in pytest-benchmark: nothing is torn down that did not end"
 
 
@@ -198,23 +198,23 @@ def test_with_a_hot_cache_a_round_makes_the_calls_asked_for_and_with_a_cold_one_
 
 
 def test_what_a_setup_returns_takes_the_place_of_no_arguments():
-    assert Rounds(dict, setup=lambda: ([[("a", 1)]], {"b": 2})).call() == {"a": 1, "b": 2}
+    assert Rounds(dict, setup=lambda: ([[("a", 1)]], {"b": 2})).begin().execute() == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize("nothing", [None, (), 0])
 def test_a_setup_that_returns_nothing_leaves_the_arguments_given(nothing):
-    assert Rounds(max, (1, 2), setup=lambda: nothing).call() == 2
+    assert Rounds(max, (1, 2), setup=lambda: nothing).begin().execute() == 2
 
 
 def test_a_setup_may_not_return_arguments_beside_those_given():
     with pytest.raises(TypeError, match="pedantic: give args and kwargs, or a setup that returns them"):
-        Rounds(max, (1, 2), setup=lambda: ((3, 4), {})).call()
+        Rounds(max, (1, 2), setup=lambda: ((3, 4), {})).begin().execute()
 
 
 @pytest.mark.parametrize("returned", [3, "ab", [1, 2]])
 def test_a_setup_that_returns_something_else_is_refused(returned):
     with pytest.raises(TypeError, match=r"setup returned \w+: it must return \(args, kwargs\), a tuple"):
-        Rounds(max, setup=lambda: returned).call()
+        Rounds(max, setup=lambda: returned).begin().execute()
 
 
 @pytest.mark.parametrize(
