@@ -391,11 +391,12 @@ def test_a_base_that_loads_the_working_trees_code_is_an_error_and_never_the_same
 def test_what_cannot_be_collected_on_the_base_is_not_compared_and_all_else_is(tmp_path):
     """A file, a folder with a conftest, and a file that the working tree no longer has."""
     repository = Repository(tmp_path / "project")
-    broken = f"import not_there_at_all{SUITE}"
-    base = {"kernels": KERNELS, "test_doubling": SUITE, "test_broken": broken, "test_left_behind": broken}
-    repository.commit(**base, tests__conftest="import nor_this", tests__test_below=SUITE)
+    broken, below, new = (SUITE.replace('"doubling"', f'"{name}"') for name in ("broken", "below", "new"))
+    fails = "import not_there_at_all\n"
+    base = {"kernels": KERNELS, "test_doubling": SUITE, "test_broken": fails + broken, "test_left_behind": fails}
+    repository.commit(**base, tests__conftest="import nor_this", tests__test_below=below)
     (repository.top / "test_left_behind.py").unlink()
-    repository.write(test_broken=SUITE, tests__conftest="", test_new=SUITE)
+    repository.write(test_broken=broken, tests__conftest="", test_new=new)
     found = run(repository, "-k", "first")
     assert found.status == pytest.ExitCode.OK
     assert re.search(r"against \w{7}: 1 same, 2 uncomparable, 1 new$", found.out, re.MULTILINE)
