@@ -189,6 +189,7 @@ def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None
     """
     settings = settings_of(config)
     places: dict[tuple[str, str], str] = {}
+    made: dict[tuple[Any, str], Problem] = {}
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
         if declared is not None:
@@ -198,7 +199,9 @@ def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None
         else:
             continue
         first = places.setdefault((kind, name), place)
-        if first != place:
+        # A statement makes a problem again where a module is imported again, but not for one module of tests.
+        once = declared is None or made.setdefault((item.path, name), declared[0]) is declared[0]
+        if first != place or not once:
             raise pytest.UsageError(
                 f"two {kind}s are called {name!r}, in {first} and in {place}: one would be judged by the "
                 "other's record; rename one"
