@@ -189,6 +189,7 @@ def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None
     """
     settings = settings_of(config)
     places: dict[tuple[str, str], str] = {}
+    made: dict[tuple[Any, str], Problem] = {}
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
         if declared is not None:
@@ -198,7 +199,9 @@ def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None
         else:
             continue
         first = places.setdefault((kind, name), place)
-        if first != place:
+        # A statement makes a problem again where a module is imported again, but not for one module of tests.
+        once = declared is None or made.setdefault((item.path, name), declared[0]) is declared[0]
+        if first != place or not once:
             raise pytest.UsageError(
                 f"two {kind}s are called {name!r}, in {first} and in {place}: one would be judged by the "
                 "other's record; rename one"
@@ -414,7 +417,8 @@ def left_by_files(
     """Yields the baselines that no collected test of a run of everything has, beside those that are known.
 
     They are of files that `skipped` themselves when they were collected, for the reasons given, and of files
-    that are gone from a folder that the run was given; of one folder for all baselines, from the root folder.
+    that are gone from a folder that the run was given; of one folder for all baselines, those of modules
+    below the root folder, if the run was given that.
     """
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.run.call_subject import case_of_test
@@ -429,8 +433,9 @@ def left_by_files(
     if config.getoption("ignore") or config.getoption("ignore_glob"):
         return
     given = [(config.invocation_params.dir / path).resolve() for path in config.args]
+    below = store.name_of(case_of_test("", config.rootpath / "x", rootdir_of(config)))[:-1] if shared else ""
     for folder, key in itertools.product({folder for folder, _ in seen}, model_keys):
-        names = [path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"*.{key}.json")]
+        names = [path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"{below}*.{key}.json")]
         top = config.rootpath if shared is not None else Path(folder).parent.resolve()
         if any(top.is_relative_to(each) for each in given):
             yield from (KnownCases(folder, name) for name in names if (folder, name) not in seen)

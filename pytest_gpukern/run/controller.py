@@ -223,9 +223,10 @@ class Controller:
         if str(report.outcome) != RESCHEDULED:
             self._reported.add(report.nodeid)
         expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
+        ran = ((carried or {}).get("result") or {}).get("first_call_ns") is not None
         if report.skipped and not expected:
             self._unmeasured[report.nodeid] = _why_skipped(report)
-        elif ended and report.passed and not expected and (carried or {}).get("result") is None:
+        elif ended and report.passed and not expected and not ran:
             self._unmeasured[report.nodeid] = "its test measured nothing"
         elif ended:
             self._unmeasured.pop(report.nodeid, None)

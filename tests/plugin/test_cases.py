@@ -311,6 +311,11 @@ def test_two_problems_of_one_name_are_refused_and_one_that_is_imported_twice_is_
     refused(
         host("test_c.py", "test_d.py", *ini), "two problems *'doubling'*test_c.py:2 and in test_d.py:2: *"
     )
+    both = "import shared\na, b = (shared.declare() for _ in range(2))\n"
+    tests = [test.replace("doubling", name).replace("_it", f"_{name}") for name in "ab"]
+    pytester.makepyfile(test_c=both + tests[0] + tests[0].replace("_a", "_b"), test_d=both + "".join(tests))
+    host("test_c.py", *ini).assert_outcomes(passed=8)
+    refused(host("test_d.py", *ini), "two problems *'doubling'*test_d.py:2*")
 
 
 def test_a_test_that_never_runs_its_case_fails_and_says_how(host, pytester):

@@ -260,6 +260,9 @@ def test_slips_in_a_call_are_named_with_the_remedy(plain):
 def test_never_called(gpu_benchmark):
     pass
 
+def test_gets_it_by_name(request):
+    request.getfixturevalue("gpu_benchmark")
+
 def test_called_already(gpu_benchmark):
     gpu_benchmark(double(x, np.empty(N)))
 
@@ -273,8 +276,8 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
         "-W",
         "default",
     )
-    result.assert_outcomes(passed=3, failed=2)
-    result.stdout.fnmatch_lines(["note *test_never_called: the test made no call by gpu_benchmark *"])
+    result.assert_outcomes(passed=4, failed=2)
+    result.stdout.fnmatch_lines(["note 2 cases (*test_never_called, …): the test made no call by *"])
     result.stdout.fnmatch_lines(
         ["*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*"]
     )

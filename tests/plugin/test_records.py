@@ -1,10 +1,12 @@
 """Checks records over several runs: more sessions, reasons, cases that no longer exist, and new ones."""
 
+import functools
 import json
 import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -278,6 +280,21 @@ def test_what_is_missing_fails_only_where_asked_to(may_miss):
 def test_of_a_part_only_selected_cases_are_missing(may_miss, selection, told):
     result = may_miss("--gpukern-fail-on=missing", "--gpukern-isolate=off", *selection)
     assert sorted(line for line in result.outlines if "missing: " in line) == told
+
+
+def test_records_from_beside_the_root_folder_are_not_missing(pytester, monkeypatch, on_fake_gpu):
+    (pytester.path / ".git").mkdir()
+    pytester.makefile(".py", **{f"{name}/test_it": IN_A_FILE for name in ("here", "here/gone", "there")})
+    once = ["--gpu-benchmark", "--gpukern-isolate=off", "--import-mode=importlib"]
+    run = functools.partial(on_fake_gpu, *once, f"--gpukern-baseline-dir={pytester.path}")
+    run("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=3)
+    monkeypatch.chdir(pytester.path / "here")
+    result = run("--gpukern-fail-on=missing")
+    assert result.ret == pytest.ExitCode.OK
+    Path("gone/test_it.py").unlink()
+    result = run("--gpukern-fail-on=missing")
+    gone = MISSING.format("1 recorded case", "no test measures it any more (test_it/test_it)")
+    assert [line for line in result.outlines if "missing: " in line] == [gone]
 
 
 def test_a_variant_whose_library_no_longer_imports_is_missing_and_a_new_one_is_not(
