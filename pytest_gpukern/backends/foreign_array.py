@@ -272,7 +272,8 @@ def why_lazy(value: Any) -> str | None:
         shown = _shown(value)
         value.close()  # else Python warns that nobody awaited it
         return f"{shown}, which has not run: time a function that runs it, such as lambda: asyncio.run(f(x))"
-    if inspect.isawaitable(value) or hasattr(type(value), "add_done_callback"):
+    is_future = hasattr(type(value), "add_done_callback")
+    if not value.done() if is_future else inspect.isawaitable(value):
         return f"{named}, for which the call does not wait: return its result"
     if isinstance(value, _LAZY) or type(value).__module__ == "itertools":
         return f"{named}, which computes each item when it is taken: return list(…) of it"

@@ -226,8 +226,11 @@ class Iterates:
 
 
 def test_values_that_compute_nothing_late_are_trusted(tmp_path):
+    waited_for: Future[int] = Future()
+    waited_for.set_result(1)
     with (tmp_path / "file").open("w") as file:
         values = [
+            waited_for,
             list(generator()),
             {}.items(),
             iter([1]),
