@@ -399,9 +399,7 @@ def test_what_cannot_be_collected_on_the_base_is_not_compared_and_all_else_is(tm
         "test_broken": fails + broken,
         "test_left_behind": fails,
     }
-    repository.commit(
-        **base, test_broken=fails + broken, tests__conftest="import nor_this", tests__test_below=below
-    )
+    repository.commit(**base, tests__conftest="import nor_this", tests__test_below=below)
     (repository.top / "test_left_behind.py").unlink()
     repository.write(test_broken=broken, tests__conftest="", test_new=new)
     found = run(repository, "-k", "first")
