@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from pytest_gpukern.values.result import JsonDict, Measurement, OutputError
+    from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles of a session's samples that a record keeps."""
@@ -178,6 +178,11 @@ def as_recorded(kernel: KernelFacts) -> KernelFacts:
         grid=kernel.grid,
         block=kernel.block,
     )
+
+
+def choice_of(result: Result) -> Choice:
+    """Returns what an autotuner or a library chose in a new result, to compare with a record's."""
+    return Choice.of(result.autotuned, map(as_recorded, result.kernels))
 
 
 class SessionEntry(Struct, frozen=True, omit_defaults=True):
@@ -400,8 +405,10 @@ class Baseline:
         """Yields the current sessions of every case under every key, apart by what an autotuner chose."""
         for record in self.cases.values():
             for key in sorted(record.keys):
-                times = sorted(self._times(record.current(key), key), key=_configurations)
-                yield from (tuple(group) for _, group in itertools.groupby(times, _configurations))
+                groups: dict[object, list[SessionTime]] = {}
+                for time in self._times(record.current(key), key):
+                    groups.setdefault(time.choice.configurations, []).append(time)
+                yield from map(tuple, groups.values())
 
     def _times(self, epoch: Epoch | None, key: str) -> Iterator[SessionTime]:
         if epoch is not None:
@@ -435,10 +442,6 @@ class Baseline:
         used |= {session.fingerprint for session in recorded}
         fingerprints = {name: value for name, value in self.fingerprints.items() if name in used}
         return dataclasses.replace(self, fingerprints=fingerprints, sessions=sessions)
-
-
-def _configurations(time: SessionTime) -> str:
-    return repr(time.choice.configurations)
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
-from pytest_gpukern.baseline.record import as_recorded
+from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.findings.explain import differences
@@ -202,7 +202,7 @@ def _add_session(side: Side, name: str, result: Result) -> None:
     conditions = Conditions.of(case, device_model=model, simulated=result.simulated)
     uuid = result.fingerprint.get("device_uuid") if case.on_gpu else None
     device = uuid if isinstance(uuid, str) else None
-    choice = Choice.of(result.autotuned, map(as_recorded, result.kernels))
+    choice = choice_of(result)
     for measurement in result.measurements:
         side.add(name, Timed(_finite(measurement), conditions, device, case.on_gpu, choice))
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.merge import confirmed_slower
-from pytest_gpukern.baseline.record import as_recorded
+from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Choice, Correctness, Result, SessionRole, Verdict, VerdictKind
+from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -198,7 +198,7 @@ def _basis_of(
         device=result.fingerprint.get("device_uuid") if on_gpu else None,
         shared=environment.records.shared_spread(key, on_gpu=on_gpu) if compares else None,
         anchor=environment.records.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
-        choice=Choice.of(result.autotuned, map(as_recorded, result.kernels)),
+        choice=choice_of(result),
         remark=f"judged by an older epoch, because that of {opened[:10]} has no {key}" if opened else "",
         fails_with="" if on_gpu or "host" in environment.settings.fail_on else "--gpukern-fail-on",
     )
