@@ -76,9 +76,9 @@ class HasChoice(Protocol):
 def of_one_choice(sessions: Sequence[_Session], choice: Choice, enough: int) -> Sequence[_Session]:
     """Returns the recorded sessions that a new one is compared with: they all chose the same.
 
-    Those that chose as the new one come first, then those of the most frequent choice, if they are `enough`
-    to gate. Too few sessions of one autotuned configuration stay apart all the same. Too few with the same
-    launches do not: without an autotuner, grids may follow from the data.
+    We take those that chose as the new one, or else those of the most frequent choice. They must be `enough`
+    to gate. If no choice has enough sessions, an autotuner's choices are still kept apart. Launches that no
+    autotuner chose are not: their grids may follow from the data.
     """
     groups: dict[Choice, list[_Session]] = {}
     for session in sessions:
