@@ -34,10 +34,10 @@ from pytest_gpukern.values.result import (
     Measurement,
     Summary,
     Verdict,
-    VerdictKind,
     plain,
 )
 from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.gate.spread import SharedSpread
     from pytest_gpukern.values.result import JsonDict, Result
 
-_TOLD = (VerdictKind.SLOWER, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE)
 _SHOWN = 5
 _KINDS = ("slower", "host")
 T = TypeVar("T")
@@ -410,7 +409,7 @@ def _lines(a: Side, b: Side, rows: list[Row]) -> list[str]:
     lines += [
         f"{row.verdict.kind}: {row.case} ({row.key}): {row.verdict.reason}"
         for row in rows
-        if row.verdict.kind in _TOLD
+        if row.verdict.kind.row.told and row.verdict.kind.row.tone in (Tone.BAD, Tone.PLAIN)
     ]
     for words, ids in (("only in B", _only(b, a)), ("only in A", _only(a, b))):
         if ids:

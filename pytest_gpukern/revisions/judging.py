@@ -17,7 +17,8 @@ from pytest_gpukern.gate.judge import (
     undecidable,
 )
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
-from pytest_gpukern.values.result import Correctness, SessionRole, Verdict, VerdictKind
+from pytest_gpukern.values.result import Correctness, SessionRole, Verdict
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.values.untrusted_json import EXTRA, ShapeError, built
+from pytest_gpukern.values.verdict_table import VerdictKind  # noqa: TC001 - `built` reads it
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,18 +29,6 @@ class Correctness(enum.StrEnum):
     INCORRECT = "INCORRECT"
     UNCHECKED = "UNCHECKED"
     """Nothing compared the outputs: a plain test that measured and never called `verify`."""
-
-
-class VerdictKind(enum.StrEnum):
-    """Says how a measurement compares with the record; see the verdicts in the documentation."""
-
-    NEW = "NEW"
-    SAME = "SAME"
-    FASTER = "FASTER"
-    SLOWER = "SLOWER"
-    UNDECIDED = "UNDECIDED"
-    UNCOMPARABLE = "UNCOMPARABLE"
-    INVALID = "INVALID"
 
 
 class SessionRole(enum.StrEnum):
@@ -347,6 +336,7 @@ class Verdict:
         threshold: smallest change that counts, 0.02 for 2 %; None where nothing was compared.
         pairs: of two revisions, the medians in nanoseconds of (base, head) in neighbouring sessions.
         others_share: which share of the host's CPUs other programs used, where that leaves it UNDECIDED.
+        unconfirmed: whether it was suspected to be SLOWER, and fresh sessions did not confirm it.
     """
 
     kind: VerdictKind
@@ -365,6 +355,7 @@ class Verdict:
     threshold: float | None = None
     pairs: tuple[tuple[float, float], ...] = ()
     others_share: float | None = None
+    unconfirmed: bool = False
 
     @property
     def explained(self) -> str:
@@ -386,6 +377,25 @@ class Finding:
 
     kind: str
     text: str
+
+
+@dataclass(frozen=True)
+class GateFailure:
+    """Holds one reason why the gate fails a test.
+
+    Attributes:
+        kind: word of a verdict, kind of a finding, or `unchecked`.
+        text: why, in words.
+        key: `scope/timer/cache` of the measurement that a verdict is about; else empty.
+    """
+
+    kind: str
+    text: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        """Returns a line such as `SLOWER (kernel/cupti/cold): +5.1 % …`."""
+        return f"{self.kind.upper()}{f' ({self.key})' if self.key else ''}: {self.text}"
 
 
 @dataclass(frozen=True)

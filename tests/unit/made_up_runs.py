@@ -15,13 +15,14 @@ from pytest_gpukern.values.result import (
     Correctness,
     DeviceWork,
     Finding,
+    GateFailure,
     KernelFacts,
     Measurement,
     OutputError,
     Summary,
     Verdict,
-    VerdictKind,
 )
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 CREATED = datetime(2026, 11, 20, 10, tzinfo=UTC)
 CARDS = ("GPU-11111111-aaaa", "GPU-22222222-bbbb")
@@ -65,12 +66,12 @@ def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = 
         history[result.case.id] = recorded
     slower = [each for each in results if any(v.kind is VerdictKind.SLOWER for v in each.verdicts.values())]
     failures = {
-        each.nodeid: Failure(f"SLOWER ({key}): {verdict.explained}", by_the_gate=True)
+        each.nodeid: Failure(verdict.explained, (GateFailure("SLOWER", verdict.explained, key),))
         for each in slower
         for key, verdict in each.verdicts.items()
     }
     failures |= {
-        each.nodeid: Failure(by_the_gate=False, text=f"INCORRECT: {each.diagnosis}")
+        each.nodeid: Failure(f"INCORRECT: {each.diagnosis}")
         for each in results
         if each.correctness is Correctness.INCORRECT
     }

@@ -19,7 +19,8 @@ from pytest_gpukern.findings.explain import (
     differences,
     significant,
 )
-from pytest_gpukern.values.result import Choice, Verdict, VerdictKind
+from pytest_gpukern.values.result import Choice, Verdict
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 
 def reasons(result, recorded=None):

@@ -16,7 +16,8 @@ from pytest_gpukern.revisions.judging import (
     does_the_same,
     shared_spreads,
 )
-from pytest_gpukern.values.result import Correctness, VerdictKind
+from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 
