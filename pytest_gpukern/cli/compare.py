@@ -17,7 +17,7 @@ from pytest_gpukern.baseline.merge import unselected
 from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
-from pytest_gpukern.findings.explain import differences
+from pytest_gpukern.findings.explain import other_machine
 from pytest_gpukern.gate.change import FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, fails, judge
@@ -381,10 +381,10 @@ def _judged(fresh: Sequence[Timed], basis: Basis) -> Verdict:
 def _differences(a: Side, b: Side) -> list[str]:
     """Says in which device, host and libraries sessions of B differ from all of A."""
     found = [
-        text
+        str(difference)
         for now in b.fingerprints
         for host in (False, True)
-        for text in differences(now, a.fingerprints, host=host)
+        for difference in other_machine(now, a.fingerprints, host=host)
     ]
     return list(dict.fromkeys(found))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.findings.explain import because, is_about, is_cause, significant
+from pytest_gpukern.findings.explain import because, is_about, significant
 from pytest_gpukern.findings.regressions import (
     ACCURACY,
     BITS,
@@ -115,9 +115,4 @@ def _with_reasons(result: Result, deciding: Sequence[Measurement], verdict: Verd
     opening = dataclasses.replace(past, sessions=tuple(each for each in past.sessions if each.opening))
     if opening.sessions and verdict.ratio and not is_about(verdict.ratio, deciding, past):
         past = opening if is_about(verdict.ratio, deciding, opening) else past
-    said = because(result, deciding, verdict, past)
-    return dataclasses.replace(
-        verdict,
-        because=tuple(text for text in said if is_cause(text)),
-        unchanged=tuple(text for text in said if not is_cause(text)),
-    )
+    return dataclasses.replace(verdict, differences=because(result, deciding, verdict, past))

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.values.difference import Difference  # noqa: TC001 - `built` reads it
 from pytest_gpukern.values.untrusted_json import EXTRA, ShapeError, built
 from pytest_gpukern.values.verdict_table import VerdictKind  # noqa: TC001 - `built` reads it
 
@@ -330,8 +331,7 @@ class Verdict:
         suspected: it is SLOWER by the measurement that raised the suspicion, and has not been confirmed.
         sessions: fresh sessions that the ratio rests on.
         anchor: time now ÷ the record's first epoch, where that is not the one it was judged by.
-        because: what else changed since the record, in words.
-        unchanged: what did not though it might have, which is no cause, in words.
+        differences: what else changed since the record, or did not though it might have.
         false_alarm: the chance that unchanged code is confirmed SLOWER; 0 where it cannot fail its test.
         threshold: smallest change that counts, 0.02 for 2 %; None where nothing was compared.
         pairs: of two revisions, the medians in nanoseconds of (base, head) in neighbouring sessions.
@@ -349,8 +349,7 @@ class Verdict:
     suspected: bool = False
     sessions: int = 1
     anchor: float | None = None
-    because: tuple[str, ...] = ()
-    unchanged: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
     false_alarm: float = 0.0
     threshold: float | None = None
     pairs: tuple[tuple[float, float], ...] = ()
@@ -360,8 +359,9 @@ class Verdict:
     @property
     def explained(self) -> str:
         """The reason, and what else changed since the record, or did not."""
-        told = "; ".join((self.reason, *self.unchanged))
-        return f"{told}; because: {'; '.join(self.because)}" if self.because else told
+        causes = "; ".join(str(difference) for difference in self.differences if difference.is_cause)
+        told = [self.reason, *(str(same) for same in self.differences if not same.is_cause)]
+        return "; ".join(told) + (f"; because: {causes}" if causes else "")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import made_up_results as made_up
 from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, RecordedMedian
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import (
     Correctness,
     DeviceWork,
@@ -155,7 +156,7 @@ def _case(draw, number, samples, pairs, name):
         None if kind in ("NEW", "UNCOMPARABLE", "INVALID") else ratio,
         None if kind in ("NEW", "UNCOMPARABLE", "INVALID") else ratio - 0.006,
         None if kind in ("NEW", "UNCOMPARABLE", "INVALID") else ratio + 0.006,
-        because=("clock 1980 → 1755 MHz",) if kind == "SLOWER" else (),
+        differences=(Difference("clock", "1980", "1755 MHz"),) if kind == "SLOWER" else (),
         threshold=0.02,
         pairs=tuple((ns * draw.gauss(1, 0.003), ns * ratio * draw.gauss(1, 0.003)) for _ in range(pairs)),
         false_alarm=1e-5,
