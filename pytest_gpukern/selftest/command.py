@@ -19,7 +19,7 @@ from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.selftest.known_times import known_times_of
 from pytest_gpukern.selftest.targets import SUITES_S, Conclusions, Section, conclude, suites_row
-from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
 from pytest_gpukern.values.untrusted_json import FileError, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ FILE_OPTION = "--gpukern-output"
 """The option of pytest that writes the file of a run."""
 _TESTS = Path(__file__).with_name("test_timers.py")
 _NARROWEST_TABLE = 120
-_PASSED_OR_FAILED = (0, 1)
-"""Pytest's exit statuses if tests ran."""
 _SUITES_TIMEOUT_S = 1800.0
 _PASS = {True: "PASS", False: "FAIL", None: ""}
 _INDENT = "  "
@@ -70,13 +68,14 @@ def _run(known: argparse.Namespace) -> int:
             _tell(f"no GPU: {missing_gpu}; without one no timer can be tested")
             return 2
         with TemporaryFolder("selftest") as folder:
-            file = (known.output or Path(folder) / "selftest.json").absolute()
-            before = _written(file)
+            file = Path(folder) / "selftest.json"
             status = subprocess.call(pytest_command(file, Path(folder), known), stdout=sys.stderr)
-            if status not in _PASSED_OR_FAILED or _written(file) == before:
+            if not file.exists():
                 _tell(f"pytest ended with status {status} and wrote no results; see above")
                 return 2
             run = read_run(file)
+            if known.output is not None:
+                write_named(known.output, file.read_text(encoding="utf-8"), "--output")
         conclusions = conclude(run, known.sessions)
     except (DeviceError, FileError) as error:
         _tell(str(error))
@@ -130,15 +129,6 @@ def _with_suites(conclusions: Conclusions) -> Conclusions:
     return Conclusions((*conclusions.rows, suites_row(seconds)), (*conclusions.missing, *failed))
 
 
-def _written(file: Path) -> tuple[int, int] | None:
-    """Returns what tells one writing of a file from the next, or None without a file."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
-
-
 # the table
 
 
@@ -179,7 +169,7 @@ def _table(rows: Sequence[Row], width: int) -> list[str]:
         column("against", (row.against for row in rows), numeric=False),
         column("timer", (row.timer for row in rows), numeric=False),
         column(time_name, ("" if row.time_ns is None else units.time(row.time_ns, 0.0) for row in rows)),
-        column(found_name, map(_found, rows)),
+        column(found_name, (_signed(row.found_ns, row) for row in rows)),
         column("", (_share(row.found_ns, row.time_ns) for row in rows)),
         column("worst", ("" if row.worst_ns is None else _signed(row.worst_ns, row) for row in rows)),
         column("allowed", ("" if row.allowed_ns is None else units.time(row.allowed_ns) for row in rows)),
@@ -195,10 +185,6 @@ _TITLES = {
     Section.WALLS: ("", "median"),
     Section.SUITES: ("", "took"),
 }
-
-
-def _found(row: Row) -> str:
-    return _signed(row.found_ns, row)
 
 
 def _signed(ns: float, row: Row) -> str:

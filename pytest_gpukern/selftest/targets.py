@@ -26,7 +26,7 @@ from __future__ import annotations
 import enum
 import statistics
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.selftest.kernels import GRAPH, name_of
 from pytest_gpukern.selftest.known_times import known_times_of, seconds_of
@@ -159,7 +159,7 @@ def conclude(run: Run, asked_sessions: int) -> Conclusions:
         asked_sessions: how many sessions there should be.
     """
     sessions = sessions_of(run)
-    truth = tuple(_truth_rows([each for each in sessions if each.known is not None], asked_sessions))
+    truth = tuple(_truth_rows(sessions, asked_sessions))
     kernels = tuple(_kernel_rows(sessions, asked_sessions))
     return Conclusions((*truth, *kernels), tuple(_missing(run, sessions, truth)))
 
@@ -178,47 +178,71 @@ def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[Row]:
     if not known:
         return
     default = known[0].default_timer
-    tick_ns = TIMERS[default].step_ns
-
-    def row(
-        what: str, against: str, timer: str, pairs: list[tuple[float, float]], share: float | None
-    ) -> Iterator[Row]:
-        if not pairs:
-            return
-        truth_ns, errors = _median_truth(pairs), [round(error, 2) for _, error in pairs]  # of floats in ms
-        tick = tick_ns if timer == default else 0.0
-        allowed_ns = None if share is None else max(share * truth_ns, tick)
-        error_ns, worst_ns = statistics.median(errors), max(errors, key=abs)
+    found = [*_spin_errors(known, default), *_node_errors(known, default), *_kernel_errors(sessions, default)]
+    for error in (error for error in found if error.pairs):
+        truth_ns, tick_ns = error.truth_ns, TIMERS[default].step_ns if error.timer == default else 0.0
+        share = DEFAULT_SHARE if error.timer == default else EVENT_SHARE
+        errors = [round(beyond_ns, 2) for _, beyond_ns in error.pairs]  # of floats in ms
         yield Row(
-            *(Section.TRUTH, what, against, timer, truth_ns, error_ns, worst_ns, allowed_ns),
-            sessions=len(pairs),
+            Section.TRUTH,
+            error.what,
+            error.against,
+            error.timer,
+            time_ns=truth_ns,
+            found_ns=statistics.median(errors),
+            worst_ns=max(errors, key=abs),
+            allowed_ns=max(share * truth_ns, tick_ns) if truth_ns >= error.judged_from_ns else None,
+            sessions=len(error.pairs),
             asked_sessions=asked,
         )
 
+
+class _Error(NamedTuple):
+    """Holds how far a timer is off in each session: pairs of the truth and what it reads beyond that."""
+
+    what: str
+    against: str
+    timer: str
+    pairs: list[tuple[float, float]]
+    judged_from_ns: float = 0.0
+
+    @property
+    def truth_ns(self) -> float:
+        """Returns the median of the truth."""
+        return statistics.median(truth_ns for truth_ns, _ in self.pairs)
+
+
+def _spin_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
+    """Compares timers with the spinning kernel's own time."""
     for timer in dict.fromkeys((default, "event")):
         spins = [_spins(each, timer) for each in known]
+        judged_from_ns = 0.0 if timer == default else EVENT_FROM_NS
         for longer, shortest in _longer(spins):
             pairs = _differences(spins, longer, shortest)
-            judged = timer == default or _median_truth(pairs) >= EVENT_FROM_NS
-            share = DEFAULT_SHARE if timer == default else EVENT_SHARE
-            yield from row(f"{longer} − {shortest}", "own time", timer, pairs, share if judged else None)
+            yield _Error(f"{longer} − {shortest}", "own time", timer, pairs, judged_from_ns)
+
+
+def _node_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
+    """Compares timers with the slope of graphs of spins."""
     less_cost = [_less_cost(each) for each in known]
     for name in _names(less_cost):
         pairs = [each[name] for each in less_cost if name in each]
-        share = EVENT_SHARE if _median_truth(pairs) >= EVENT_FROM_NS else 0.0
-        yield from row(f"{name}, less the stated cost", "graph slope", "event", pairs, share or None)
+        yield _Error(f"{name}, less the stated cost", "graph slope", "event", pairs, EVENT_FROM_NS)
     nodes = [
         {_spin(node.asked_ns): _beyond(node.node_ns, node.reading_ns) for node in each.nodes}
         for each in known
     ]
     for longer, shortest in _longer(nodes):
         pairs = _differences(nodes, longer, shortest)
-        yield from row(f"{longer} − {shortest}, per node", "graph slope", default, pairs, DEFAULT_SHARE)
+        yield _Error(f"{longer} − {shortest}, per node", "graph slope", default, pairs)
+
+
+def _kernel_errors(sessions: Sequence[Session], default: str) -> Iterator[_Error]:
+    """Compares the default timer with the plugin's timer by graphs."""
     for kernel in dict.fromkeys(name for each in sessions for name, way in each.kernels if way == GRAPH):
         both = [(each.median_ns(kernel, GRAPH), each.median_ns(kernel, "hot")) for each in sessions]
         pairs = [_beyond(graph, hot) for graph, hot in both if graph is not None and hot is not None]
-        share = DEFAULT_SHARE if pairs and _median_truth(pairs) >= NODES_FROM_NS else 0.0
-        yield from row(f"{kernel}, hot", "graph", default, pairs, share or None)
+        yield _Error(f"{kernel}, hot", "graph", default, pairs, NODES_FROM_NS)
 
 
 def _spins(known: KnownTimes, timer: str) -> _Known:
@@ -259,10 +283,6 @@ def _longer(sessions: Sequence[_Known]) -> list[tuple[str, str]]:
 def _differences(sessions: Sequence[_Known], longer: str, shortest: str) -> list[tuple[float, float]]:
     both = [(each[longer], each[shortest]) for each in sessions if longer in each and shortest in each]
     return [(long[0] - short[0], long[1] - short[1]) for long, short in both]
-
-
-def _median_truth(pairs: Sequence[tuple[float, float]]) -> float:
-    return statistics.median(truth_ns for truth_ns, _ in pairs)
 
 
 def _spin(ns: float) -> str:
