@@ -35,7 +35,7 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,12 +45,19 @@ from rivals import NVBENCH, run_nvbench, wall_clock
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
+from pytest_gpukern.gpu.runtime import runtime
+from pytest_gpukern.gpu.simulator.switch import SimulatorState
+from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
+from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
+from pytest_gpukern.values.settings import Settings
+from pytest_gpukern.values.timer_table import auto_timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.values.result import Verdict
 
 RECORDED = Path(__file__).parents[1] / "data" / "gate-h200.json"
@@ -71,13 +78,15 @@ NVBENCH_EVERY = 4
 # measuring
 
 
-def measure(into: Path) -> None:
+def record(into: Path) -> None:
     """Records all sessions, one after another, each in a process of its own."""
     sessions = []
     part = into.with_suffix(".part")
     for number in range(SESSIONS):
-        subprocess.call([sys.executable, __file__, "session", str(part), str(number)])
-        sessions.append(json.loads(part.read_text(encoding="utf-8")))  # NVBench may have ended it badly
+        status = subprocess.call([sys.executable, __file__, "session", str(part), str(number)])
+        if not part.exists():  # with one, any status will do: NVBench may have ended the process badly
+            sys.exit(f"session {number + 1} ended with status {status} and measured nothing")
+        sessions.append(json.loads(part.read_text(encoding="utf-8")))
         part.unlink()
         cases = [dataclasses.asdict(case) for case in gate_cases()]
         fingerprint = sessions[0]["fingerprint"]
@@ -91,10 +100,6 @@ def measure_session(into: Path, number: int) -> None:
     Once CUPTI is attached, it slows the API calls that are in other tools' numbers. NVBench's numbers hold
     none, and its end may destroy the context, so the session is saved before it.
     """
-    from pytest_gpukern.gpu.simulator.switch import SimulatorState
-    from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.values.settings import Settings
-
     settings = Settings(benchmark=True, asked=True, baseline="off")
     environment = Environment(settings, SimulatorState(False, "off: this is about a GPU"))
     with environment.gpu.exclusive(), ExitStack() as kept:
@@ -103,13 +108,18 @@ def measure_session(into: Path, number: int) -> None:
         kernels = GateKernels(cases)
         kept.callback(kernels.close)
         _refuse_wrong(cases, kernels, environment)
-        session: dict[str, Any] = {"fingerprint": environment.gpu.fingerprint.to_json()}
-        session["walls_ns"] = {}
+        fingerprint, walls_ns = environment.gpu.fingerprint.to_json(), {}
         for case in cases:
             with _current(case, environment):
-                session["walls_ns"][case.id] = round(wall_clock(kernels.launch(case)), 1)
-        session["readings"] = [_reading(case, kernels, environment) for case in cases]
-        session["default_timer"] = session["readings"][0].pop("timer")
+                walls_ns[case.id] = round(wall_clock(kernels.launch(case)), 1)
+        timer = _default_timer(kernels.stream)
+        readings = [_reading(case, kernels, timer, environment) for case in cases]
+        session = {
+            "fingerprint": fingerprint,
+            "default_timer": timer,
+            "readings": readings,
+            "walls_ns": walls_ns,
+        }
         _refuse_wrong(cases, kernels, environment)
         into.write_text(json.dumps(session), encoding="utf-8")
         if number % NVBENCH_EVERY == 0 and NVBENCH.missing() is None:
@@ -130,32 +140,31 @@ def _current(case: GateCase, environment: Environment) -> Any:
     return environment.libraries.backend("cupy").current() if case.kernel == "gemm" else nullcontext()
 
 
-def _reading(case: GateCase, kernels: GateKernels, environment: Environment) -> dict[str, Any]:
-    from pytest_gpukern.gpu.runtime import runtime
-    from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
-    from pytest_gpukern.measure.observers import Call
-    from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
+def _default_timer(stream: Any) -> str:
+    """Returns the timer that `auto` chooses for kernels."""
+    for name in auto_timers():
+        with suppress(TimerUnavailable):
+            return open_timer(name, stream).name
+    raise RuntimeError("no timer works here")
 
+
+def _reading(case: GateCase, kernels: GateKernels, timer: str, environment: Environment) -> dict[str, Any]:
     call = kernels.launch(case)
     with _current(case, environment):
         call_ns = warm_up(call, runtime().synchronize, compiled=True).settled_ns
-        try:
-            timer = open_timer("cupti", kernels.stream)
-        except TimerUnavailable:
-            timer = open_timer("event", kernels.stream)
+        opened = open_timer(timer, kernels.stream)
         measured = measure(
             Repeated(call),
-            timer,
+            opened,
             scope="kernel",
             cache=case.cache,
             call_ns=call_ns,
             rule=rule_for(call_ns),
-            observing=environment.gpu.observers.observe(Call("kernel", on_gpu=True), timer),
+            observing=environment.gpu.observers.observe(Call("kernel", on_gpu=True), opened),
         )
     summary = measured.summary
     return {
         "case": case.id,
-        "timer": timer.name,
         "median_ns": round(summary.median_ns, 2),
         "low_ns": round(summary.low_ns, 2),
         "high_ns": round(summary.high_ns, 2),
@@ -221,7 +230,7 @@ class Replay:
     """Replays the gate on recorded sessions.
 
     Args:
-        recorded: as `measure` writes it.
+        recorded: as `record` writes it.
         slowdown: multiplies times in the sessions that are judged, and divides clocks: 1/0.99 is the effect
             of a 1 % lower clock on a compute-bound kernel.
         cycles: judges times multiplied by clocks, in units of the recording's first clock, instead of times.
@@ -386,7 +395,7 @@ def main(arguments: Sequence[str]) -> None:
         measure_session(known.file, known.number)
         return
     if known.command == "measure":
-        measure(known.file)
+        record(known.file)
     recorded = json.loads(known.file.read_text(encoding="utf-8"))
     for line in figures(recorded, getattr(known, "draws", DRAWS)):
         print(line)

@@ -268,7 +268,9 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "session.json"
         for _ in range(SESSIONS):
-            subprocess.call([sys.executable, __file__, "session", str(into)])  # NVBench may end it badly
+            status = subprocess.call([sys.executable, __file__, "session", str(into)])
+            if not into.exists():  # with one, any status will do: NVBench may have ended the process badly
+                sys.exit(f"a session ended with status {status} and measured nothing")
             sessions.append(json.loads(into.read_text(encoding="utf-8")))
             into.unlink()
     print("\n".join(table(sessions)))

@@ -12,9 +12,12 @@ np = pytest.importorskip("numpy")
 import gate_on_gpu  # noqa: E402
 import gate_simulation  # noqa: E402
 import rivals  # noqa: E402
+from fakes import FakeEnvironment, FakeGpu, FakeTimer  # noqa: E402
 from gate_kernels import PLANTED_SHARES, gate_cases, gate_source, in_session_order  # noqa: E402
 from gate_simulation import NOISY, QUIET, RULES, draw, simulate  # noqa: E402
 from nvrtc_compiler import KNOWN, compiled, needs_nvrtc  # noqa: E402
+
+from pytest_gpukern.timers.timer import TimerUnavailable  # noqa: E402
 
 # the gate, by simulation
 
@@ -76,10 +79,6 @@ def test_pairs_of_two_revisions_hold_the_same_line(rows, noise, pairs):
     assert row.caught > 0.8 * row.slowed
 
 
-def test_the_same_seed_gives_the_same_table():
-    assert simulate(1, seed=9, sessions=(3,)) == simulate(1, seed=9, sessions=(3,))
-
-
 def test_the_noise_is_as_it_says():
     rng = np.random.default_rng(1)
     medians = np.log(np.median(draw(QUIET, 400, rng), axis=2))
@@ -89,12 +88,12 @@ def test_the_noise_is_as_it_says():
     assert 0.005 < np.median(spread) < 0.009
 
 
-def test_the_table_is_printed(capsys, monkeypatch):
-    monkeypatch.setattr(gate_simulation, "SESSIONS", (3,))
+def test_the_table_is_printed_and_the_same_seed_gives_the_same(capsys):
     gate_simulation.main(["--runs", "1"])
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[-4:] == ["with", "one", "change", "caught"]
-    assert {line.split()[0] for line in lines} >= {"noisy", "quiet", "host,"}
+    again = simulate(1)
+    assert [line.split()[-2] for line in lines] == [f"{100 * row.caught / row.slowed:.3g}" for row in again]
 
 
 # the gate, on a GPU
@@ -166,6 +165,62 @@ def test_sessions_measure_every_case_once_and_no_place_in_a_family_is_always_the
     assert all(sorted(order, key=cases.index) == list(cases) for order in orders)
     family = {case.id for case in cases if "fma 9600 trips, cold" in (case.id, case.base)}
     assert {next(case.id for case in order if case.id in family) for order in orders} == family
+
+
+class FakeKernels:
+    """Launches nothing; each result is right."""
+
+    stream = "the stream"
+
+    def __init__(self, cases):
+        pass
+
+    def launch(self, case):
+        return lambda: None
+
+    def fault(self, case):
+        return None
+
+    def close(self):
+        pass
+
+
+def test_what_eight_sessions_measure_can_be_judged(tmp_path, monkeypatch):
+    environment = FakeEnvironment(FakeGpu())
+    environment.backend = lambda name: FakeGpu()
+    environment.close = lambda: None
+
+    few = tuple(case for case in gate_cases() if case.kernel == "fma" and case.share in (0.0, 0.05))
+
+    def in_this_process(command):
+        gate_on_gpu.main(command[2:])
+        return 0
+
+    def opened(name, stream):
+        if name == "cupti":
+            raise TimerUnavailable("not here")
+        return FakeTimer(name)
+
+    monkeypatch.setattr(gate_on_gpu, "Environment", lambda *_: environment)
+    monkeypatch.setattr(gate_on_gpu, "gate_cases", lambda: few)
+    monkeypatch.setattr(gate_on_gpu, "GateKernels", FakeKernels)
+    monkeypatch.setattr(gate_on_gpu, "open_timer", opened)
+    monkeypatch.setattr(gate_on_gpu, "wall_clock", lambda launch: 123.0)
+    monkeypatch.setattr(gate_on_gpu, "SESSIONS", 8)
+    monkeypatch.setattr(gate_on_gpu.subprocess, "call", in_this_process)
+    for module in (gate_on_gpu, rivals):
+        monkeypatch.setattr(module, "runtime", lambda: SimpleNamespace(synchronize=lambda: None))
+    gate_on_gpu.record(tmp_path / "gate.json")
+    found = json.loads((tmp_path / "gate.json").read_text())
+    assert len(found["sessions"]) == 8
+    assert {session["default_timer"] for session in found["sessions"]} == {"event"}
+    for session in found["sessions"]:
+        for reading in session["readings"]:
+            assert (reading["median_ns"], reading["sm_mhz"]) == (1001.0, None)
+            reading["sm_mhz"] = 1980.0
+    lines = list(gate_on_gpu.figures(found, draws=2))
+    assert "9 judged, 0 suspected, 0 confirmed SLOWER" in lines[0], "three unchanged kernels in three trials"
+    assert [line.partition(": ")[2].partition(",")[0] for line in lines[5:7]] == ["caught 0 of 3"] * 2
 
 
 @needs_nvrtc
