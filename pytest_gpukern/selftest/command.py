@@ -17,7 +17,7 @@ from pytest_gpukern.gpu.selection import missing_gpu_reason
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.selftest.known_times import known_times_of
+from pytest_gpukern.selftest import known_times
 from pytest_gpukern.selftest.targets import SUITES_S, Conclusions, Section, conclude, suites_row
 from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
 from pytest_gpukern.values.untrusted_json import FileError, printable, printable_lines
@@ -101,7 +101,7 @@ def pytest_command(file: Path, folder: Path, known: argparse.Namespace) -> list[
         *("-c", os.devnull, f"--rootdir={_TESTS.parent}", "-p", "no:cacheprovider"),  # no project's own
         *("--gpu-benchmark", f"--gpukern-sessions={known.sessions}", "--gpukern-write-in-ci"),
         *("--gpukern-baseline=create", f"--gpukern-baseline-dir={folder / 'baselines'}"),
-        f"{FILE_OPTION}={file}",
+        *("-p", known_times.__name__, f"{FILE_OPTION}={file}"),
     ]
     if known.device is not None:
         options.append(f"--gpukern-device={known.device}")
@@ -148,7 +148,7 @@ def _remarks(run: Run) -> Iterator[str]:
     """Yields what went wrong in the run, and what the timers say, such as why CUPTI is not used."""
     yield from run.problems
     for result in run.results:
-        if known_times_of(result) is not None:
+        if known_times.known_times_of(result) is not None:
             yield from (warning for each in result.measurements for warning in each.summary.warnings)
 
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.measure.observers import Observer, ObserverRow, SeenInTest
+from pytest_gpukern.measure.observers import OBSERVERS, Observer, ObserverRow, SeenInTest
 from pytest_gpukern.values.result import plain
 from pytest_gpukern.values.untrusted_json import built
 
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Measurement, Result
 
 NAME = "selftest"
-ROW = ObserverRow(__name__, "SelftestObserver")
+
+
+def pytest_configure() -> None:
+    """Adds the observer to a run that has this module as a plugin."""
+    OBSERVERS[NAME] = ObserverRow(__name__, "SelftestObserver")
 
 
 @dataclass(frozen=True)

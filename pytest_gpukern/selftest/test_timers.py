@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.measure.observers import OBSERVERS
 from pytest_gpukern.run.stash import environment_of
 from pytest_gpukern.selftest.kernels import GRAPH, SpinningKernel, name_of, selftest_cases
-from pytest_gpukern.selftest.known_times import NAME, ROW, KnownTimes, Node, note
+from pytest_gpukern.selftest.known_times import KnownTimes, Node, note
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable, open_timer
 from pytest_gpukern.values.timer_table import auto_timers
 
@@ -30,8 +29,6 @@ _FIRST_SPIN_NS = 1_000_000.0
 _SAMPLES = 50
 _BUDGET_NS = 5e7
 _FEWEST = 8
-
-OBSERVERS.setdefault(NAME, ROW)
 
 
 def _item(case: Case) -> Any:
