@@ -37,9 +37,18 @@ def _item(case: Case) -> Any:
     return pytest.param(case, id=f"{name_of(case)}, {way}", marks=pytest.mark.gpu_benchmark(**mark))
 
 
+@pytest.mark.parametrize("case", [_item(case) for case in selftest_cases()])
+def test_kernel(gpu_benchmark: GpuBenchmark, case: Case) -> None:
+    """Measures a kernel as the plugin measures any case."""
+    gpu_benchmark.run(case)
+
+
 @pytest.mark.gpu_benchmark(cache="hot")
 def test_known_times(gpu_benchmark: GpuBenchmark, request: pytest.FixtureRequest) -> None:
-    """Has the timers read kernels that know their own time, after the plugin itself has timed one."""
+    """Has the timers read kernels that know their own time, after the plugin itself has timed one.
+
+    It comes last, when the device is awake.
+    """
     from pytest_gpukern.gpu.runtime import runtime
 
     spinning = SpinningKernel(runtime())
@@ -50,12 +59,6 @@ def test_known_times(gpu_benchmark: GpuBenchmark, request: pytest.FixtureRequest
             note(_known_times(spinning, runtime().stream))
     finally:
         spinning.free()
-
-
-@pytest.mark.parametrize("case", [_item(case) for case in selftest_cases()])
-def test_kernel(gpu_benchmark: GpuBenchmark, case: Case) -> None:
-    """Measures a kernel as the plugin measures any case."""
-    gpu_benchmark.run(case)
 
 
 def _known_times(spinning: SpinningKernel, stream: Any) -> KnownTimes:
