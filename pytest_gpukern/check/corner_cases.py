@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from warnings import catch_warnings
 
-from pytest_gpukern.check.check_variant import check
+from pytest_gpukern.check.check_variant import check, giving_back
 from pytest_gpukern.check.diagnosis import IncorrectError
-from pytest_gpukern.check.launch import giving_back
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
@@ -152,9 +150,7 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
         try:
             prepared = check(case, corner.point, backend, workspace, sets)
         except IncorrectError as error:
-            message = f"{corner.label}: {error.diagnosis.message}{_planted(sets[-1])}"
-            diagnosis = dataclasses.replace(error.diagnosis, message=message)
-            raise IncorrectError(diagnosis, error.errors) from error
+            raise error.after(f"{corner.label}: ", _planted(sets[-1])) from error
         prepared.let_go()
         return prepared.last_call_ns or 0.0
 

@@ -5,21 +5,28 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpukern.arrays.compare import may_be_poison
 from pytest_gpukern.arrays.memory import c_strides
 from pytest_gpukern.values.determinism import Determinism, of_launches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
     from pytest_gpukern.arrays.compare import Comparison, Extreme, Tolerance
-    from pytest_gpukern.arrays.memory import Damage, Span, Strides
+    from pytest_gpukern.arrays.memory import Damage, Strides
     from pytest_gpukern.problems.problem import Output
     from pytest_gpukern.values.result import OutputError
+
+
+class Memory(Protocol):
+    """Describes memory that may overlap other memory: an array, or the span of one."""
+
+    def overlaps(self, other: Any, /) -> bool:
+        """Returns whether both share memory."""
 
 
 class Fault(enum.StrEnum):
@@ -57,6 +64,11 @@ class IncorrectError(Exception):
         super().__init__(diagnosis.message)
         self.diagnosis = diagnosis
         self.errors = dict(errors or {})
+
+    def after(self, where: str, more: str = "") -> IncorrectError:
+        """Returns the same error with words before its message, and perhaps more behind."""
+        diagnosis = Diagnosis(self.diagnosis.fault, f"{where}{self.diagnosis.message}{more}")
+        return IncorrectError(diagnosis, self.errors)
 
 
 UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
@@ -121,8 +133,8 @@ def _adds_to_poison(mismatch: Extreme) -> bool:
     return any(may_be_poison((difference + shift) % 2**32) for shift in range(-1024, 1025, 32))
 
 
-def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
-    """Says what was written out of bounds; None if nothing was."""
+def diagnose_damage(found: Sequence[Damage], place: str = "") -> Diagnosis | None:
+    """Says what was written out of bounds, and `place` by which launch; None if nothing was."""
     if not found:
         return None
     lines = [f"{found[0].array}: {Fault.OUT_OF_BOUNDS}"]
@@ -133,12 +145,13 @@ def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
                 f"the first after flat index {each.index} of {each.size}: it is strided, not in C order"
             )
             continue
-        place = "after the end" if each.behind else "before the beginning"
+        side = "after the end" if each.behind else "before the beginning"
         distance = each.index - each.size + 1 if each.behind else -each.index
         lines.append(
-            f"  {_count(each.changed_bytes, 'byte')} written {place} of {each.array}, the nearest "
+            f"  {_count(each.changed_bytes, 'byte')} written {side} of {each.array}, the nearest "
             f"{_count(distance, 'element')} away: flat index {each.index} of {each.size}"
         )
+    lines += [f"  seen {place}"] if place else []
     return Diagnosis(Fault.OUT_OF_BOUNDS, "\n".join(lines))
 
 
@@ -176,33 +189,37 @@ def diagnose_form(
 
 
 def diagnose_aliasing(
-    returned: Mapping[str, Span], inputs: Mapping[str, Span], before: Mapping[str, Span]
+    outputs: Mapping[str, Memory],
+    inputs: Mapping[str, Memory],
+    others: Mapping[str, Memory],
+    remedy: str,
+    *,
+    apart: bool = True,
 ) -> Diagnosis | None:
-    """Says which memory the outputs that a launch returned share; None if they share none.
+    """Says which memory outputs share with inputs, with others, and if `apart` with each other, or None.
 
     Args:
-        returned: addresses of each output.
-        inputs: addresses of each input.
-        before: addresses of arrays that an earlier launch returned and that are still held.
+        outputs: name → memory of each output.
+        inputs: name → memory of each input.
+        others: words → other memory that no output may share.
+        remedy: what to do about it.
+        apart: whether outputs may not share memory either.
     """
-    others = {f"the input {name}": span for name, span in inputs.items()}
-    others |= {f"the {name} that an earlier launch returned": span for name, span in before.items()}
-    for name, span in returned.items():
-        shared = (other for other, theirs in others.items() if span.overlaps(theirs))
-        diagnosis = diagnose_shared(name, shared, "each launch must return new memory")
-        if diagnosis is not None:
-            return diagnosis
-        others[f"the output {name}"] = span
+    near = {**{f"the input {name}": memory for name, memory in inputs.items()}, **others}
+    for name, memory in outputs.items():
+        shared = ", ".join(other for other, theirs in near.items() if memory.overlaps(theirs))
+        if shared:
+            told = f"{name}: {Fault.ALIASED}: it shares memory with {shared}; {remedy}"
+            return Diagnosis(Fault.ALIASED, told)
+        if apart:
+            near[f"the output {name}"] = memory
     return None
 
 
-def diagnose_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> Diagnosis | None:
-    """Says how many elements a call left unwritten, the first at a flat index; None if none."""
-    if not count:
-        return None
-    where = _at(first, shape)
-    told = f"{name}: {Fault.NOT_WRITTEN}: {count} of {math.prod(shape)} elements, the first at {where}"
-    return Diagnosis(Fault.NOT_WRITTEN, told)
+def told_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> str:
+    """Says how many elements a launch left unwritten, the first at a flat index."""
+    counts = f"{count} of {math.prod(shape)} elements"
+    return f"{name}: {Fault.NOT_WRITTEN}: {counts}, the first at {_at(first, shape)}"
 
 
 def diagnose_changed(name: str, changed: np.ndarray[Any, Any]) -> Diagnosis | None:
@@ -222,15 +239,6 @@ def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | Non
     counts = f"{len(set(bits))} results from {len(bits)} launches on the same inputs"
     declares = f"determinism={str(declared)!r} is declared"
     return Diagnosis(Fault.NOT_DETERMINISTIC, f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, but {declares}")
-
-
-def diagnose_shared(name: str, others: Iterable[str], remedy: str) -> Diagnosis | None:
-    """Says with which others an array shares memory; None if there are none."""
-    shared = ", ".join(others)
-    if not shared:
-        return None
-    told = f"{name}: {Fault.ALIASED}: it shares memory with {shared}; {remedy}"
-    return Diagnosis(Fault.ALIASED, told)
 
 
 def _at(index: int, shape: tuple[int, ...]) -> str:

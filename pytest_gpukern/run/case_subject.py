@@ -11,31 +11,22 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.check.check_variant import (
+    Prepared,
     check,
-    check_determinism,
     check_nothing_is_late,
     check_runs,
     check_seeds,
     checked_copy,
-    observed,
+    giving_back,
     repeat_while_bitwise,
+    what_raised,
 )
 from pytest_gpukern.check.corner_cases import check_corners, corners_of
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
-from pytest_gpukern.check.launch import (
-    Prepared,
-    check_guards,
-    check_outputs,
-    checked_launch,
-    giving_back,
-    is_slow,
-    load_other_contents,
-    turn_to,
-    what_raised,
-)
+from pytest_gpukern.check.engine import check_left, checked
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run.environment import available_host_bytes
-from pytest_gpukern.run.scopes import adopt_last, measure_scopes, scopes_of, trace_case
+from pytest_gpukern.run.scopes import measure_scopes, scopes_of, trace_case
 from pytest_gpukern.run.spine import NotRunError
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.options import sanitizing_tool
@@ -60,6 +51,7 @@ MOST_SETS = 512
 _QUICKLY_MADE_BYTES = 2**24
 """Below this size we make every set of inputs and reference, even if the case is not timed on each."""
 _VERY_SLOW_NS = 5e9
+AFTER_TIMING = "correct before timing, wrong after it\n"
 
 
 class CaseSubject:
@@ -146,7 +138,7 @@ class CaseSubject:
         with gpu.launches_observed() if others else nullcontext():
             for dataset in others:
                 workspace = self._workspace(dataset)
-                self.sets.append(checked_copy(first, self._point, workspace, dataset))
+                self.sets.append(checked_copy(first, workspace, dataset))
                 self._held.callback(self.sets[-1].let_go)
         found.result = dataclasses.replace(
             found.result, errors=self._errors_of(first), first_call_ns=first.first_call_ns
@@ -172,20 +164,20 @@ class CaseSubject:
                 )
             if seeds > known:
                 more = environment.datasets.more(problem, self._point, range(known, seeds))
-                check_seeds(first, self._point, more)
+                check_seeds(first, more)
         found.result = dataclasses.replace(found.result, corners=corners.labels)
         found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
 
     def measure(self, found: Found) -> None:
         """Times the case in its scopes."""
         first, environment = self.sets[0], self._environment
-        self._checked_on = other_contents_of_slow(first, self._point)
+        turn_to_others_if_slow(first)
         try:
             measurements = measure_scopes(self.sets, self._point, environment, self._context.marker)
             if environment.settings.trace and self._backend.on_gpu:
                 found.add_trace(lambda: trace_case(self.sets, measurements, environment.host_results))
         except IncorrectError as error:
-            raise _after_timing(error) from error
+            raise error.after(AFTER_TIMING) from error
         except Exception as error:
             if not _comes_from_the_launch(error, first):
                 raise
@@ -198,7 +190,7 @@ class CaseSubject:
         """Checks what the last timed launches left, and one more launch unless an earlier session did."""
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(on_gpu=self._backend.on_gpu):
-            recheck(self.sets, self._point, self._checked_on, launches=not self._checked)
+            recheck(self.sets, launches=not self._checked)
         found.result = dataclasses.replace(
             found.result,
             errors=self._errors_of(first),
@@ -235,7 +227,7 @@ class CaseSubject:
         Those that the first set does not hold come first. A slow call stays on one set: it is timed so few
         times, and does so much. So does a call that is not timed on the device.
         """
-        if not self.is_timed or not self._placing.on_gpu or is_slow(first):
+        if not self.is_timed or not self._placing.on_gpu or first.is_slow:
             return []
         from pytest_gpukern.gpu.runtime import runtime
 
@@ -349,26 +341,19 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
         )
 
 
-def other_contents_of_slow(prepared: Prepared, point: Point) -> list[Dataset]:
-    """Loads contents for timing a slow launch on the host that it was not checked on; this saves a launch.
-
-    Returns the set that it was checked on last, or nothing if the buffers still hold it.
-    """
-    if prepared.backend.on_gpu or not is_slow(prepared):
-        return []
-    before = prepared.dataset
+def turn_to_others_if_slow(prepared: Prepared) -> None:
+    """Loads contents for timing a slow launch on the host that it was not checked on; this saves a launch."""
+    if prepared.backend.on_gpu or not prepared.is_slow:
+        return
     if prepared.case.problem.check is not None:
         unseen = [dataset for dataset in prepared.datasets if dataset.seed_offset not in prepared.runs]
-        if not unseen:
-            return []
-        turn_to(prepared, point, unseen[0])
-        return [before]
-    return load_other_contents(prepared) if before is prepared.datasets[0] else []
+        if unseen:
+            prepared.turn_to(unseen[0])
+    elif prepared.dataset is prepared.datasets[0]:
+        prepared.turn_to_others()
 
 
-def recheck(
-    sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = (), *, launches: bool = True
-) -> None:
+def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
     """Checks what the last timed launches left, then one more launch, on other inputs if there are any.
 
     A launch that has stopped writing leaves the right answer of an earlier one; the poison shows that. A
@@ -378,44 +363,30 @@ def recheck(
 
     Args:
         sets: the variant on each buffer set.
-        point: the point that they were made for.
-        earlier: sets that the first buffers held before they were timed on.
         launches: whether to launch again.
 
     Raises:
         IncorrectError: it is no longer right; the message says that it was before timing.
     """
     first = sets[0]
-    first.backend.synchronize()
     try:
         for prepared in sets:
-            check_guards(prepared)
-            adopt_last(prepared)
-            check_outputs(prepared, list(earlier))
-            prepared.note_bits()
+            check_left(prepared)
         if first.case.problem.check is not None:
-            first.runs[first.dataset.seed_offset] = observed(first, point)
+            first.note_run()
             check_runs(first)
         if not launches:
             return
         others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
-        slow = is_slow(first) and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _VERY_SLOW_NS)
+        slow = first.is_slow and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _VERY_SLOW_NS)
         if others_unseen or not slow:
             for prepared in sets[:CONTENTS]:
-                before = load_other_contents(prepared)
                 # A slow one saw both poisons before timing, but never the answer of other contents.
-                over_an_answer = before and is_slow(prepared) and prepared.dataset.expected is not None
-                checked_launch(prepared, earlier=before, poisoned=not over_an_answer)
-                prepared.note_bits()
-            repeat_while_bitwise(first, point)
-        check_determinism(first)
+                over_an_answer = prepared.turn_to_others() and prepared.is_slow
+                checked(prepared, poisoned=not (over_an_answer and prepared.dataset.expected is not None))
+            repeat_while_bitwise(first)
     except IncorrectError as error:
-        raise _after_timing(error) from error
-
-
-def _after_timing(error: IncorrectError) -> IncorrectError:
-    message = f"correct before timing, wrong after it\n{error.diagnosis.message}"
-    return IncorrectError(Diagnosis(error.diagnosis.fault, message), error.errors)
+        raise error.after(AFTER_TIMING) from error
 
 
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:

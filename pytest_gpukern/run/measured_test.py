@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_gpukern.check.call_arguments import DeclarationError
-from pytest_gpukern.check.diagnosis import IncorrectError
+from pytest_gpukern.check.diagnosis import diagnose_damage
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.findings.findings import findings_that_fail
@@ -24,7 +24,7 @@ from pytest_gpukern.values.result import Correctness
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pytest_gpukern.check.check_call import SeenOutputs
+    from pytest_gpukern.check.verify import SeenOutputs
     from pytest_gpukern.measure.observers import ObservedTest
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.environment import Environment
@@ -208,10 +208,7 @@ class MeasuredTest:
         if self.found is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
-        try:
-            self.guarded.check("at the end of the test")
-        except IncorrectError as error:
-            diagnosis = diagnosis or error.diagnosis
+        diagnosis = diagnosis or diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
             self._fail_where_incorrect()

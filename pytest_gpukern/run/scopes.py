@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.check.launch import Prepared, adopt, check_guards, check_outputs, is_slow
+from pytest_gpukern.check.engine import check_left
 from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device, with_warning
 from pytest_gpukern.measure.measure import Repeated, measure, rule_beside, rule_for, warm_up
 from pytest_gpukern.measure.observers import Call
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpukern.backends.backend import Backend
+    from pytest_gpukern.check.check_variant import Prepared
     from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import HostResults
@@ -60,7 +61,7 @@ def measure_scopes(
             call_ns = first.last_call_ns or 0.0
             launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
             compiled = not backend.on_gpu or call_ns != first.first_call_ns
-            if not (launched and compiled and is_slow(first)):
+            if not (launched and compiled and first.is_slow):
                 by_host = scope != "kernel" or not backend.on_gpu
                 warm = restoring(first, calls[0])
                 with phase("warming up"):
@@ -263,11 +264,7 @@ def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str
 
 def _check_last(executions: Executions, first: Prepared) -> None:
     """Raises IncorrectError if the last execution left its buffer set wrong."""
-    last = executions.last if isinstance(executions, Rotation) else first
-    last.backend.synchronize()
-    check_guards(last)
-    adopt_last(last)
-    check_outputs(last)
+    check_left(executions.last if isinstance(executions, Rotation) else first)
 
 
 def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Measurement:
@@ -311,7 +308,7 @@ def scope_call(prepared: Prepared, scope: str, host_results: HostResults, number
         launch()
         prepared.backend.synchronize()
         if prepared.case.variant.allocates:
-            adopt_last(prepared)
+            prepared.take_timed()
         copy_out()
 
     return transfer if scope == "transfer" else end_to_end
@@ -324,12 +321,6 @@ def kept(prepared: Prepared) -> Callable[[], Any]:
         prepared.last_returned = prepared.launch()
 
     return launch
-
-
-def adopt_last(prepared: Prepared) -> None:
-    """Makes the arrays that the last launch returned the outputs."""
-    if prepared.last_returned is not None:
-        adopt(prepared, prepared.last_returned)
 
 
 def transfer_bytes(prepared: Prepared, point: Point) -> float:

@@ -461,7 +461,7 @@ def test_timed(gpu_benchmark):
     )
     result = gpu("--gpukern-output=run.json")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen after timed calls"])
+    result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen in a timed call"])
 
 
 def test_guarded_arrays_end_with_the_test_also_where_it_fails_or_measures_nothing(plain, pytester):

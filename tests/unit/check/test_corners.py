@@ -78,7 +78,7 @@ class Clock:
 @pytest.mark.parametrize("tool", [None, "memcheck"])
 def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
     clock = Clock()
-    monkeypatch.setattr("pytest_gpukern.check.launch.time", clock)
+    monkeypatch.setattr("pytest_gpukern.check.engine.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", f"{tool or ''}:1")
     problem = with_sizes(1, 65, 127, 3, 129)
     result = checked(problem, slow_from(65, clock))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, run
 
-from pytest_gpukern.check import check_variant
+from pytest_gpukern.check import engine
 from pytest_gpukern.measure.measure import rule_beside, rule_for
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run import scopes as scopes_module
@@ -77,7 +77,7 @@ def test_outputs_that_are_not_poisoned_in_turn_are_poisoned_before_timing(timer,
 
 
 def test_end_to_end_brings_back_what_an_allocating_variant_returned(gpu, timer, events, monkeypatch):
-    monkeypatch.setattr(check_variant, "_MOST_REPEATED", 0)
+    monkeypatch.setattr(engine, "_REPEATED_NS", 0)
     fetched = []
     original = gpu.workspace
 
