@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.measure.measure import WarmUp
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.run.measured_test import GpuBenchmark
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -157,7 +157,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     refuse_without_context(item)
     with saying_what_is_missing(item):
         outcome = yield
-    if measures(item.config):
+    if measures(item.config) and "benchmark" in getattr(item, "fixturenames", ()):
         from pytest_gpukern.run.take_over_benchmark import warn_if_not_taken_over
 
         warn_if_not_taken_over(item)
@@ -343,7 +343,7 @@ def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
 @pytest.fixture
 def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
-    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.run.measured_test import GpuBenchmark
     from pytest_gpukern.run.stash import new_test
 
     test = new_test(request.node, _environment(request.config))

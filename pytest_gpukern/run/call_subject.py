@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from pytest_gpukern.check.check_call import SeenOutputs
     from pytest_gpukern.check.guarded_arrays import GuardedArrays
     from pytest_gpukern.check.launch import Made
-    from pytest_gpukern.check.verify import SeenOutputs
     from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.run.spine import Found, SubjectContext
+    from pytest_gpukern.run.subject import Found, SubjectContext
     from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.result import Measurement, Trace
 

@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.check.check_variant import (
     Prepared,
     check,
+    check_corners,
     check_nothing_is_late,
     check_runs,
     check_seeds,
     checked_copy,
+    corners_of,
     giving_back,
     repeat_while_bitwise,
     what_raised,
 )
-from pytest_gpukern.check.corner_cases import check_corners, corners_of
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
 from pytest_gpukern.check.engine import check_left, checked
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.scopes import measure_scopes, scopes_of, trace_case
-from pytest_gpukern.run.spine import NotRunError
+from pytest_gpukern.run.subject import NotRunError
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.phases import phase
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.spine import Found, SubjectContext
+    from pytest_gpukern.run.subject import Found, SubjectContext
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import OutputError
 

@@ -16,10 +16,10 @@ from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.dataset import Datasets, HostResults
-from pytest_gpukern.run import spine
+from pytest_gpukern.run import measured_test
 from pytest_gpukern.run.case_subject import CaseSubject
 from pytest_gpukern.run.settle import judged_by_record
-from pytest_gpukern.run.spine import Found, SubjectContext
+from pytest_gpukern.run.subject import Found, SubjectContext
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.settings import Settings
@@ -120,7 +120,7 @@ def found_of(case, environment, marker, *, rejects=False, checked=False):
     context = SubjectContext(environment, marker, "test_doubling.py::test[x]", TEST_FILE, checked)
     subject = CaseSubject(case, context, rejects=rejects)
     found = Found(subject.begin())
-    spine.run(subject, found, environment)
+    measured_test.run(subject, found, environment)
     return found
 
 

@@ -8,10 +8,10 @@ from fakes import FakeEnvironment, diagnose_case, doubling, measuring, right, ru
 
 from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.check.corner_cases import Corner, corners_of
+from pytest_gpukern.check.check_variant import Corner, corners_of
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.cases import cases_of as iter_cases
-from pytest_gpukern.run.spine import NotRunError
+from pytest_gpukern.run.subject import NotRunError
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 

@@ -10,14 +10,13 @@ import pytest
 
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.check import engine
-from pytest_gpukern.check.check_call import Turn
+from pytest_gpukern.check.check_call import Turn, check_against_reference
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
-from pytest_gpukern.check.verify import check_against_reference
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.run import call_subject
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget
-from pytest_gpukern.run.spine import Found, SubjectContext
+from pytest_gpukern.run.subject import Found, SubjectContext
 from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Result

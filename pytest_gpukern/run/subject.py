@@ -1,4 +1,4 @@
-"""Runs what a test measures: checks it, measures it, and checks it again. Read this file first."""
+"""Says what a subject of a test is, a case or a call, and gathers what its steps find out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
-from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result
 
 if TYPE_CHECKING:
@@ -85,35 +83,6 @@ class Subject(Protocol):
         Raises:
             IncorrectError: it is no longer right.
         """
-
-
-def run(subject: Subject, found: Found, environment: Environment) -> None:
-    """Checks a subject, measures it if that is asked for, and checks it again.
-
-    Faults in its outputs are noted in `found`, and not raised. This process holds the device all the while;
-    what is timed on the host has the host to itself. Only `measure` is timed. Host work for a later subject
-    belongs before `prepare`, or beside `measure` if it disturbs no time.
-
-    Raises:
-        NotRunError: it cannot run here, with the reason.
-        NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
-    """
-    __tracebackhide__ = True
-    gpu = environment.gpu
-    with gpu.exclusive(), gpu.host.busy(), found.noting_what_is_wrong(), subject.prepare():
-        with phase("checking"):
-            subject.check(found)
-        if subject.is_timed:
-            simulated = Launches.made
-            with gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
-                subject.measure(found)
-            if Launches.made != simulated:
-                found.drop_simulated_times()
-            with phase("checking"):
-                subject.recheck(found)
-            with phase("observing"):
-                found.result = with_facts(found.result, environment)
-            found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
 
 
 class NotRunError(Exception):
