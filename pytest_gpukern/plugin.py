@@ -129,13 +129,19 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Refuses unknown axes and unreadable baselines before anything runs."""
-    from pytest_gpukern.run.collection import counted_as_benchmarks, refuse_bad_items, sharing_usage_errors
+    from pytest_gpukern.run.collection import (
+        counted_as_benchmarks,
+        load_what_tests_need,
+        refuse_bad_items,
+        sharing_usage_errors,
+    )
 
     collected = len(items)
     with sharing_usage_errors(config):
         with counted_as_benchmarks(config, items):
             yield
         refuse_bad_items(config, items)
+        load_what_tests_need(config, items)
         if measures(config):
             from pytest_gpukern.run.collection import note_known_cases, tell_what_is_recorded
 

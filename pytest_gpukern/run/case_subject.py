@@ -114,12 +114,12 @@ class CaseSubject:
             available_bytes=available_host_bytes(),
         )
         in_turn = self.is_timed and self._backend.on_gpu
-        datasets = sets_of(contents=CONTENTS if in_turn else 2)
         costs_time = self._backend.simulated or sanitizing_tool() is not None
-        if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
-            datasets = sets_of(contents=CONTENTS)
-        if not self._checked:
-            with phase("checking"):
+        with phase("inputs"):
+            datasets = sets_of(contents=CONTENTS if in_turn else 2)
+            if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
+                datasets = sets_of(contents=CONTENTS)
+            if not self._checked:
                 self._environment.datasets.examined(self._case.problem, self._point, datasets)
         self._environment.host_results.forget_others(datasets[0])
         refuse_too_large(datasets[0], self._placing)
@@ -159,10 +159,9 @@ class CaseSubject:
             seeds = -(-seeds // problem.check_seeds) * problem.check_seeds
         with environment.gpu.loading_observed(on_gpu=on_gpu):
             corners = corners_of(self._case, simulated=self._backend.simulated)
-            with phase("corner cases"):
-                corners = check_corners(
-                    self._case, corners, self._backend, self._placing, environment.corner_datasets
-                )
+            corners = check_corners(
+                self._case, corners, self._backend, self._placing, environment.corner_datasets
+            )
             if seeds > known:
                 more = environment.datasets.more(problem, self._point, range(known, seeds))
                 check_seeds(first, more)
