@@ -163,7 +163,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     refuse_without_context(item)
     with saying_what_is_missing(item):
         outcome = yield
-    if measures(item.config) and "benchmark" in getattr(item, "fixturenames", ()):
+    if "benchmark" in getattr(item, "fixturenames", ()) and measures(item.config):
         from pytest_gpukern.run.take_over_benchmark import warn_if_not_taken_over
 
         warn_if_not_taken_over(item)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpukern.backends.foreign_array import leaves
 from pytest_gpukern.check.diagnosis import (
     UNWRITTEN_ON_PURPOSE,
     Diagnosis,
@@ -177,10 +178,20 @@ def checked(launch: Launch, *, poisoned: bool = True) -> Made:
         launch.last_call_ns = float(time.perf_counter_ns() - start)
     launch.first_call_ns = launch.first_call_ns if not first else launch.last_call_ns
     left = tuple(threads_left(threads, first=first))
+    _refuse_undone(launch, returned)
     launch.take(returned)
     made = Made(returned, launch.last_call_ns, left, launch.bits() if left else {})
     _judge(launch, looking, made)
     return made
+
+
+def _refuse_undone(launch: Launch, returned: Any) -> None:
+    """Raises IncorrectError for a returned value that stands for work that is not done."""
+    for name, value in leaves("returned", returned):
+        undone = launch.why_undone(value)
+        if undone is not None:
+            told = f"{name}: {Fault.WRONG_TYPE}: {launch.by} returned {undone}"
+            raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, told))
 
 
 def check_left(launch: Launch) -> None:

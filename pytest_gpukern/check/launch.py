@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_gpukern.backends.foreign_array import why_lazy
 from pytest_gpukern.values.determinism import of_launches
 
 if TYPE_CHECKING:
@@ -149,6 +150,10 @@ class Launch:
     def take_timed(self) -> None:
         """Does the same after a launch that was timed."""
         raise NotImplementedError
+
+    def why_undone(self, value: Any) -> str | None:
+        """Says why a returned value stands for work that the launch has not done, or None."""
+        return why_lazy(value)
 
     def damage(self) -> list[Damage]:
         """Returns what was written into guard zones; the device must be idle."""

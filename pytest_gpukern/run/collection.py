@@ -191,7 +191,9 @@ def load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> Non
     here = not (distributes(config) or isolates(config))
     if asked(config) and here and any(map(may_use_gpu, items)):
         from pytest_gpukern.measure.observers import OBSERVERS
+        from pytest_gpukern.report import progress  # noqa: F401
         from pytest_gpukern.run import measured_test, test_end  # noqa: F401
+        from pytest_gpukern.values import marker  # noqa: F401
 
         for row in OBSERVERS.values():
             import_module(row.module)

@@ -6,6 +6,7 @@ is what the test sees of it.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,13 +18,14 @@ from pytest_gpukern.check.check_call import check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
 from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.findings.findings import findings_that_fail
+from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of, timed_by_host
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
 from pytest_gpukern.run.settle import NO_CALL, settle
-from pytest_gpukern.run.subject import Found, NotRunError, with_facts
+from pytest_gpukern.run.subject import Found, NotRunError
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness
 
@@ -54,7 +56,7 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
     """
     __tracebackhide__ = True
     gpu = environment.gpu
-    with gpu.exclusive(), gpu.host.busy(), found.noting_what_is_wrong(), subject.prepare():
+    with gpu.working(), found.noting_what_is_wrong(), subject.prepare():
         with phase("checking"):
             subject.check(found)
         if subject.is_timed:
@@ -68,6 +70,34 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
             with phase("observing"):
                 found.result = with_facts(found.result, environment)
             found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
+
+
+def with_facts(result: Result, environment: Environment) -> Result:
+    """Returns a measured result with the facts of its kernels, and with the best that the device does."""
+    device = environment.gpu.device
+    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
+        return result
+    from pytest_gpukern.gpu.runtime import at_home
+    from pytest_gpukern.timers.cupti.machine_code import machine_code
+
+    seen = [measurement for measurement in result.measurements if measurement.work]
+    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
+    with at_home():
+        code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
+    kernels = kernel_facts(
+        of_kernels[0].work if of_kernels else (),
+        device.compute_capability,
+        code.sha256 if code is not None else None,
+    )
+    unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
+    return dataclasses.replace(
+        result,
+        notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
+        kernels=kernels,
+        autotuned=autotuned(kernels),
+        ceilings=ceilings.to_json() if ceilings is not None else {},
+        canaries=dict(canaries),
+    )
 
 
 class MeasuredTest:
@@ -243,7 +273,8 @@ class MeasuredTest:
         if self.found is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
-        diagnosis = diagnosis or diagnose_damage(self.guarded.damage(), "at the end of the test")
+        if self.guarded and diagnosis is None:
+            diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
             self._fail_where_incorrect()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
-from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.result import Correctness, Result
 
@@ -170,31 +169,3 @@ class Found:
             # Else, since Python 3.12, the error and the frame of `__exit__` hold each other and all frames
             # below: the test's objects would go when the collector runs, and not as the test ends.
             error.__traceback__ = None
-
-
-def with_facts(result: Result, environment: Environment) -> Result:
-    """Returns a measured result with the facts of its kernels, and with the best that the device does."""
-    device = environment.gpu.device
-    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
-        return result
-    from pytest_gpukern.gpu.runtime import at_home
-    from pytest_gpukern.timers.cupti.machine_code import machine_code
-
-    seen = [measurement for measurement in result.measurements if measurement.work]
-    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
-    with at_home():
-        code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
-    kernels = kernel_facts(
-        of_kernels[0].work if of_kernels else (),
-        device.compute_capability,
-        code.sha256 if code is not None else None,
-    )
-    unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
-    return dataclasses.replace(
-        result,
-        notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
-        kernels=kernels,
-        autotuned=autotuned(kernels),
-        ceilings=ceilings.to_json() if ceilings is not None else {},
-        canaries=dict(canaries),
-    )

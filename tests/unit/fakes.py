@@ -12,7 +12,6 @@ import numpy as np
 from pytest_gpukern import Axis, Case, Output, Problem, Tolerance
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.dataset import Datasets, HostResults
@@ -247,7 +246,7 @@ class FakeEnvironment:
         self.canaries = {}
         self.past = lambda case, model_key, key=None: None
         self.late = []
-        self.host, self.timing_by_host = HostTurns(None), nullcontext
+        self.timing_by_host = nullcontext
         self._backends = {backend.name: backend for backend in backends}
         self._backends.setdefault("host", HostBackend())
         self._missing = missing or {}
@@ -308,7 +307,7 @@ class FakeEnvironment:
         self.timed.append("over")
 
     @contextmanager
-    def exclusive(self):
+    def working(self):
         assert not self.locked
         self.locked = True
         try:
