@@ -20,6 +20,7 @@ from pytest_gpukern.check.engine import check_left, checked, repeat_while_steady
 from pytest_gpukern.check.launch import Compared, Launch, Written
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.problems.call_by_name import call_by_name
+from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.problems.problem import Run
 from pytest_gpukern.values.options import sanitizing_tool
 
@@ -45,6 +46,9 @@ _LAUNCHES = 3
 """Launches on the same inputs by which we judge a declared determinism; two if they are slow."""
 VERY_SLOW_NS = 1e9
 """A launch that takes longer is not repeated for that."""
+_NOT_AGAIN_NS = 5e9
+"""A launch on the device that takes longer is not made once more after timing."""
+AFTER_TIMING = "correct before timing, wrong after it\n"
 _HOLD_NS = 1e6
 """Time to make a warm call and to queue a few copies."""
 _RUNS_OF_SLOW = 3
@@ -442,6 +446,54 @@ def repeat_while_bitwise(prepared: Prepared) -> None:
     prepared.hashes = False  # the last launch is
     check_left(prepared)
     prepared.hashes = True
+
+
+def turn_to_others_if_slow(prepared: Prepared) -> None:
+    """Loads contents for timing a slow launch on the host that it was not checked on; this saves a launch."""
+    if prepared.backend.on_gpu or not prepared.is_slow:
+        return
+    if prepared.case.problem.check is not None:
+        unseen = [dataset for dataset in prepared.datasets if dataset.seed_offset not in prepared.runs]
+        if unseen:
+            prepared.turn_to(unseen[0])
+    elif prepared.dataset is prepared.datasets[0]:
+        prepared.turn_to_others()
+
+
+def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
+    """Checks what the last timed launches left, then one more launch, on other inputs if there are any.
+
+    A launch that has stopped writing leaves the right answer of an earlier one; the poison shows that. A
+    launch that replays an answer is right only for the inputs that it was timed on. We skip the last launch
+    if the call takes seconds, or is slow on the host, and more than one set was seen. Such a call was timed
+    few times, on poisoned outputs.
+
+    Args:
+        sets: the variant on each buffer set.
+        launches: whether to launch again.
+
+    Raises:
+        IncorrectError: it is no longer right; the message says that it was before timing.
+    """
+    first = sets[0]
+    try:
+        for prepared in sets:
+            check_left(prepared)
+        if first.case.problem.check is not None:
+            first.note_run()
+            check_runs(first)
+        if not launches:
+            return
+        others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
+        slow = first.is_slow and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _NOT_AGAIN_NS)
+        if others_unseen or not slow:
+            for prepared in sets[:CONTENTS]:
+                # A slow one saw both poisons before timing, but never the answer of other contents.
+                over_an_answer = prepared.turn_to_others() and prepared.is_slow
+                checked(prepared, poisoned=not (over_an_answer and prepared.dataset.expected is not None))
+            repeat_while_bitwise(first)
+    except IncorrectError as error:
+        raise error.after(AFTER_TIMING) from error
 
 
 def check_seeds(prepared: Prepared, datasets: Iterable[Dataset]) -> None:

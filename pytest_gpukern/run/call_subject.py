@@ -20,7 +20,7 @@ from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
-from pytest_gpukern.run.scopes import ELSEWHERE, Timed
+from pytest_gpukern.run.subject import ELSEWHERE, Timed
 from pytest_gpukern.timers.host import HostTimer, LaunchTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
 from pytest_gpukern.values.result import CaseInfo, Result
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from pytest_gpukern.check.check_call import SeenOutputs
-    from pytest_gpukern.check.guarded_arrays import GuardedArrays
+    from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs
     from pytest_gpukern.check.launch import Made
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.run.subject import Found, SubjectContext

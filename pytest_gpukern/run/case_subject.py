@@ -8,51 +8,55 @@ import hashlib
 import itertools
 import traceback
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check.check_variant import (
+    AFTER_TIMING,
     Prepared,
     check,
     check_corners,
     check_nothing_is_late,
-    check_runs,
     check_seeds,
     checked_copy,
     corners_of,
     giving_back,
-    repeat_while_bitwise,
+    recheck,
+    turn_to_others_if_slow,
     what_raised,
 )
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
-from pytest_gpukern.check.engine import check_left, checked
+from pytest_gpukern.check.engine import check_left
+from pytest_gpukern.measure.by_timer import with_warning
+from pytest_gpukern.measure.measure import Repeated, warm_up
+from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.problems.dataset import CONTENTS
+from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import available_host_bytes
-from pytest_gpukern.run.scopes import measure_scopes, scopes_of, trace_case
-from pytest_gpukern.run.subject import NotRunError
+from pytest_gpukern.run.subject import NotRunError, Timed
+from pytest_gpukern.timers.host import HostTimer
+from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.problems.dataset import Dataset
+    from pytest_gpukern.problems.dataset import Dataset, HostResults
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.run.subject import Found, SubjectContext
+    from pytest_gpukern.timers.timer import Executions
     from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import OutputError
+    from pytest_gpukern.values.result import Measurement, OutputError, Trace
 
 MOST_SETS = 512
 _QUICKLY_MADE_BYTES = 2**24
 """Below this size we make every set of inputs and reference, even if the case is not timed on each."""
-_VERY_SLOW_NS = 5e9
-AFTER_TIMING = "correct before timing, wrong after it\n"
 
 
 class CaseSubject:
@@ -115,12 +119,11 @@ class CaseSubject:
         )
         in_turn = self.is_timed and self._backend.on_gpu
         costs_time = self._backend.simulated or sanitizing_tool() is not None
-        with phase("inputs"):
-            datasets = sets_of(contents=CONTENTS if in_turn else 2)
-            if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
-                datasets = sets_of(contents=CONTENTS)
-            if not self._checked:
-                self._environment.datasets.examined(self._case.problem, self._point, datasets)
+        datasets = sets_of(contents=CONTENTS if in_turn else 2)
+        if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
+            datasets = sets_of(contents=CONTENTS)
+        if not self._checked:
+            self._environment.datasets.examined(self._case.problem, self._point, datasets)
         self._environment.host_results.forget_others(datasets[0])
         refuse_too_large(datasets[0], self._placing)
         with ExitStack() as self._held:
@@ -341,54 +344,6 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
         )
 
 
-def turn_to_others_if_slow(prepared: Prepared) -> None:
-    """Loads contents for timing a slow launch on the host that it was not checked on; this saves a launch."""
-    if prepared.backend.on_gpu or not prepared.is_slow:
-        return
-    if prepared.case.problem.check is not None:
-        unseen = [dataset for dataset in prepared.datasets if dataset.seed_offset not in prepared.runs]
-        if unseen:
-            prepared.turn_to(unseen[0])
-    elif prepared.dataset is prepared.datasets[0]:
-        prepared.turn_to_others()
-
-
-def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
-    """Checks what the last timed launches left, then one more launch, on other inputs if there are any.
-
-    A launch that has stopped writing leaves the right answer of an earlier one; the poison shows that. A
-    launch that replays an answer is right only for the inputs that it was timed on. We skip the last launch
-    if the call takes seconds, or is slow on the host, and more than one set was seen. Such a call was timed
-    few times, on poisoned outputs.
-
-    Args:
-        sets: the variant on each buffer set.
-        launches: whether to launch again.
-
-    Raises:
-        IncorrectError: it is no longer right; the message says that it was before timing.
-    """
-    first = sets[0]
-    try:
-        for prepared in sets:
-            check_left(prepared)
-        if first.case.problem.check is not None:
-            first.note_run()
-            check_runs(first)
-        if not launches:
-            return
-        others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
-        slow = first.is_slow and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _VERY_SLOW_NS)
-        if others_unseen or not slow:
-            for prepared in sets[:CONTENTS]:
-                # A slow one saw both poisons before timing, but never the answer of other contents.
-                over_an_answer = prepared.turn_to_others() and prepared.is_slow
-                checked(prepared, poisoned=not (over_an_answer and prepared.dataset.expected is not None))
-            repeat_while_bitwise(first)
-    except IncorrectError as error:
-        raise error.after(AFTER_TIMING) from error
-
-
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     """Returns whether an error comes from the variant's file, or from CUDA, which may report it late."""
     if type(error).__module__.partition(".")[0] in cuda_packages() or type(error).__name__ == "CudaError":
@@ -427,3 +382,292 @@ def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:
     if diagnosis.fault != declared:
         return f"{case.id} was rejected for {diagnosis.fault!s}, not for {declared}\n{diagnosis.message}"
     return None
+
+
+def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None = None) -> tuple[str, ...]:
+    """Returns the scopes to measure a case in: of those asked for, the ones that make sense for it."""
+    possible = ("end_to_end",) if case.scopes == ("end_to_end",) else SCOPES
+    if marker is not None and marker.scope is not None and marker.scope in possible:
+        return (marker.scope,)
+    asked = environment.settings.scopes
+    return tuple(scope for scope in asked if scope in possible) if asked else case.scopes
+
+
+def measure_scopes(
+    sets: list[Prepared], point: Point, environment: Environment, marker: MarkerOptions
+) -> tuple[Measurement, ...]:
+    """Measures a checked case in each of its scopes, on each buffer set, on outputs that are poisoned first.
+
+    Raises:
+        IncorrectError: after one of the executions, chosen at random, an output was wrong.
+    """
+    first = sets[0]
+    case, backend = first.case, first.backend
+    scopes, host_results = scopes_of(case, environment, marker), environment.host_results
+    if not poisoned_in_turn(case, backend) and scopes != ("transfer",):
+        first.workspace.poison()  # a transfer alone would not write them again
+    measurements: list[Measurement] = []
+    for scope in scopes:
+        calls = [scope_call(each, scope, host_results, number) for number, each in enumerate(sets)]
+        with backend.current():
+            call_ns = first.last_call_ns or 0.0
+            launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
+            compiled = not backend.on_gpu or call_ns != first.first_call_ns
+            if not (launched and compiled and first.is_slow):
+                by_host = scope != "kernel" or not backend.on_gpu
+                warm = restoring(first, calls[0])
+                call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
+            measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
+    if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
+        with backend.current():
+            for prepared in sets:
+                restoring(prepared, prepared.launch)()
+    return tuple(measurements)
+
+
+def trace_case(sets: list[Prepared], measurements: Sequence[Measurement], host_results: HostResults) -> Trace:
+    """Executes a measured case once more and returns what that did, in the scope that does most.
+
+    Raises:
+        TimerUnavailable: CUPTI cannot be used here; the message says why.
+    """
+    from pytest_gpukern.timers.cupti.timer import trace_of
+
+    measured = min(measurements, key=lambda each: _TRACED_FIRST.index(each.scope))
+    calls = [scope_call(each, measured.scope, host_results, number) for number, each in enumerate(sets)]
+    cold, backend = measured.cache == "cold", sets[0].backend
+    with backend.current():
+        (iteration,) = _executions(sets, calls, measured.scope).take(1, cold=cold)
+        return trace_of(measured.scope, iteration, backend.timed_stream, cold=cold)
+
+
+def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns the call; if it updates arrays, a copy goes first that restores them."""
+    if not prepared.dataset.updated:
+        return call
+
+    def restored() -> None:
+        prepared.workspace.queue_poison(prepared.backend.timed_stream)
+        call()
+
+    return restored
+
+
+def poisoned_in_turn(case: Case, backend: Backend) -> bool:
+    """Returns whether outputs are poisoned before each execution: on the host that costs more than a call."""
+    return backend.on_gpu and not case.variant.host_data
+
+
+_TRACED_FIRST = ("end_to_end", "kernel", "transfer", "launch")
+
+
+def _measure_scope(
+    sets: list[Prepared],
+    calls: list[Callable[[], Any]],
+    scope: str,
+    point: Point,
+    environment: Environment,
+    marker: MarkerOptions,
+    call_ns: float,
+) -> list[Measurement]:
+    """Measures one scope of a case."""
+    first = sets[0]
+    case, backend = first.case, first.backend
+    kernel = scope == "kernel"
+    executions = _executions(sets, calls, scope)
+    cache = "hot"
+    if backend.on_gpu and scope != "launch":
+        cache = marker.cache or environment.settings.cache
+    flops = None if scope in ("transfer", "launch") else case.problem.flops(point)
+    traffic_bytes = case.problem.traffic_bytes(point)
+    rated_bytes = traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point)
+    floor = None
+    if kernel and environment.gpu.peaks is not None:
+        floor = environment.gpu.peaks.floor(
+            cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
+        )
+    looks = backend.on_gpu and scope != "transfer"
+    timed = Timed(
+        executions,
+        Call(
+            scope,
+            backend.on_gpu,
+            executions,
+            backend.synchronize,
+            lambda: backend.timed_stream.record(),
+            floor,
+        ),
+        environment,
+        cache,
+        call_ns,
+        None if scope == "launch" else rated_bytes,
+        flops,
+        inspect=(lambda: _check_last(executions, first)) if looks else None,
+    )
+    if not backend.on_gpu:
+        return [timed.by(HostTimer(backend.synchronize), beside=False)]
+    stream, wanted = backend.timed_stream, marker.timer or environment.settings.timer
+    any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
+    found = timed.by_timers(wanted, stream, any_stream=any_stream)
+    if not timer_row(found[0].timer).flushes and cache == "cold":
+        found[0] = _perhaps_warm(found[0], first, len(sets))
+    return found
+
+
+def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str) -> Executions:
+    """Returns executions on each buffer set in turn; on the host, of one call again and again."""
+    case, backend = sets[0].case, sets[0].backend
+    updates = bool(sets[0].dataset.updated)
+    if not (backend.on_gpu or updates):
+        return Repeated(calls[0])
+    poisons = scope != "transfer" and (updates or poisoned_in_turn(case, backend))
+    return Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
+
+
+def _check_last(executions: Executions, first: Prepared) -> None:
+    """Raises IncorrectError if the last execution left its buffer set wrong."""
+    check_left(executions.last if isinstance(executions, Rotation) else first)
+
+
+def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Measurement:
+    """Adds a warning to a cold graph's measurement if its buffer sets are too few to evict each other."""
+    from pytest_gpukern.gpu.runtime import runtime
+    from pytest_gpukern.timers.graph import sets_needed
+
+    dataset = prepared.dataset
+    needed = sets_needed(dataset.input_bytes + dataset.output_bytes, runtime().l2_bytes)
+    if sets >= needed:
+        return measurement
+    return with_warning(
+        measurement,
+        f"the L2 may be warm: nothing is flushed inside a graph, and its {sets} buffer sets are fewer than "
+        f"the {needed} that evict each other",
+    )
+
+
+def scope_call(prepared: Prepared, scope: str, host_results: HostResults, number: int) -> Callable[[], Any]:
+    """Returns what a scope calls on buffer set `number`: the launch, the copies, or both.
+
+    Host memory is pageable, as a user's.
+    """
+    workspace, dataset = prepared.workspace, prepared.dataset
+    launch = kept(prepared) if prepared.case.variant.allocates else prepared.launch
+    launches = scope in ("kernel", "launch") or prepared.case.variant.host_data
+    if launches or not prepared.backend.on_gpu:
+        return launch
+    results = host_results.of(dataset, number)
+
+    def copy_out() -> None:
+        for name, into in results.items():
+            workspace.fetch(name, into)
+
+    def transfer() -> None:
+        workspace.load(dataset.inputs)
+        copy_out()
+
+    def end_to_end() -> None:
+        workspace.load(dataset.inputs)
+        launch()
+        prepared.backend.synchronize()
+        if prepared.case.variant.allocates:
+            prepared.take_timed()
+        copy_out()
+
+    return transfer if scope == "transfer" else end_to_end
+
+
+def kept(prepared: Prepared) -> Callable[[], Any]:
+    """Returns an allocating variant's launch; it keeps what it returned last, to be checked."""
+
+    def launch() -> None:
+        prepared.last_returned = prepared.launch()
+
+    return launch
+
+
+def transfer_bytes(prepared: Prepared, point: Point) -> float:
+    """Returns the bytes copied in and out for one call, declared or counted."""
+    declared = prepared.case.problem.transfer_bytes(point)
+    return declared or float(prepared.dataset.input_bytes + prepared.dataset.output_bytes)
+
+
+_STAY = 8
+"""Hot executions on one set before the next set's turn."""
+_LARGEST_BATCH = 256
+
+
+class Rotation:
+    """Executes on each buffer set in turn.
+
+    With a cold cache, each execution goes to another set; first its outputs are poisoned and the L2 is
+    flushed. With a hot cache, the turn changes every eight executions. First an untimed launch brings the set
+    into the cache; then its outputs are poisoned, which leaves them there. What a call updates is restored
+    before each execution.
+
+    Args:
+        sets: the case prepared on each set.
+        calls: what is timed on each.
+        stream: the timed stream, as a cuda.core stream; None on the host.
+        poisons: whether a call writes the outputs, so that they may be poisoned before it.
+    """
+
+    def __init__(
+        self, sets: list[Prepared], calls: list[Callable[[], Any]], *, stream: Any, poisons: bool
+    ) -> None:
+        self._sets = sets
+        self._calls = calls
+        self._stream = stream
+        self._poisons = poisons
+        self._updates = poisons and bool(sets[0].dataset.updated)
+        self._taken = 0
+        self.buffer_sets = len(sets)
+        self.largest_batch = max(_LARGEST_BATCH, len(sets))
+
+    @property
+    def last(self) -> Prepared:
+        """Returns the set of the last execution that was handed out."""
+        return self._last
+
+    def take(self, count: int, *, cold: bool) -> list[Iteration]:
+        """Returns the next `count` executions."""
+        return [self._cold() if cold else self._hot(first=not number) for number in range(count)]
+
+    def _cold(self) -> Iteration:
+        prepared, call = self._turn(1)
+        launches = 2 + len(prepared.dataset.specs)
+        return self._iteration(call, self._poison(prepared) if self._poisons else None, launches)
+
+    def _hot(self, *, first: bool) -> Iteration:
+        """Returns a hot execution; the first of a batch finds its set in the cache, whoever ran before."""
+        changed = self._taken % _STAY == 0
+        prepared, call = self._turn(_STAY)
+        poison = self._poison(prepared) if self._poisons else None
+        on_host = self._stream is None
+        if on_host or not (first or changed):
+            before = poison if self._updates else None
+            return self._iteration(call, before, launches=2 + len(prepared.dataset.specs) * self._updates)
+
+        def warm() -> None:
+            if poison is not None and self._updates:
+                poison()
+            call()
+            if poison is not None:
+                poison()
+
+        return self._iteration(call, warm, launches=3 + len(prepared.dataset.specs))
+
+    def _iteration(
+        self, call: Callable[[], Any], before: Callable[[], Any] | None, launches: int
+    ) -> Iteration:
+        """Returns an execution; if the call updates its arrays, each repeat begins with `before`."""
+        again = functools.partial(self._iteration, call, before, launches) if self._updates else None
+        return Iteration(call, before, again, launches)
+
+    def _turn(self, stay: int) -> tuple[Prepared, Callable[[], Any]]:
+        number = self._taken // stay % len(self._sets)
+        self._taken += 1
+        self._last = self._sets[number]
+        return self._last, self._calls[number]
+
+    def _poison(self, prepared: Prepared) -> Callable[[], None]:
+        return lambda: prepared.workspace.queue_poison(self._stream)

@@ -401,7 +401,7 @@ def _known_cases(
     """Returns the cases of all selected files by baseline; problems count at all sizes."""
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
-    from pytest_gpukern.run.scopes import scopes_of
+    from pytest_gpukern.run.case_subject import scopes_of
 
     settings, environment = settings_of(config), environment_of(config)
     store = environment.store

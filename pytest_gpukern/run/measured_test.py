@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_gpukern.check.call_arguments import DeclarationError
-from pytest_gpukern.check.check_call import check_against_reference
+from pytest_gpukern.check.check_call import GuardedArrays, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
-from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import Launches
@@ -56,7 +55,9 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
     """
     __tracebackhide__ = True
     gpu = environment.gpu
-    with gpu.working(), found.noting_what_is_wrong(), subject.prepare():
+    with gpu.working(), found.noting_what_is_wrong(), ExitStack() as prepared:
+        with phase("inputs"):
+            prepared.enter_context(subject.prepare())
         with phase("checking"):
             subject.check(found)
         if subject.is_timed:

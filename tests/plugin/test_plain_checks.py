@@ -468,7 +468,7 @@ def test_guarded_arrays_end_with_the_test_also_where_it_fails_or_measures_nothin
     result = plain(
         """
 import gc
-from pytest_gpukern.check.guarded_arrays import GuardedArrays
+from pytest_gpukern.check.check_call import GuardedArrays
 
 closed = []
 closing = GuardedArrays.close

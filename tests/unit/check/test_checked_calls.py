@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from pytest_gpukern import Tolerance
-from pytest_gpukern.check.check_call import CheckedCalls, Turn
+from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, Turn
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
-from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.values.determinism import Determinism

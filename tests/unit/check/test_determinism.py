@@ -16,7 +16,6 @@ from pytest_gpukern.check import check_variant as check_module
 from pytest_gpukern.check import engine
 from pytest_gpukern.findings.regressions import other_determinism, over_sessions
 from pytest_gpukern.report.details import checks
-from pytest_gpukern.run import case_subject
 from pytest_gpukern.values.determinism import Determinism, of_launches, of_sessions
 from pytest_gpukern.values.result import Correctness, OutputError
 from pytest_gpukern.values.settings import Settings
@@ -107,7 +106,7 @@ def test_launches_that_are_made_anyhow_show_it_also_those_that_are_timed(gpu, ti
     """Two buffer sets hold the first contents in turn; none is launched for determinism alone."""
     monkeypatch.setattr(engine, "_REPEATED_NS", 0)
     seen = []
-    monkeypatch.setattr(case_subject, "repeat_while_bitwise", seen.append)
+    monkeypatch.setattr(check_module, "repeat_while_bitwise", seen.append)
     environment = FakeEnvironment(gpu, settings=measuring())
     assert determinism_of(right, "numba", environment)[1] == "bitwise"
     assert [len(bits) for bits in seen[0].seen_bits.values()] in ([5], [6]), (
@@ -165,7 +164,7 @@ def writes_nothing(a, out):
 @pytest.fixture
 def looks_elsewhere(monkeypatch):
     """What is looked at while it is timed, and once behind it, is right."""
-    monkeypatch.setattr("pytest_gpukern.run.scopes._check_last", lambda executions, first: None)
+    monkeypatch.setattr("pytest_gpukern.run.case_subject._check_last", lambda executions, first: None)
 
 
 @pytest.mark.parametrize("count", [64, 101])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_gpukern.backends.host import HostBackend
+from pytest_gpukern.check.check_call import GuardedArrays
 from pytest_gpukern.check.diagnosis import Fault, diagnose_damage
-from pytest_gpukern.check.guarded_arrays import GuardedArrays
 
 
 @pytest.fixture

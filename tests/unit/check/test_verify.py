@@ -9,8 +9,7 @@ import pytest
 
 from pytest_gpukern import Tolerance
 from pytest_gpukern.arrays.compare import default_tolerance
-from pytest_gpukern.check.check_call import CheckedCalls, Turn, check_against_reference
-from pytest_gpukern.check.guarded_arrays import GuardedArrays
+from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, Turn, check_against_reference
 from pytest_gpukern.values.marker import MarkerOptions
 
 RNG = np.random.default_rng(0)

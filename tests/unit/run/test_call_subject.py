@@ -10,9 +10,8 @@ import pytest
 
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.check import engine
-from pytest_gpukern.check.check_call import Turn, check_against_reference
+from pytest_gpukern.check.check_call import GuardedArrays, Turn, check_against_reference
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
-from pytest_gpukern.check.guarded_arrays import GuardedArrays
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.run import call_subject
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget
