@@ -39,9 +39,16 @@ from pytest_gpukern.check.call_arguments import (
     captured_by,
     declared_arguments,
 )
-from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError, diagnose_aliasing, diagnose_form
-from pytest_gpukern.check.engine import check_left, checked, judge_output
-from pytest_gpukern.check.launch import Compared, Launch, Written
+from pytest_gpukern.check.diagnosis import (
+    Compared,
+    Diagnosis,
+    IncorrectError,
+    Launch,
+    Written,
+    diagnose_aliasing,
+    diagnose_form,
+)
+from pytest_gpukern.check.engine import check_left, checked, judge_output, repeat_while_steady
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
@@ -57,7 +64,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.arrays.memory import Damage
     from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.backends.foreign_array import UsersArray
-    from pytest_gpukern.check.launch import Made
+    from pytest_gpukern.check.diagnosis import Made
     from pytest_gpukern.timers.timer import Executions
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import OutputError
@@ -68,6 +75,8 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
+_REPEATING_NS = 1.5e7
+"""How long we repeat calls after timing that we compare by hash alone."""
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
@@ -446,11 +455,17 @@ class CheckedCalls(Launch):
         """Returns the executions; if all have the same outputs, we fill them before each batch."""
         return _Filled(executions, batch=self.fill) if self._declares and self._fixed else executions
 
+    def repeat(self, next_turn: Callable[[], Turn], place: str) -> None:
+        """Repeats quick calls while they leave the same bits: a wrong one may be rare."""
+        repeat_while_steady(self, lambda: self.make(next_turn(), place), for_ns=_REPEATING_NS)
+
     @property
     def inspect(self) -> Callable[[], None] | None:
         """Checks what timed calls left; None if each call has other outputs, and nothing is guarded."""
-        looks = self._guarded or (self._declares and self._fixed)
-        return functools.partial(check_left, self) if looks else None
+        return self._inspect if self._guarded or (self._declares and self._fixed) else None
+
+    def _inspect(self) -> None:
+        check_left(self)
 
     def _putting_back(self) -> list[Callable[[], Any]]:
         """Returns functions that queue copies of the original contents into updated arrays."""

@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings
 
 from pytest_gpukern.arrays.compare import POISONS, Tolerance
-from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError, diagnose_form
+from pytest_gpukern.check.diagnosis import (
+    Compared,
+    Diagnosis,
+    Fault,
+    IncorrectError,
+    Launch,
+    Written,
+    diagnose_form,
+)
 from pytest_gpukern.check.engine import check_left, checked, repeat_while_steady, worth_repeating
-from pytest_gpukern.check.launch import Compared, Launch, Written
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.dataset import CONTENTS

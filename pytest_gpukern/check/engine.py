@@ -13,6 +13,7 @@ from pytest_gpukern.check.diagnosis import (
     Diagnosis,
     Fault,
     IncorrectError,
+    Made,
     diagnose_aliasing,
     diagnose_changed,
     diagnose_damage,
@@ -20,14 +21,13 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_values,
     told_unwritten,
 )
-from pytest_gpukern.check.launch import Made
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
 from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from pytest_gpukern.check.launch import Compared, Launch
+    from pytest_gpukern.check.diagnosis import Compared, Launch
 
     Looking = Generator[None, Made, Diagnosis | None]
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
 from pytest_gpukern.check.check_call import CheckedCalls, Turn
-from pytest_gpukern.check.engine import repeat_while_steady
 from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import Call
@@ -31,15 +30,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs
-    from pytest_gpukern.check.launch import Made
+    from pytest_gpukern.check.diagnosis import Made
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.run.subject import Found, SubjectContext
     from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.result import Measurement, Trace
-
-
-_REPEATING_NS = 1.5e7
-"""How long we repeat calls after timing that we compare by hash alone."""
 
 
 class Loop(NamedTuple):
@@ -315,8 +310,7 @@ class CallSubject:
         self.last = made.returned
         self._judge(found, made, turn, "after timing")
         if self._target.fixed and not isinstance(self._target.executions, Rounds):
-            again = functools.partial(self._call, "in a call after timing")
-            repeat_while_steady(self._calls, again, for_ns=_REPEATING_NS)
+            self._calls.repeat(self._target.next_turn, "in a call after timing")
 
     def _call(self, place: str, turn: Turn | None = None) -> tuple[Made, Turn]:
         """Makes a call, by default the next untimed one, and checks what it did."""
