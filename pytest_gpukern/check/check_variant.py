@@ -526,8 +526,8 @@ def check_seeds(prepared: Prepared, datasets: Iterable[Dataset]) -> None:
                     runs.clear()
         except IncorrectError as error:
             raise error.after(f"contents {dataset.seed_offset} of the seed: ") from error
-    prepared.before = []
     prepared.turn_to(first)
+    prepared.before = []  # so that no large set is held
 
 
 def check_runs(prepared: Prepared) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -131,7 +132,7 @@ class Compared:
     is_stale: Callable[[], bool] = bool
 
 
-class Launch:
+class Launch(ABC):
     """Describes what is launched, its arrays and what is declared about them; `engine.checked` launches it.
 
     The engine calls `bind`, `fill`, `run` and `take` in this order. Checks look at all else.
@@ -186,33 +187,33 @@ class Launch:
     def bind(self) -> None:
         """Finds the arrays of the next launch; raises IncorrectError if they overlap where they must not."""
 
+    @abstractmethod
     def fill(self, *, poisoned: bool) -> None:
         """Puts into the outputs what they hold before a launch: a poison, or what is updated."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run(self) -> Any:
         """Launches once, waits, and returns what was returned."""
-        raise NotImplementedError
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Waits for all work on the device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, returned: Any) -> None:
         """Makes what a launch returned its outputs, and looks at what it left in them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take_timed(self) -> None:
         """Does the same after a launch that was timed."""
-        raise NotImplementedError
 
     def why_undone(self, value: Any) -> str | None:
         """Says why a returned value stands for work that the launch has not done, or None."""
         return why_lazy(value)
 
+    @abstractmethod
     def damage(self) -> list[Damage]:
         """Returns what was written into guard zones; the device must be idle."""
-        raise NotImplementedError
 
     def written(self) -> Iterable[Written]:
         """Returns what the launch left of each output that has no reference."""
@@ -222,17 +223,17 @@ class Launch:
         """Returns each output that has a reference beside it."""
         return ()
 
+    @abstractmethod
     def digests_before(self) -> Mapping[str, Any]:
         """Returns a hash of each input that must stay as it is, from before the launch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def digests(self) -> Mapping[str, Any]:
         """Returns a hash of each input now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bits(self) -> dict[str, str | None]:
         """Returns a hash of each output now."""
-        raise NotImplementedError
 
     def note_bits(self) -> None:
         """Adds to `seen_bits`, if the launch was on the same inputs as the first."""

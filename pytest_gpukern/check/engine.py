@@ -142,7 +142,7 @@ def differs(launch: Launch) -> Looking:
 
 
 CHECKS = (
-    Check(shares_memory),
+    Check(shares_memory, timed=True),
     Check(out_of_bounds, timed=True),
     Check(unwritten, timed=True),
     Check(misses_its_reference, timed=True),

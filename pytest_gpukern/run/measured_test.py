@@ -7,6 +7,7 @@ is what the test sees of it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -116,7 +117,6 @@ class MeasuredTest:
         gate_failures: why the gate failed the test, if nothing before it did.
         ended: whether its body came to its end.
         observed: what observers see of the test from its set-up to its teardown.
-        guarded: the test's arrays between guard zones.
         seen: what the test's calls left in each of their outputs, until it is torn down.
         spent_s: phase → seconds spent so far.
     """
@@ -134,11 +134,15 @@ class MeasuredTest:
         self.gate_failures: tuple[GateFailure, ...] = ()
         self.ended = False
         self.observed = ObservedFromOutside(context.environment)
-        self.guarded = GuardedArrays(context.environment.libraries.backend)
         self.seen: SeenOutputs | None = None
         self.spent_s: dict[str, float] = {}
         self._failed_with: str | None = None
         self._loading = ExitStack()
+
+    @functools.cached_property
+    def guarded(self) -> GuardedArrays:
+        """Returns the test's arrays between guard zones, made on first use."""
+        return GuardedArrays(self.environment.libraries.backend)
 
     @property
     def result(self) -> Result | None:
@@ -274,7 +278,7 @@ class MeasuredTest:
         if self.found is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
-        if self.guarded and diagnosis is None:
+        if "guarded" in vars(self) and diagnosis is None:
             diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
@@ -293,7 +297,8 @@ class MeasuredTest:
     def let_go(self) -> None:
         """Drops the arrays kept for `verify`, and the guarded ones."""
         self.seen = None
-        self.guarded.close()
+        if "guarded" in vars(self):
+            self.guarded.close()
 
     def _begin_use(self) -> None:
         self.stop_observing()
