@@ -182,14 +182,12 @@ class CheckedCalls(Launch):
             NothingLaunched: it returned something lazy, and is not looked at.
         """
         self._turn, self.place = turn, place
+        if self._looks:
+            self._bind()
         return checked(self)
 
-    # what the engine asks for
-
-    def bind(self) -> None:
+    def _bind(self) -> None:
         """Finds the declared outputs, and every other array among the arguments."""
-        if not self._looks:
-            return
         self._wait()
         marker, (_, args, kwargs) = self._marker, self._turn
         named = functools.partial(
@@ -234,6 +232,8 @@ class CheckedCalls(Launch):
             }
         # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
         self._digests = self.digests() if self._declares or self._returns_new else {}
+
+    # what the engine asks for
 
     def fill(self, *, poisoned: bool = True) -> None:  # noqa: ARG002
         """Fills the declared outputs with the next poison, or with what they held before the first call."""

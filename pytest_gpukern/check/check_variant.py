@@ -188,8 +188,15 @@ class Prepared(Launch):
             }
             self.adopt(returned)
 
+        self._note_bits()
+
     def take_timed(self) -> None:
         """Makes the arrays that the last timed launch returned the outputs."""
+        self.adopt_last()
+        self._note_bits()
+
+    def adopt_last(self) -> None:
+        """Makes the arrays that were returned last the outputs, without looking at them."""
         self.held = {}
         if self.last_returned is not None:
             self.adopt(self.last_returned)
@@ -284,7 +291,7 @@ class Prepared(Launch):
         """Returns a hash of each output now."""
         return {name: self.workspace.bits(name) for name in self.dataset.specs}
 
-    def note_bits(self) -> None:
+    def _note_bits(self) -> None:
         """Keeps the hash of each output if the last launch was on the first data set."""
         if self.hashes and self.dataset is self.datasets[0]:
             for name, bits in self.bits().items():
@@ -447,7 +454,6 @@ def repeat_while_bitwise(prepared: Prepared) -> None:
     def again() -> None:
         prepared.workspace.poison()
         prepared.take(prepared.run())
-        prepared.note_bits()
 
     repeat_while_steady(prepared, again, most=count)
     prepared.hashes = False  # the last launch is

@@ -135,7 +135,7 @@ class Compared:
 class Launch(ABC):
     """Describes what is launched, its arrays and what is declared about them; `engine.checked` launches it.
 
-    The engine calls `bind`, `fill`, `run` and `take` in this order. Checks look at all else.
+    The engine calls `fill`, `run` and `take` in this order. Checks look at all else.
 
     Attributes:
         by: what to call it in messages.
@@ -184,9 +184,6 @@ class Launch(ABC):
         """The determinism of each output, as far as its hashes show it."""
         return {name: of_launches(bits) for name, bits in self.seen_bits.items()}
 
-    def bind(self) -> None:
-        """Finds the arrays of the next launch; raises IncorrectError if they overlap where they must not."""
-
     @abstractmethod
     def fill(self, *, poisoned: bool) -> None:
         """Puts into the outputs what they hold before a launch: a poison, or what is updated."""
@@ -234,9 +231,6 @@ class Launch(ABC):
     @abstractmethod
     def bits(self) -> dict[str, str | None]:
         """Returns a hash of each output now."""
-
-    def note_bits(self) -> None:
-        """Adds to `seen_bits`, if the launch was on the same inputs as the first."""
 
 
 UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="

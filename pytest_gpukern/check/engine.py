@@ -136,7 +136,6 @@ def returns_the_same_memory(launch: Launch) -> Looking:
 def differs(launch: Launch) -> Looking:
     """Finds launches on the same inputs that differ bit by bit although they are declared not to."""
     yield
-    launch.note_bits()
     found = (diagnose_launches(name, bits, launch.determinism) for name, bits in launch.seen_bits.items())
     return next(filter(None, found), None)
 
@@ -165,7 +164,6 @@ def checked(launch: Launch, *, poisoned: bool = True) -> Made:
     Raises:
         IncorrectError: something is wrong; it holds the first fault.
     """
-    launch.bind()
     looking = [None if check.launch is None else check.launch(launch) for check in CHECKS]
     for look in looking:
         _ended(look)

@@ -570,7 +570,7 @@ def scope_call(prepared: Prepared, scope: str, host_results: HostResults, number
         launch()
         prepared.backend.synchronize()
         if prepared.case.variant.allocates:
-            prepared.take_timed()
+            prepared.adopt_last()
         copy_out()
 
     return transfer if scope == "transfer" else end_to_end
