@@ -321,6 +321,12 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def diagnose_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> Diagnosis | None:
+    """Says that an output has another shape than its reference, or than is declared; None if it has not."""
+    told = f"{name}: {Fault.WRONG_SHAPE}: expected {expected}, actual {shape}"
+    return None if shape == expected else Diagnosis(Fault.WRONG_SHAPE, told)
+
+
 def diagnose_form(
     name: str, shape: tuple[int, ...], dtype: Any, declared: Output, strides: Strides | None = None
 ) -> Diagnosis | None:
@@ -330,11 +336,8 @@ def diagnose_form(
     """
     import numpy as np
 
-    if tuple(shape) != tuple(declared.shape):
-        return Diagnosis(
-            Fault.WRONG_SHAPE,
-            f"{name}: wrong shape: expected {tuple(declared.shape)}, actual {tuple(shape)}",
-        )
+    if (other := diagnose_shape(name, tuple(shape), tuple(declared.shape))) is not None:
+        return other
     if np.dtype(dtype) != np.dtype(declared.dtype):
         return Diagnosis(
             Fault.WRONG_DTYPE,

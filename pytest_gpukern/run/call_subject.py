@@ -147,13 +147,12 @@ class CallSubject:
         gpu = context.environment.gpu
         self._target = target
         self._context = context
-        self._synchronize = waiting_for(gpu.device)
         self.is_timed = gpu.measures
         self._calls = CheckedCalls(
             target.function,
             context.marker,
             context.nodeid,
-            self._synchronize,
+            waiting_for(gpu.device),
             guarded,
             fixed=target.fixed,
             repeats=self.is_timed or not target.runs_once,
@@ -177,7 +176,7 @@ class CallSubject:
         """Ends the last round of `Rounds`, unless it failed. The test prepares all else itself."""
         executions = self._target.executions
         if isinstance(executions, Rounds):
-            executions.synchronize = self._synchronize
+            executions.synchronize = self._calls.synchronize
         yield
         if isinstance(executions, Rounds):
             executions.finish()
@@ -237,7 +236,7 @@ class CallSubject:
             with observed.pop() if observed else nullcontext():
                 executions.take(1, cold=cache == "cold")[0].execute()
 
-        warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
+        warm = warm_up(once, self._calls.synchronize, compiled=True, by_host=not on_gpu)
         inspect = self._calls.inspect
         measurements: list[Measurement] = []
         for scope in self._scopes() if on_gpu else ("end_to_end",):
@@ -257,7 +256,7 @@ class CallSubject:
             if on_gpu:
                 measurements += self._by_timers(timed)
             else:
-                measurements.append(timed.by(HostTimer(self._synchronize), beside=False))
+                measurements.append(timed.by(HostTimer(self._calls.synchronize), beside=False))
         if inspect is not None:
             inspect()
         found.add_measurements(tuple(measurements))
@@ -447,7 +446,7 @@ class LoopSubject(CallSubject):
         cache = self._context.marker.cache or environment.settings.cache
         # Of several calls only the first would find a cold cache.
         cold = self._scope == "kernel" and calls == 1 and cache == "cold"
-        timer = self._opened() if environment.gpu.has_gpu else HostTimer(self._synchronize)
+        timer = self._opened() if environment.gpu.has_gpu else HostTimer(self._calls.synchronize)
         timer = PerCall(timer, calls) if calls > 1 else timer
         call = self._observed(self._scope, "cold" if cold else "hot")
         observing = environment.gpu.observers.observe(call, timer)
