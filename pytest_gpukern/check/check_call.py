@@ -40,7 +40,7 @@ from pytest_gpukern.check.call_arguments import (
     declared_arguments,
 )
 from pytest_gpukern.check.diagnosis import (
-    Compared,
+    ComparedOutput,
     Diagnosis,
     IncorrectError,
     Launch,
@@ -49,7 +49,7 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_shape,
     diagnose_values,
 )
-from pytest_gpukern.check.engine import check_left, checked, judge_output, repeat_while_steady
+from pytest_gpukern.check.engine import check_left, checked_launch, judge_output, repeat_while_steady
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
@@ -185,7 +185,7 @@ class CheckedCalls(Launch):
         self._turn, self.place = turn, place
         if self._looks:
             self._bind()
-        return checked(self)
+        return checked_launch(self)
 
     def _bind(self) -> None:
         """Finds the declared outputs, and every other array among the arguments."""
@@ -659,7 +659,9 @@ class SeenOutputs:
         for bits, result in output.results.items():
             if bits == verified:  # the test has compared it itself
                 continue
-            diagnosis = judged(name, output.array.values(result), reference, tolerance, output.poisoned)[1]
+            diagnosis = judged_on_host(
+                name, output.array.values(result), reference, tolerance, output.poisoned
+            )[1]
             if diagnosis is not None:
                 told = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
                 return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {told}")
@@ -754,7 +756,7 @@ def check_against_reference(
         tolerance = default_tolerance(reference, dtype)
     else:
         tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0)
-    comparison, diagnosis = judged(name, found, reference, tolerance, poisoned)
+    comparison, diagnosis = judged_on_host(name, found, reference, tolerance, poisoned)
     bits = bits_of(found) if hashes else None
     determinism = None
     if known is not None:
@@ -771,7 +773,7 @@ def check_against_reference(
     return ReferenceCheck(name, diagnosis, error, loose)
 
 
-def judged(
+def judged_on_host(
     name: str,
     found: np.ndarray[Any, Any],
     expected: np.ndarray[Any, Any],
@@ -780,7 +782,7 @@ def judged(
 ) -> tuple[Comparison, Diagnosis | None]:
     """Returns how an output on the host compares with its reference, and what is wrong with it."""
     comparison = compare(found, expected, tolerance, poison=None)
-    output = Compared(name, comparison, tolerance, lambda: found, expected, poisoned)
+    output = ComparedOutput(name, comparison, tolerance, lambda: found, expected, poisoned)
     return comparison, judge_output(output)
 
 

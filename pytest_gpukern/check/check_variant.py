@@ -16,7 +16,7 @@ from warnings import catch_warnings
 
 from pytest_gpukern.arrays.compare import POISONS, Tolerance
 from pytest_gpukern.check.diagnosis import (
-    Compared,
+    ComparedOutput,
     Diagnosis,
     Fault,
     IncorrectError,
@@ -24,7 +24,7 @@ from pytest_gpukern.check.diagnosis import (
     Written,
     diagnose_form,
 )
-from pytest_gpukern.check.engine import check_left, checked, repeat_while_steady, worth_repeating
+from pytest_gpukern.check.engine import check_left, checked_launch, repeat_while_steady, worth_repeating
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.dataset import CONTENTS
@@ -225,7 +225,7 @@ class Prepared(Launch):
         """Returns what was written into guard zones."""
         return self.workspace.damage()
 
-    def compared(self) -> Iterator[Compared]:
+    def compared(self) -> Iterator[ComparedOutput]:
         """Yields each output beside its reference for the current inputs, and keeps the worst error."""
         dataset, workspace = self.dataset, self.workspace
         for name, expected in (dataset.expected or {}).items():
@@ -237,7 +237,7 @@ class Prepared(Launch):
             if updated and comparison.mismatches:
                 comparison, told = self._with_what_was_there(comparison, name, expected)
             found, is_stale = partial(workspace.fetch, name), partial(self._is_stale, name, tolerance)
-            yield Compared(name, comparison, tolerance, found, expected, not updated, told, is_stale)
+            yield ComparedOutput(name, comparison, tolerance, found, expected, not updated, told, is_stale)
 
     def _with_what_was_there(
         self, comparison: Comparison, name: str, expected: np.ndarray[Any, Any]
@@ -376,12 +376,12 @@ def check(
             break
         if number:
             prepared.turn_to(dataset)
-        checked(prepared, poisoned=number != len(POISONS) or dataset.expected is None)
+        checked_launch(prepared, poisoned=number != len(POISONS) or dataset.expected is None)
         for repeats in range(_LAUNCHES - 1 if declared and not number else 0):
             # A first launch may have compiled, so all but the slowest are repeated once.
             if prepared.is_slow and (repeats or (prepared.last_call_ns or 0.0) > VERY_SLOW_NS):
                 break
-            checked(prepared)
+            checked_launch(prepared)
         prepared.note_run()
     check_runs(prepared)
     _check_under_the_rest(prepared, checked_again=checked_again)
@@ -431,10 +431,10 @@ def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
         return
     simulated, count = prepared.backend.simulated, len(prepared.datasets)
     if count == 1 and not checked_again and not simulated:
-        checked(prepared)
+        checked_launch(prepared)
     quick = not (prepared.is_slow or simulated)
     if count == len(POISONS) and prepared.dataset.expected and quick and prepared.turn_to_others():
-        checked(prepared, poisoned=False)
+        checked_launch(prepared, poisoned=False)
 
 
 def repeat_while_bitwise(prepared: Prepared) -> None:
@@ -503,7 +503,9 @@ def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
             for prepared in sets[:CONTENTS]:
                 # A slow one saw both poisons before timing, but never the answer of other contents.
                 over_an_answer = prepared.turn_to_others() and prepared.is_slow
-                checked(prepared, poisoned=not (over_an_answer and prepared.dataset.expected is not None))
+                checked_launch(
+                    prepared, poisoned=not (over_an_answer and prepared.dataset.expected is not None)
+                )
             repeat_while_bitwise(first)
     except IncorrectError as error:
         raise error.after(AFTER_TIMING) from error
@@ -524,7 +526,7 @@ def check_seeds(prepared: Prepared, datasets: Iterable[Dataset]) -> None:
         try:
             prepared.before = []
             prepared.turn_to(dataset)
-            checked(prepared)
+            checked_launch(prepared)
             if statistical is not None:
                 runs.append(prepared.observed())
                 if len(runs) == prepared.case.problem.check_seeds:
@@ -569,7 +571,7 @@ def checked_copy(first: Prepared, workspace: Workspace, dataset: Dataset) -> Pre
     """Returns the variant on another buffer set, which holds `dataset`, checked there by one launch."""
     copy = Prepared(first.case, first.point, first.backend, workspace, first.datasets, dataset)
     copy.errors, copy.seen_bits, copy.first_call_ns = first.errors, first.seen_bits, first.first_call_ns
-    checked(copy)
+    checked_launch(copy)
     return copy
 
 

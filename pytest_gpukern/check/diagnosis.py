@@ -111,7 +111,7 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedOutput:
     """Holds an output beside its reference: of a launch, or one that a test verifies.
 
     Attributes:
@@ -133,9 +133,9 @@ class Compared:
 
 
 class Launch(ABC):
-    """Describes what is launched, its arrays and what is declared about them; `engine.checked` launches it.
+    """Describes what is launched, its arrays, and what is declared about them.
 
-    The engine calls `fill`, `run` and `take` in this order. Checks look at all else.
+    `engine.checked_launch` calls `fill`, `run` and `take` in this order. Checks look at all else.
 
     Attributes:
         by: what to call it in messages.
@@ -216,7 +216,7 @@ class Launch(ABC):
         """Returns what the launch left of each output that has no reference."""
         return ()
 
-    def compared(self) -> Iterable[Compared]:
+    def compared(self) -> Iterable[ComparedOutput]:
         """Returns each output that has a reference beside it."""
         return ()
 

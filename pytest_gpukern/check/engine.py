@@ -27,7 +27,7 @@ from pytest_gpukern.values.phases import phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from pytest_gpukern.check.diagnosis import Compared, Launch
+    from pytest_gpukern.check.diagnosis import ComparedOutput, Launch
 
     Looking = Generator[None, Made, Diagnosis | None]
 
@@ -51,7 +51,7 @@ class Check(NamedTuple):
     """
 
     launch: Callable[[Launch], Looking] | None = None
-    output: Callable[[Compared], Diagnosis | None] | None = None
+    output: Callable[[ComparedOutput], Diagnosis | None] | None = None
     timed: bool = False
 
 
@@ -88,7 +88,7 @@ def misses_its_reference(launch: Launch) -> Looking:
     return next(filter(None, map(judge_output, launch.compared())), None)
 
 
-def wrong_values(compared: Compared) -> Diagnosis | None:
+def wrong_values(compared: ComparedOutput) -> Diagnosis | None:
     """Finds elements outside the tolerance, unwritten ones, and NaN."""
     name, tolerance = compared.name, compared.tolerance
     return diagnose_values(name, compared.comparison, tolerance, poisoned=compared.poisoned)
@@ -154,7 +154,7 @@ CHECKS = (
 """All checks of a launch, in this order; a further one is a file and a row."""
 
 
-def checked(launch: Launch, *, poisoned: bool = True) -> Made:
+def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     """Launches once, and has every check look at it.
 
     Args:
@@ -193,7 +193,7 @@ def _refuse_undone(launch: Launch, returned: Any) -> None:
 
 
 def check_left(launch: Launch) -> None:
-    """Checks what the last timed launch left; raises as `checked` does."""
+    """Checks what the last timed launch left; raises as `checked_launch` does."""
     launch.synchronize()
     launch.take_timed()
     looking = [check.launch(launch) if check.launch and check.timed else None for check in CHECKS]
@@ -212,7 +212,7 @@ def _judge(launch: Launch, looking: Sequence[Looking | None], made: Made) -> Non
             raise IncorrectError(diagnosis, launch.errors)
 
 
-def judge_output(output: Compared) -> Diagnosis | None:
+def judge_output(output: ComparedOutput) -> Diagnosis | None:
     """Returns what is wrong with an output beside its reference, or None."""
     found = (check.output(output) for check in CHECKS if check.output is not None)
     diagnosis = next(filter(None, found), None)

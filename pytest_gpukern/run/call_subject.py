@@ -19,7 +19,7 @@ from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
-from pytest_gpukern.run.subject import ELSEWHERE, Timed
+from pytest_gpukern.run.subject import ELSEWHERE, TimedScope
 from pytest_gpukern.timers.host import HostTimer, LaunchTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
 from pytest_gpukern.values.result import CaseInfo, Result
@@ -241,7 +241,7 @@ class CallSubject:
         measurements: list[Measurement] = []
         for scope in self._scopes() if on_gpu else ("end_to_end",):
             launch = scope == "launch"
-            timed = Timed(
+            timed = TimedScope(
                 self._calls.timed(executions),
                 self._observed(scope, cache),
                 environment,
@@ -279,7 +279,7 @@ class CallSubject:
         (iteration,) = executions.take(1, cold=cold)
         return trace_of(measured.scope, iteration, runtime().device.default_stream, cold=cold)
 
-    def _by_timers(self, timed: Timed) -> list[Measurement]:
+    def _by_timers(self, timed: TimedScope) -> list[Measurement]:
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         timed = dataclasses.replace(timed, elsewhere=works_elsewhere())

@@ -32,7 +32,7 @@ from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import available_host_bytes
-from pytest_gpukern.run.subject import NotRunError, Timed
+from pytest_gpukern.run.subject import NotRunError, TimedScope
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.backend_table import cuda_packages
@@ -487,7 +487,7 @@ def _measure_scope(
             cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
         )
     looks = backend.on_gpu and scope != "transfer"
-    timed = Timed(
+    timed = TimedScope(
         executions,
         Call(
             scope,

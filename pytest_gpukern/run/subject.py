@@ -181,7 +181,7 @@ ELSEWHERE = "the test works in a CUDA context of its own, where only scope='laun
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedScope:
     """Says what is timed in one scope: a case's launch or its copies, or a plain test's call.
 
     Attributes:
