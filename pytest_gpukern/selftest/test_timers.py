@@ -19,7 +19,7 @@ from pytest_gpukern.values.timer_table import auto_timers
 
 if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.run.measured_test import GpuBenchmark
     from pytest_gpukern.timers.timer import Timer
 
 SPINS_NS = (500.0, 1_500.0, 5_000.0, 20_000.0, 100_000.0, 1_000_000.0, 10_000_000.0)
