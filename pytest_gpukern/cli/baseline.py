@@ -135,7 +135,7 @@ def _declare_show(parser: argparse.ArgumentParser) -> None:
         "of cases that have several, with their reasons."
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
-    exits.add_text(parser)
+    parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
     parser.set_defaults(run=_show)
 
 
@@ -260,13 +260,13 @@ def _prune(known: argparse.Namespace) -> int:
 
 def _declare_merge(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Records results of a run that --gpukern-output wrote, on any machine: as a new epoch with a "
+        "Records results of a run that --gpukern-report wrote, on any machine: as a new epoch with a "
         "reason, or with --append as more sessions of the current epoch. Records all sessions of a case "
         "except those that raised a suspicion which other sessions confirmed. Refuses what is INCORRECT, "
         "INVALID or simulated. The records go beside the tests, as seen from this folder, or to --into. "
         "Paths in the run file are not used."
     )
-    exits.add_run(parser)
+    parser.add_argument("file", metavar="RUN.json", type=Path, help="a file that --gpukern-report wrote")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the baseline files")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--accept", nargs="+", metavar="CASE|GLOB", help="cases to record")

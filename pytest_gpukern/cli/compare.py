@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import statistics
 from collections import Counter
@@ -25,6 +24,7 @@ from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
+from pytest_gpukern.report.recorded import is_baseline
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
@@ -56,7 +56,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern compare`."""
     parser.description = (
         "Judges the times of B by those of A, case by case, as the gate does. Prints ratios and their 90 % "
-        "intervals, and first how the machines differ. A and B are files that --gpukern-output wrote, "
+        "intervals, and first how the machines differ. A and B are files that --gpukern-report wrote, "
         "baseline files, or folders of baseline files. A time is the geometric mean over sessions. Exit "
         "status 1 means that the gate would fail a test of B: it is INCORRECT or INVALID, or two "
         "sessions of B confirm that it is SLOWER than three sessions of A. " + exits.STATUSES
@@ -167,7 +167,7 @@ def _read_side(path: Path) -> Side:
     if not files:
         raise FileError(path, "holds no baseline files", "Give a run file, a baseline file or their folder")
     for file in files:
-        if path.is_dir() or _is_baseline(file):
+        if path.is_dir() or is_baseline(file):
             _add_baseline(side, load(file))
         else:
             run = read_run(file)
@@ -176,15 +176,6 @@ def _read_side(path: Path) -> Side:
                 name = result.case.id if tests[result.case.id] == 1 else result.test
                 _add_result(side, name, result, run.sessions_of(result))
     return side
-
-
-def _is_baseline(path: Path) -> bool:
-    """Returns whether a file means to be a baseline; the reader of runs says so of what is neither."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return path.name.count(".") >= 2 and path.parent.name == "baselines"
-    return isinstance(content, dict) and "device_model" in content
 
 
 def _add_result(side: Side, name: str, result: Result, sessions: Sequence[Result]) -> None:

@@ -104,11 +104,11 @@ def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> lis
         return []
     root, here = config.rootpath, config.invocation_params.dir
     many, settings = len(slower) > _SHOWN, report.settings
-    if stored and settings.output is not None:
+    if stored and settings.run_file is not None:
         cases = ["CASE…"] if many else [result.case.id for result in slower]
         folder = settings.baseline_dir
         into = ["--into", os.path.relpath(folder, root)] if folder is not None else []
-        file = os.path.relpath(settings.output, root)
+        file = os.path.relpath(settings.run_file, root)
         command = ["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"]
         where = "" if here == root else f" in {root}"
     else:

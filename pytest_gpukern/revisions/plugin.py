@@ -217,7 +217,7 @@ class Against:
                 suspects = [nodeid for nodeid in suspects if found[nodeid].suspected]
         slower = [nodeid for nodeid, conclusion in found.items() if conclusion.confirmed]
         more: Mapping[str, judging.CaseRuns] = {}
-        if slower and settings.output is not None:
+        if slower and settings.run_file is not None:
             more = self._once_more(turns.again(), slower)
         for nodeid, item in items.items():
             sessions = more[nodeid].sessions(SessionRole.FURTHER) if nodeid in more else ()

@@ -442,7 +442,7 @@ class Controller:
             spent_s=self._with_rest_of_workers(duration_s),
         )
         # The file of the run is written first, and holds the lines that name it.
-        stored = settings.output is not None and (not in_summary or settings.output in self._files)
+        stored = settings.run_file is not None and (not in_summary or settings.run_file in self._files)
         lines = record_lines(report, self._config, stored=stored)
         return dataclasses.replace(report, closing=(*self.closing, *lines))
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
+from pytest_gpukern.values.form_table import FORMS, RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
 from pytest_gpukern.values.options import (
     DEFAULT_THRESHOLD,
     DEFAULT_TIMEOUT_S,
     NOT_GIVEN,
     OPTIONS,
-    Option,
     SettingsError,
     parse_names,
     parse_threshold,
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pytest
+
+    from pytest_gpukern.values.option import Option
 
 
 SESSIONS_TO_RECORD = 5
@@ -56,6 +58,8 @@ class Settings:
         seeds: number of seeds on which each case is checked; None for what its check and timing take.
         seed: seed of all inputs; None for each problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
+        reports: files to write, each once; each ends in a suffix of `FORMS`.
+        of_forms: option that a form brings → its value; for those that were given.
         fail_on: kinds of `FAILURES` that fail the run.
         threshold: relative slowdown that matters, 0.02 for 2 %.
         isolate: None if nobody said.
@@ -82,8 +86,8 @@ class Settings:
     reason: str | None = None
     prune: bool = False
     baseline_dir: Path | None = None
-    output: Path | None = None
-    html: Path | None = None
+    reports: tuple[Path, ...] = ()
+    of_forms: dict[str, Any] = field(default_factory=dict)
     against: str | None = None
     against_setup: str | None = None
     fail_on: frozenset[str] = frozenset(BY_DEFAULT)
@@ -99,6 +103,11 @@ class Settings:
     def accepts(self) -> bool:
         """Whether what is measured becomes the record, however it compares with the last one."""
         return self.baseline == "update"
+
+    @property
+    def run_file(self) -> Path | None:
+        """The file that is to hold the whole run, or None."""
+        return next((path for path in self.reports if suffix_of(path) == RUN_FILE), None)
 
     @classmethod
     def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -155,8 +164,8 @@ class Settings:
             reason=values.get("reason"),
             prune=values.get("prune", False),
             baseline_dir=values.get("baseline-dir"),
-            output=values.get("output"),
-            html=values.get("html"),
+            reports=values.get("report", ()),
+            of_forms={name: values[name] for name in _OF_FORMS if name in values},
             against=against,
             against_setup=values.get("against-setup"),
             fail_on=frozenset() if NOTHING in more else frozenset((*usual, *more)),
@@ -187,11 +196,14 @@ def _parsed(
         shown = " ".join(value) if isinstance(value, list) else value
         label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
         labels[option.name] = option.cli if option.flag and from_cli else label
-        values[option.name] = _parse(option, value, labels[option.name])
+        values[option.name] = parse_option(option, value, labels[option.name])
         bases[option.name] = invocation_dir if from_cli else ini_dir
-    for name in ("baseline-dir", "output", "html"):
-        if name in values:
-            values[name] = (bases[name] or Path.cwd()) / _path(values[name], labels[name])
+    if "baseline-dir" in values:
+        base = bases["baseline-dir"] or Path.cwd()
+        values["baseline-dir"] = base / _path(values["baseline-dir"], labels["baseline-dir"])
+    if "report" in values:
+        base = bases["report"] or Path.cwd()
+        values["report"] = tuple(dict.fromkeys(base / path for path in values["report"]))
     return values, labels
 
 
@@ -200,9 +212,12 @@ def in_ci(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-def _parse(option: Option, value: Any, label: str) -> Any:
+def parse_option(option: Option, value: Any, label: str) -> Any:
+    """Returns the value of an option; raises SettingsError, with the label, where it may not be that."""
     if option.flag:
         return _truth(value, label)
+    if option.name == "report":
+        return [_report(text, label) for text in value]
     if option.name == "axis":
         return _axes(value, label)
     if option.name == "threshold":
@@ -223,6 +238,7 @@ def _parse(option: Option, value: Any, label: str) -> Any:
     return str(value)
 
 
+_OF_FORMS = tuple(option.name for form in FORMS.values() for option in form.options)
 _COUNTED = {"sessions": "processes", "seeds": "seeds"}
 _MOST_DIGITS = 6
 _SEEDS = 2**32
@@ -253,6 +269,13 @@ def _path(text: str, label: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise SettingsError(f"{label}: the home folder in it is not known; give the whole path") from error
+
+
+def _report(text: str, label: str) -> Path:
+    path = _path(text, label)
+    if suffix_of(path) is None:
+        raise SettingsError(f"{label}: {text!r} names no form of a report; end it in {', '.join(suffixes())}")
+    return path
 
 
 def _truth(value: Any, label: str) -> bool:
@@ -318,7 +341,6 @@ _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     ),
     ("reason", "baseline", ("update",), "an update keeps it; add --gpukern-baseline=update"),
     ("prune", "baseline", ("update",), "an update does it; add --gpukern-baseline=update"),
-    ("trace", "output", (), "only the file of the run keeps it; add --gpukern-output=RUN.json"),
     ("against-setup", "against", (), "there is no base to set up; add --gpukern-against=REV"),
 )
 """Each row: an option, another that it needs and its values (none: any), and the remedy."""
@@ -350,6 +372,18 @@ def _contradictions(
     for name, meant, other, excluded, reason in _EXCLUDING:
         if given(name, *meant) and given(other, *excluded):
             yield name, f"{reason}; drop it or {labels[other]}"
+    forms = {suffix: FORMS[suffix] for suffix in map(suffix_of, values.get("report", ())) if suffix}
+    if given("trace") and not any(
+        suffix == RUN_FILE or form.needs == "trace" for suffix, form in forms.items()
+    ):
+        yield "trace", "only a report keeps it; add --gpukern-report=RUN.json or FILE.trace.json"
+    for suffix, form in forms.items():
+        if form.needs and not given(form.needs):
+            yield "report", f"without --gpukern-{form.needs}, {suffix} has nothing to hold; add that"
+    for suffix in suffixes():
+        for option in FORMS[suffix].options:
+            if given(option.name) and suffix not in forms:
+                yield option.name, f"only FILE{suffix} heeds it; add --gpukern-report=FILE{suffix}"
     if given("energy") and "kernel" not in values.get("scope", ("kernel",)):
         yield "energy", f"it is measured in scope kernel, which is not in {labels['scope']}; add it there"
     kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]

@@ -157,7 +157,7 @@ def test_prune_of_an_unknown_case_names_those_near_it_and_changes_nothing(record
 def slower_run(recorded, pytester, monkeypatch):
     """Writes the file of a run with the first variant slower than recorded, as an artifact of CI."""
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded("--gpukern-output=run.json").assert_outcomes(passed=2)  # one session gates nothing
+    recorded("--gpukern-report=run.json").assert_outcomes(passed=2)  # one session gates nothing
     return pytester.path / "run.json"
 
 
@@ -191,10 +191,10 @@ def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file
 def test_run_files_and_baselines_are_told_apart(slower_run, gpukern, file):
     status, _, complaints = gpukern("baseline", "show", slower_run)
     assert (status, "delete" in complaints) == (3, False)
-    assert "is the file of a run, not a baseline. gpukern show reads it" in complaints
-    status, _, complaints = gpukern("show", file)
+    assert "is the file of a run, not a baseline. gpukern report reads it" in complaints
+    status, _, complaints = gpukern("baseline", "merge", file, "--all", "--append")
     assert status == 3
-    assert "is a baseline, not the file of a run. gpukern baseline show" in complaints
+    assert "is a baseline, not the file of a run. gpukern report, compare and" in complaints
     status, _, complaints = gpukern("baseline", "show", file.parent)
     assert status == 3
     assert "is a folder, not a baseline file. Name one of its files" in complaints
@@ -219,7 +219,7 @@ def test_a_plain_test_that_ran_with_a_shared_folder_is_recorded_where_a_run_with
     pytester.mkdir("tests").joinpath("test_plain.py").write_text(
         "def call(): pass\ndef test_it(gpu_benchmark): gpu_benchmark(call)"
     )
-    gpu("--gpukern-baseline-dir=shared", "--gpukern-output=run.json").assert_outcomes(passed=1)
+    gpu("--gpukern-baseline-dir=shared", "--gpukern-report=run.json").assert_outcomes(passed=1)
     assert gpukern(*accept("run.json", "--all"))[0] == 0
     assert [path.name for path in pytester.path.glob("tests/baselines/*")] == ["test_plain.fake-gpu.json"]
     gpu().stdout.no_fnmatch_line("*nothing recorded yet*")

@@ -40,7 +40,7 @@ def run(host, pytester, monkeypatch):
     monkeypatch.setenv("SPY_LOG", str(pytester.path / "spy.log"))
 
     def measure(workers, *options):
-        host("--gpu-benchmark", f"-n{workers}", f"--gpukern-output=run{workers}.json", *options)
+        host("--gpu-benchmark", f"-n{workers}", f"--gpukern-report=run{workers}.json", *options)
         return results_in(pytester.path / f"run{workers}.json")
 
     return measure
@@ -124,7 +124,7 @@ def limited(x, y):
     return lambda: np.add(x, 1, out=y)
 """
     )
-    result = host("-n1", "--gpukern-output=run.json")
+    result = host("-n1", "--gpukern-report=run.json")
     result.assert_outcomes(passed=4, failed=1, skipped=1)
     result.stdout.fnmatch_lines(["1 skipped: too large: n=9, *(doubling/host.limited/n=9)"])
     result.stdout.fnmatch_lines(["gpukern: 4 passed, 1 incorrect, 1 skipped (too large)"])
