@@ -1,8 +1,7 @@
-"""Checks a variant by launches on each data set, on more seeds, and again on the same inputs."""
+"""Checks a variant by launches on each data set, and again on the same inputs."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from pytest_gpukern.problems.problem import Run
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.problems.call_by_name import Point
@@ -199,34 +198,6 @@ def check_determinism(prepared: Prepared) -> None:
         diagnosis = diagnose_launches(name, bits, prepared.case.variant.determinism)
         if diagnosis is not None:
             raise IncorrectError(diagnosis, prepared.errors)
-
-
-def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -> None:
-    """Launches a checked variant on more contents, and puts back those that the buffers held.
-
-    The sets come one at a time, since they may be large. A statistical check is given `check_seeds` runs at
-    a time, as always.
-
-    Raises:
-        IncorrectError: a launch was wrong; the message says on which contents.
-    """
-    before, statistical, errors = prepared.dataset, prepared.case.problem.check, prepared.errors
-    runs: list[Run] = []
-    for dataset in datasets:
-        earlier = prepared.dataset
-        try:
-            turn_to(prepared, point, dataset)
-            checked_launch(prepared, earlier=[earlier])
-            if statistical is not None:
-                runs.append(observed(prepared, point))
-                if len(runs) == prepared.case.problem.check_seeds:
-                    _judge_runs(statistical, runs, errors)
-                    runs.clear()
-        except IncorrectError as error:
-            diagnosis = error.diagnosis
-            message = f"contents {dataset.seed_offset} of the seed: {diagnosis.message}"
-            raise IncorrectError(dataclasses.replace(diagnosis, message=message), error.errors) from error
-    turn_to(prepared, point, before)
 
 
 def check_runs(prepared: Prepared) -> None:

@@ -251,8 +251,16 @@ def _prune(known: argparse.Namespace) -> int:
         exits.show_json({"file": str(known.file), "dry_run": known.dry_run, "cases": removed})
     else:
         verb = "would remove" if known.dry_run else "removed"
-        exits.show(f"{verb} {name}" for name in removed)
+        exits.show(f"{verb} {name}: {_held(before.cases[name])}" for name in removed)
     return exits.FINE
+
+
+def _held(record: Record) -> str:
+    """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
+    sessions = [session.recorded for epoch in record.epochs for session in epoch.sessions]
+    epochs = "1 epoch" if len(record.epochs) == 1 else f"{len(record.epochs)} epochs"
+    count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
+    return f"{epochs}, {count}, the newest of {max(sessions)[:10]}"
 
 
 # --- merge ----------------------------------------------------------------------------------------
@@ -407,7 +415,7 @@ def baseline_files(path: Path) -> list[Path]:
 
 
 def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Returns the ids that are, or match, one of the patterns, in order.
+    """Returns the ids that are one of the patterns, or else match it, in order.
 
     Raises:
         NoMatchError: a pattern matches none.
@@ -415,7 +423,9 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
     known = list(dict.fromkeys(ids))
     chosen: set[str] = set()
     for pattern in patterns:
-        found = {name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+        # A case of that very name is meant, and no other: names of tests may hold `*` and brackets.
+        found = {name for name in known if fnmatch.fnmatchcase(name, pattern)}
+        found = {pattern} if pattern in known else found
         if not found:
             close = (
                 difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpukern.baseline.store import WriteReport
+    from pytest_gpukern.baseline.store import ToPrune, WriteReport
     from pytest_gpukern.values.form_table import Form
     from pytest_gpukern.values.result import JsonDict
 
@@ -36,7 +36,7 @@ class RunReport(Run):
         listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
         baselines: what was written to baselines, or None.
         shortened: why fewer sessions were recorded than asked for → cases.
-        stale: recorded cases that no longer exist.
+        stale: recorded cases that no longer exist, by file.
         files: those that were written.
         others: those of `Run`.
     """
@@ -47,7 +47,7 @@ class RunReport(Run):
     listed: Mapping[str, JsonDict] = field(default_factory=dict)
     baselines: WriteReport | None = None
     shortened: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    stale: Sequence[str] = ()
+    stale: Sequence[ToPrune] = ()
     files: tuple[Path, ...] = ()
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pytest_gpukern.baseline.history import RecordedCase
-    from pytest_gpukern.baseline.store import KnownCases, WriteReport
+    from pytest_gpukern.baseline.store import KnownCases, ToPrune, WriteReport
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
@@ -95,7 +95,7 @@ class Controller:
         self._since_record: list[str] = []
         self._extra: ExtraSessions | None = None
         self._short: dict[str, list[str]] = {}
-        self._stale: list[str] = []
+        self._stale: list[ToPrune] = []
         self._total = 0
         self._finished = 0
         self._selected: dict[str, None] = {}
@@ -486,16 +486,15 @@ class Controller:
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
-        settings = settings_of(self._config)
         environment, known = environment_of(self._config), self._config.stash.get(KNOWN_CASES, ())
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
-            if settings.prune:
-                self._of_known_cases(known, environment.records.store.prune)
             self._baselines = environment.records.store.flush()
             self.problems += [str(error) for error in self._baselines.errors]
-        self._stale = sorted(set().union(*self._of_known_cases(known, environment.records.store.stale)))
+        self._stale = [
+            each for each in self._of_known_cases(known, environment.records.store.to_prune) if each.ids
+        ]
 
     @property
     def _writes_baselines(self) -> bool:

@@ -96,7 +96,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             metavar="NAME=V[,V…]",
             repeatable=True,
         ),
-        Option("seeds", "check each case on inputs of N seeds (default: 2 or 3)", metavar="N"),
         Option(
             "seed",
             "draw all inputs from this seed; random draws a new seed and prints it",
@@ -156,11 +155,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "reason",
             "why times changed; --gpukern-baseline=update needs it, and keeps it in the record",
             metavar="TEXT",
-        ),
-        Option(
-            "prune",
-            "let --gpukern-baseline=update remove cases that no longer exist, in a run of everything",
-            flag=True,
         ),
         Option("write-in-ci", "write baselines although CI is set in the environment", flag=True),
         Option(

@@ -55,7 +55,6 @@ class Settings:
         backends: backends to run; empty for all.
         size: None for what fits the machine.
         axes: axis → values that replace the problem's own.
-        seeds: number of seeds on which each case is checked; None for what its check and timing take.
         seed: seed of all inputs; None for each problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
         reports: files to write, each once; each ends in a suffix of `FORMS`.
@@ -79,12 +78,10 @@ class Settings:
     backends: tuple[str, ...] = ()
     size: str | None = None
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    seeds: int | None = None
     seed: int | None = None
     sessions: int = 1
     baseline: str = "compare"
     reason: str | None = None
-    prune: bool = False
     baseline_dir: Path | None = None
     reports: tuple[Path, ...] = ()
     of_forms: dict[str, Any] = field(default_factory=dict)
@@ -157,12 +154,10 @@ class Settings:
             backends=values.get("backend", ()),
             size=values.get("size"),
             axes=values.get("axis", {}),
-            seeds=values.get("seeds"),
             seed=values.get("seed"),
             sessions=values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
             baseline="off" if against is not None else values.get("baseline", "compare"),
             reason=values.get("reason"),
-            prune=values.get("prune", False),
             baseline_dir=values.get("baseline-dir"),
             reports=values.get("report", ()),
             of_forms={name: values[name] for name in _OF_FORMS if name in values},
@@ -224,8 +219,8 @@ def parse_option(option: Option, value: Any, label: str) -> Any:
         return parse_threshold(str(value), label)
     if option.name == "timeout":
         return parse_timeout(str(value), label)
-    if option.name in _COUNTED:
-        return _whole_number(str(value), label, _COUNTED[option.name])
+    if option.name == "sessions":
+        return _sessions(str(value), label)
     if option.name == "seed":
         return _seed(str(value), label)
     if option.listed:
@@ -239,16 +234,15 @@ def parse_option(option: Option, value: Any, label: str) -> Any:
 
 
 _OF_FORMS = tuple(option.name for form in FORMS.values() for option in form.options)
-_COUNTED = {"sessions": "processes", "seeds": "seeds"}
 _MOST_DIGITS = 6
 _SEEDS = 2**32
 
 
-def _whole_number(text: str, label: str, counted: str) -> int:
+def _sessions(text: str, label: str) -> int:
     stripped = text.strip()
     number = stripped.isascii() and stripped.isdigit() and len(stripped) <= _MOST_DIGITS
     if not (number and int(stripped) >= 1):
-        raise SettingsError(f"{label}: must be a whole number of {counted}, 1 or more, such as 5")
+        raise SettingsError(f"{label}: must be a whole number of processes, 1 or more, such as 5")
     return int(stripped)
 
 
@@ -316,10 +310,6 @@ _HOST = (("host",),)
 _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] = (
     ("baseline", _WRITES, "simulator", ("always",), "a simulated run has no times to record"),
     ("seed", (), "baseline", _WRITES, "records are measured on each problem's own inputs"),
-    ("prune", (), "backend", (), "it needs a run of everything"),
-    ("prune", (), "axis", (), "it needs a run of everything"),
-    ("prune", (), "scope", (), "it needs a run of everything"),
-    ("prune", (), "size", (), "it needs a run of everything"),
     ("against", (), "baseline", _WRITES, "a comparison of two revisions records nothing"),
     ("against", (), "sessions", (1,), "one pair has no spread, ask for 2 or more a side"),
     ("sanitize", (), "simulator", ("always",), "the simulator has no kernels to look into"),
@@ -340,7 +330,6 @@ _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
         "nothing is written; add --gpukern-baseline=create, append or update",
     ),
     ("reason", "baseline", ("update",), "an update keeps it; add --gpukern-baseline=update"),
-    ("prune", "baseline", ("update",), "an update does it; add --gpukern-baseline=update"),
     ("against-setup", "against", (), "there is no base to set up; add --gpukern-against=REV"),
 )
 """Each row: an option, another that it needs and its values (none: any), and the remedy."""

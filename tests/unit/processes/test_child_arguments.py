@@ -227,10 +227,9 @@ def test_a_measuring_process_judges_and_shapes_reports_as_the_run_was_asked_to(k
 
 
 def test_children_get_the_number_of_the_seed_that_was_drawn(configured):
-    config = configured(["--gpukern-seed=random", "--gpukern-seeds=3"])
+    config = configured(["--gpukern-seed=random"])
     config.option.gpukern_seed = "1234"  # as `stash.settings_of` leaves it
     options = child_arguments(config, {}).options
     assert "--gpukern-seed=1234" in options
     assert "--gpukern-seed=random" not in options
     assert "-ogpukern_seed=" in options, "or the ini file's would be drawn anew"
-    assert "--gpukern-seeds=3" in options

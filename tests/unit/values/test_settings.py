@@ -49,7 +49,6 @@ VALUES = [
     ("backend", "numba,host", "backends", ("numba", "host")),
     ("size", "full", "size", "full"),
     ("axis", ["n=1000,2000", "dtype=float32"], "axes", {"n": (1000, 2000), "dtype": ("float32",)}),
-    ("seeds", "50", "seeds", 50),
     ("seed", "7", "seed", 7),
     ("baseline", "off", "baseline", "off"),
     ("fail-on", "host, accuracy,host", "fail_on", {"slower", "host", "accuracy"}),
@@ -106,7 +105,6 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
         "report",
         "write-in-ci",
         "reason",
-        "prune",
         "all",
         "energy",
         "trace",
@@ -124,7 +122,6 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
         ({"energy": True}, "energy", True),
         ({"trace": True, "report": ["run.json"]}, "trace", True),
         ({"baseline": "update", "reason": "new tiles"}, "reason", "new tiles"),
-        ({"baseline": "update", "reason": "x", "prune": True}, "prune", True),
     ],
 )
 def test_what_needs_another_option_is_read_beside_it(source, values, attribute, expected):
@@ -159,11 +156,6 @@ def test_a_random_seed_is_another_each_time():
 @pytest.mark.parametrize("text", ["-1", "1.5", "4294967296", "some", "²", "99999999999999999999"])
 def test_a_seed_that_is_none_is_refused_with_what_is(text):
     assert f"--gpukern-seed={text}: must be a whole number" in refused(given={"seed": text})
-
-
-@pytest.mark.parametrize("text", ["0", "-3", "many"])
-def test_a_number_of_seeds_that_is_none_is_refused(text):
-    assert f"--gpukern-seeds={text}: must be a whole number of seeds, 1 or" in refused(given={"seeds": text})
 
 
 @pytest.mark.parametrize(
@@ -340,7 +332,6 @@ CONTRADICTIONS = [
     ),
     (True, {"baseline": "update"}, {}, "--gpukern-baseline=update", "add --gpukern-reason=TEXT"),
     (True, {"reason": "faster"}, {}, "--gpukern-reason=faster", "add --gpukern-baseline=update"),
-    (True, {"prune": True}, {}, "--gpukern-prune", "add --gpukern-baseline=update"),
     (True, {"baseline": "append"}, {"CI": "1"}, "--gpukern-baseline=append", "add --gpukern-write-in-ci"),
     (True, {"write-in-ci": True}, {}, "--gpukern-write-in-ci", "add --gpukern-baseline=create, append"),
     (
@@ -416,20 +407,6 @@ def test_a_contradiction_is_refused_with_option_and_remedy(measuring, options, e
 def test_each_of_two_contradicting_options_is_allowed_alone(measuring, options):
     for name, value in options.items():
         assert read(benchmark=measuring, given={name: value}).asked
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("backend", "cupy", "cupy"),
-        ("axis", ["n=1"], "n=1"),
-        ("scope", "kernel", "kernel"),
-        ("size", "full", "full"),
-    ],
-)
-def test_a_part_cannot_show_which_cases_there_are_no_longer(name, value, shown):
-    message = refused(benchmark=True, given={"prune": True, "baseline": "update", name: value})
-    assert message == f"--gpukern-prune: it needs a run of everything; drop it or --gpukern-{name}={shown}"
 
 
 @pytest.mark.parametrize(
@@ -524,11 +501,11 @@ def settings_in_pytest(tmp_path):
 
 
 def test_pytest_itself_delivers_command_line_and_ini_values(settings_in_pytest, tmp_path):
-    ini = "gpukern_cache = hot\ngpukern_axis = n=10**3 m=a,b\ngpukern_prune = false\ngpukern_report = r.json"
+    ini = "gpukern_cache = hot\ngpukern_axis = n=10**3 m=a,b\ngpukern_trace = false\ngpukern_report = r.json"
     assert settings_in_pytest(ini)["axes"] == {"n": [1000], "m": ["a", "b"]}
     found = settings_in_pytest(ini, "--gpukern-threshold=3%", "--gpukern-axis", "n=7")
     assert found["threshold"] == 0.03
     assert found["cache"] == "hot"
     assert found["axes"] == {"n": [7]}
-    assert found["prune"] is False
+    assert found["trace"] is False
     assert found["reports"] == [str(tmp_path / "r.json")]
