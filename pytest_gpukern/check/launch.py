@@ -7,7 +7,6 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,6 @@ from pytest_gpukern.gpu.live_threads import running_threads, still_running, thre
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.values.determinism import of_launches
-from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +123,7 @@ def prepare(case: Case, point: Point, backend: Backend, workspace: Workspace, da
     assert variant.prepare is not None
     available = {**case.problem.named(point), **case.parameters, **workspace.arrays, "stream": backend.stream}
     try:
-        with phase("compiling"), backend.preparing():
+        with backend.preparing():
             launch = call_by_name(variant.prepare, available)
     except Exception as error:
         raise _launch_failed(case, "preparing", error) from error
@@ -206,10 +204,9 @@ def checked_launch(
     before = _digest_of_contents(prepared)
     backend.synchronize()
     threads, first = running_threads(), prepared.first_call_ns is None
-    with phase("compiling") if first and not backend.simulated else nullcontext():
-        start = time.perf_counter_ns()
-        returned = launched(prepared)
-        prepared.last_call_ns = float(time.perf_counter_ns() - start)
+    start = time.perf_counter_ns()
+    returned = launched(prepared)
+    prepared.last_call_ns = float(time.perf_counter_ns() - start)
     if first:
         prepared.first_call_ns = prepared.last_call_ns
     left = threads_left(threads, first=first)

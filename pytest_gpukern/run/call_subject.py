@@ -25,7 +25,6 @@ from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.run.scopes import ELSEWHERE, Timed
 from pytest_gpukern.timers.host import HostTimer, LaunchTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
@@ -274,8 +273,7 @@ class CallSubject:
             with observed.pop() if observed else nullcontext():
                 executions.take(1, cold=cache == "cold")[0].execute()
 
-        with phase("warming up"):
-            warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
+        warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
         inspect = self._inspect
         measurements: list[Measurement] = []
         for scope in self._scopes() if on_gpu else ("end_to_end",):
@@ -297,8 +295,7 @@ class CallSubject:
             else:
                 measurements.append(timed.by(HostTimer(self._synchronize), beside=False))
         if inspect is not None:
-            with phase("checking"):
-                inspect()
+            inspect()
         found.add_measurements(tuple(measurements))
         if on_gpu and environment.settings.trace:
             found.add_trace(lambda: self._trace(executions, measurements[0]))
@@ -386,7 +383,7 @@ class CallSubject:
                 pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
             self._synchronize()
         threads, first = running_threads(), self._first_call_ns is None
-        with phase("compiling" if first else "checking"), self._loading_observed():
+        with self._loading_observed():
             start = time.perf_counter_ns()
             returned = turn.call()
             self._synchronize()

@@ -38,7 +38,6 @@ from pytest_gpukern.run.scopes import adopt_last, measure_scopes, scopes_of, tra
 from pytest_gpukern.run.spine import NotRunError
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -125,8 +124,7 @@ class CaseSubject:
         if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
             datasets = sets_of(contents=CONTENTS)
         if not self._checked:
-            with phase("checking"):
-                self._environment.datasets.examined(self._case.problem, self._point, datasets)
+            self._environment.datasets.examined(self._case.problem, self._point, datasets)
         self._environment.host_results.forget_others(datasets[0])
         refuse_too_large(datasets[0], self._placing)
         with ExitStack() as self._held:
@@ -162,10 +160,9 @@ class CaseSubject:
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
         with environment.gpu.loading_observed(on_gpu=on_gpu):
             corners = corners_of(self._case, simulated=self._backend.simulated)
-            with phase("corner cases"):
-                corners = check_corners(
-                    self._case, corners, self._backend, self._placing, environment.corner_datasets
-                )
+            corners = check_corners(
+                self._case, corners, self._backend, self._placing, environment.corner_datasets
+            )
         found.result = dataclasses.replace(found.result, corners=corners.labels)
         found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
 

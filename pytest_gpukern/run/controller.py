@@ -295,7 +295,6 @@ class Controller:
         result, observed = self._results.get(report.nodeid), carried.get("observed")
         if result is None:
             return
-        add_to(result.spent_s, carried.get("spent_s", {}))
         if observed is not None:
             from pytest_gpukern.measure.observers import ObservedTest
 
@@ -344,24 +343,29 @@ class Controller:
         This runs before the terminal's own wrapper, whose summary shows it.
         """
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly"):
-            if asked(self._config):
-                with phase("reports"):
+            with phase("reports"):
+                if asked(self._config):
                     self._compare_all()
                     self._write_baselines()
-                settings = settings_of(self._config)
-                if settings.benchmark and "no-gpu" in settings.fail_on and not self._judged_on_gpu():
-                    self.problems.append(
-                        "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
-                        + (f" ({why})" if (why := environment_of(self._config).gpu.missing_gpu) else "")
-                    )
-                if settings.benchmark and "missing" in settings.fail_on:
-                    self.problems += self._missing()
-            if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and asked(self._config):
-                self.problems += self._not_run()
-            self._write_forms(in_summary=False)
+                    self.problems += self._not_judged()
+                    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+                        self.problems += self._not_run()
+                self._write_forms(in_summary=False)
         if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return (yield)
+
+    def _not_judged(self) -> list[str]:
+        """Says what `no-gpu` and `missing` of `--gpukern-fail-on` fail."""
+        settings = settings_of(self._config)
+        if not settings.benchmark:
+            return []
+        problems = []
+        if "no-gpu" in settings.fail_on and not self._judged_on_gpu():
+            why = environment_of(self._config).gpu.missing_gpu
+            told = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
+            problems.append(told + (f" ({why})" if why else ""))
+        return problems + (self._missing() if "missing" in settings.fail_on else [])
 
     def _not_run(self) -> list[str]:
         """Says which tests that workers of xdist collected have no report: no worker was left to run them."""
@@ -407,8 +411,7 @@ class Controller:
             return
         from pytest_gpukern.report.forms import write_forms
 
-        with phase("reports"):
-            report = write_forms(self._report(in_summary=in_summary), self._config, in_summary=in_summary)
+        report = write_forms(self._report(in_summary=in_summary), self._config, in_summary=in_summary)
         self._files, self.problems = report.files, list(report.problems)
 
     def _report(self, *, in_summary: bool) -> RunReport:

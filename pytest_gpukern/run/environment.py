@@ -18,7 +18,6 @@ from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets, HostResults
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS
-from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,8 +158,7 @@ class Libraries:
     def backend(self, name: str) -> Backend:
         """Returns the backend `name`, opened once; ask `unusable` first."""
         if name not in self._backends:
-            with phase("starting"):
-                self._backends[name] = backends.open_backend(name, simulated=self._gpu.simulated.active)
+            self._backends[name] = backends.open_backend(name, simulated=self._gpu.simulated.active)
             self._backends[name].poisons = self._poisons
         return self._backends[name]
 

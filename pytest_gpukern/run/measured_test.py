@@ -18,7 +18,6 @@ from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
 from pytest_gpukern.run.settle import NO_CALL, settle
 from pytest_gpukern.run.spine import Found, NotRunError, run
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ class MeasuredTest:
         observed: what observers see of the test from its set-up to its teardown.
         guarded: the test's arrays between guard zones.
         seen: what the test's calls left in each of their outputs, until it is torn down.
-        spent_s: phase → seconds spent so far.
     """
 
     def __init__(self, context: SubjectContext, *, begun_s: float, replaceable: bool = False) -> None:
@@ -70,7 +68,6 @@ class MeasuredTest:
         self.observed = ObservedFromOutside(context.environment)
         self.guarded = GuardedArrays(context.environment.libraries.backend)
         self.seen: SeenOutputs | None = None
-        self.spent_s: dict[str, float] = {}
         self._failed_with: str | None = None
         self._loading = ExitStack()
 
@@ -160,17 +157,16 @@ class MeasuredTest:
 
             runtime().synchronize()
         errors = self.result.errors if self.result else {}
-        with phase("checking"):
-            check = check_against_reference(
-                f"output {len(errors) + 1}" if errors else "output",
-                actual,
-                expected,
-                rtol,
-                atol,
-                seen=self.seen,
-                hashes=environment.gpu.measures,
-                asks_what_else=self.found is not None,
-            )
+        check = check_against_reference(
+            f"output {len(errors) + 1}" if errors else "output",
+            actual,
+            expected,
+            rtol,
+            atol,
+            seen=self.seen,
+            hashes=environment.gpu.measures,
+            asks_what_else=self.found is not None,
+        )
         self.verified = True
         name = f"{check.name} {len(errors) + 1}" if check.name in errors else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
@@ -220,8 +216,7 @@ class MeasuredTest:
         self.found.add_duration(time.monotonic() - self._begun_s)
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
-        with phase("judging"):
-            settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
+        settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
         self.found.result = settled.result
         self.sessions += settled.sessions
         return "\n".join(settled.failures) or None
@@ -267,7 +262,7 @@ class ObservedFromOutside:
     def begin(self) -> None:
         """Begins before the test; what wider fixtures have made already exists."""
         if self._environment.gpu.measures:
-            with self._environment.gpu.exclusive(), _context_may_be_lost(), phase("observing"):
+            with self._environment.gpu.exclusive(), _context_may_be_lost():
                 self._environment.gpu.observers.begin_test()
                 self._begun = True
 
@@ -280,7 +275,7 @@ class ObservedFromOutside:
         settings = self._environment.settings
         if not self._begun:
             return None
-        with self._environment.gpu.exclusive(), _context_may_be_lost(), phase("observing"):
+        with self._environment.gpu.exclusive(), _context_may_be_lost():
             self.found = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
         bad = findings_that_fail(self.found.findings if self.found else (), settings.fail_on)
         self.failed = bool(bad)

@@ -15,7 +15,6 @@ from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
@@ -63,8 +62,7 @@ def measure_scopes(
             if not (launched and compiled and is_slow(first)):
                 by_host = scope != "kernel" or not backend.on_gpu
                 warm = restoring(first, calls[0])
-                with phase("warming up"):
-                    call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
+                call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
             measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
     if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
         with backend.current():
@@ -166,8 +164,7 @@ class Timed:
             if refuses_host_calls:
                 raise
             found = [not_of_the_device(self.by, stream, reason)]
-        with phase("observing"):
-            return [self.environment.gpu.observers.measured(self.call, found[0]), *found[1:]]
+        return [self.environment.gpu.observers.measured(self.call, found[0]), *found[1:]]
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:
         """Measures it by one timer, alone or beside the main one.

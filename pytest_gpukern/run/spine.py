@@ -100,7 +100,13 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
     """
     __tracebackhide__ = True
     gpu = environment.gpu
-    with gpu.exclusive(), gpu.host.busy(), found.noting_what_is_wrong(), subject.prepare():
+    with (
+        gpu.exclusive(),
+        gpu.host.busy(),
+        found.noting_what_is_wrong(),
+        phase("preparing"),
+        subject.prepare(),
+    ):
         with phase("checking"):
             subject.check(found)
         if subject.is_timed:
@@ -111,8 +117,7 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
                 found.drop_simulated_times()
             with phase("checking"):
                 subject.recheck(found)
-            with phase("observing"):
-                found.result = with_facts(found.result, environment)
+            found.result = with_facts(found.result, environment)
             found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
 
 

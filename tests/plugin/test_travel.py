@@ -61,7 +61,7 @@ def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run
     for case_id, result in alone.items():
         other = shared[case_id]
         assert other.keys() == result.keys()
-        measured = {"measurements", "first_call_ns", "session", "duration_s", "spent_s"}
+        measured = {"measurements", "first_call_ns", "session", "duration_s"}
         assert {k: v for k, v in other.items() if k not in measured} == {
             k: v for k, v in result.items() if k not in measured
         }
@@ -71,14 +71,9 @@ def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_where_the_time_went_travels_too(run, pytester, workers):
-    results = run(workers)
+    run(workers)
     stored = json.loads((pytester.path / f"run{workers}.json").read_text())
-    for result in results.values():
-        assert {"compiling", "checking", "warming up", "sampling", "judging"} <= result["spent_s"].keys()
-    for phase in ("reference", "checking", "sampling"):
-        of_tests = sum(result["spent_s"].get(phase, 0) for result in results.values())
-        assert stored["spent_s"][phase] == pytest.approx(of_tests)
-    assert {"starting", "reports"} <= stored["spent_s"].keys()
+    assert {"starting", "preparing", "checking", "timing", "reports"} <= stored["spent_s"].keys()
     together_s = sum(stored["spent_s"].values())
     if workers:
         assert together_s == pytest.approx(workers * stored["duration_s"])

@@ -26,7 +26,6 @@ from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.processes.child_sessions import ChildRun, Heard
 from pytest_gpukern.report.csv_table import csv_text
-from pytest_gpukern.report.durations import durations
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.html import page
 from pytest_gpukern.report.junit import properties
@@ -233,7 +232,6 @@ RESULTS = [
         notes=("a note",),
         session="s1",
         duration_s=2.5,
-        spent_s={"checking": 2.0},
         canaries={"copy/cupti": 1e5},
         speedup_against="host.numpy",
     ),
@@ -297,7 +295,6 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             whole(run, width=40, failures_shown=True)
             page([run])
             comment(run)
-            durations(run, width=40)
             csv_text([run])
             for each in run.results:
                 properties(each)

@@ -87,7 +87,6 @@ def test_other_sessions_of_a_test_come_back_apart_from_what_the_run_reports(tmp_
 
 def test_all_that_a_report_tells_comes_back(tmp_path):
     slower = result("cupy.exp", measured(), verdicts=[verdict("SLOWER", 1.05)])
-    slower.spent_s["checking"] = 2.5
     slower.verdicts[KEY] = dataclasses.replace(
         slower.verdicts[KEY], threshold=0.02, pairs=((5e4, 5.2e4), (5e4, 5.3e4))
     )
