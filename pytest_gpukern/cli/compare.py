@@ -107,7 +107,7 @@ def _run(known: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Timed:
+class SessionMeasurement:
     """Holds one session's measurement of a case, and what it was taken under."""
 
     measurement: Measurement
@@ -142,11 +142,11 @@ class Side:
         incorrect: case → what was wrong with its outputs.
     """
 
-    times: dict[str, dict[str, list[Timed]]] = field(default_factory=dict)
+    times: dict[str, dict[str, list[SessionMeasurement]]] = field(default_factory=dict)
     fingerprints: list[JsonDict] = field(default_factory=list)
     incorrect: dict[str, str] = field(default_factory=dict)
 
-    def add(self, case: str, timed: Timed) -> None:
+    def add(self, case: str, timed: SessionMeasurement) -> None:
         """Adds a session of a case."""
         self.times.setdefault(case, {}).setdefault(timed.measurement.key, []).append(timed)
 
@@ -195,7 +195,7 @@ def _add_session(side: Side, name: str, result: Result) -> None:
     device = uuid if isinstance(uuid, str) else None
     choice = choice_of(result)
     for measurement in result.measurements:
-        side.add(name, Timed(_finite(measurement), conditions, device, case.on_gpu, choice))
+        side.add(name, SessionMeasurement(_finite(measurement), conditions, device, case.on_gpu, choice))
 
 
 def _finite(measurement: Measurement) -> Measurement:
@@ -228,7 +228,7 @@ def _add_baseline(side: Side, baseline: Baseline) -> None:
         side.knows(fingerprint)
 
 
-def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[Timed]:
+def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[SessionMeasurement]:
     """Returns the sessions of a case's current epoch as measurements; their samples are the quantiles."""
     epoch = baseline.cases[case_id].current(key)
     times = baseline.session_times(case_id, key)
@@ -248,14 +248,14 @@ def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[Timed]:
         )
         fingerprint = baseline.fingerprints.get(session.fingerprint, {})
         on_gpu = model_key_of(fingerprint, on_gpu=True) == baseline.device_model
-        yield Timed(measurement, time.conditions, time.device, on_gpu, session.choice)
+        yield SessionMeasurement(measurement, time.conditions, time.device, on_gpu, session.choice)
 
 
 # --- judging B by A -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedTime:
     """Holds one measurement of a case on both sides.
 
     Attributes:
@@ -287,7 +287,7 @@ class Row:
         return statistics.geometric_mean(session.median_ns for session in self.b)
 
 
-def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> list[Row]:
+def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> list[ComparedTime]:
     """Compares what both sides measured, in order of B.
 
     A side may hold times of several device models, as a folder of baselines does: each is judged by those of
@@ -318,13 +318,13 @@ def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> l
                     sessions = [each.session for each in fresh]
                     verdict = _judged(fresh, basis)
                     bad = fails(verdict, fail_on, on_gpu=on_gpu)
-                    rows.append(Row(case, key, model, basis.reference, sessions, verdict, bad))
+                    rows.append(ComparedTime(case, key, model, basis.reference, sessions, verdict, bad))
     return rows
 
 
-def _alike(times: Sequence[Timed]) -> list[list[Timed]]:
+def _alike(times: Sequence[SessionMeasurement]) -> list[list[SessionMeasurement]]:
     """Groups sessions by the conditions under which they were measured."""
-    groups: list[list[Timed]] = []
+    groups: list[list[SessionMeasurement]] = []
     for timed in times:
         group = next((each for each in groups if each[0].conditions == timed.conditions), None)
         if group is None:
@@ -335,8 +335,8 @@ def _alike(times: Sequence[Timed]) -> list[list[Timed]]:
 
 
 def _basis(
-    fresh: Sequence[Timed],
-    recorded: Sequence[Timed],
+    fresh: Sequence[SessionMeasurement],
+    recorded: Sequence[SessionMeasurement],
     threshold: float,
     shared: SharedSpread | None,
     *,
@@ -355,7 +355,7 @@ def _basis(
     )
 
 
-def _judged(fresh: Sequence[Timed], basis: Basis) -> Verdict:
+def _judged(fresh: Sequence[SessionMeasurement], basis: Basis) -> Verdict:
     """Returns the gate's verdict on B's sessions: chosen for no time, they may confirm it."""
     measurements = [timed.measurement for timed in fresh]
     verdict = judge(measurements, basis)
@@ -392,7 +392,7 @@ def _only(one: Side, other: Side) -> list[str]:
     return found
 
 
-def _lines(a: Side, b: Side, rows: list[Row]) -> list[str]:
+def _lines(a: Side, b: Side, rows: list[ComparedTime]) -> list[str]:
     lines = _differences(a, b) or ["measured with the same device, driver and libraries"]
     if rows:
         lines += ["", *_table(rows)]
@@ -410,7 +410,7 @@ def _lines(a: Side, b: Side, rows: list[Row]) -> list[str]:
     return [*lines, _total(rows, b)]
 
 
-def _total(rows: list[Row], b: Side) -> str:
+def _total(rows: list[ComparedTime], b: Side) -> str:
     counts = {kind: sum(row.verdict.kind is kind for row in rows) for kind in VerdictKind}
     told = [f"{count} {kind.value.lower()}" for kind, count in counts.items() if count]
     told += [f"{len(b.incorrect)} incorrect"] if b.incorrect else []
@@ -418,7 +418,7 @@ def _total(rows: list[Row], b: Side) -> str:
     return f"{number} compared: {', '.join(told)}" if told else "nothing to compare: no case is in both"
 
 
-def _table(rows: list[Row]) -> list[str]:
+def _table(rows: list[ComparedTime]) -> list[str]:
     """Gives each measurement a row."""
     verdicts = [row.verdict for row in rows]
     several_models = len({(row.case, row.key) for row in rows}) < len(rows)
@@ -438,7 +438,7 @@ def _table(rows: list[Row]) -> list[str]:
     return table(columns, exits.width())[0]
 
 
-def _json(a: Side, b: Side, rows: list[Row]) -> JsonDict:
+def _json(a: Side, b: Side, rows: list[ComparedTime]) -> JsonDict:
     return {
         "differences": _differences(a, b),
         "measurements": [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpukern.baseline.store import ToPrune, WriteReport
-    from pytest_gpukern.values.form_table import Form
+    from pytest_gpukern.values.form_table import ReportForm
     from pytest_gpukern.values.result import JsonDict
 
 
@@ -98,7 +98,7 @@ def _with_file(report: RunReport, path: Path) -> RunReport:
     return dataclasses.replace(report, files=(*report.files, path))
 
 
-def _applies(form: Form, report: RunReport) -> bool:
+def _applies(form: ReportForm, report: RunReport) -> bool:
     if form.variables and os.environ.keys().isdisjoint(form.variables):
         return False
     return any(getattr(report, name) for name in form.fields)

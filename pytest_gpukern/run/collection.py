@@ -150,7 +150,7 @@ def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> Ab
     """Calls the function of `benchmark_interop`, which we load only if a test uses the fixture."""
     if not any("gpu_benchmark" in getattr(item, "fixturenames", ()) for item in items):
         return nullcontext()
-    from pytest_gpukern.benchmark_interop.plugin import counted_as_benchmarks as counted
+    from pytest_gpukern.benchmark_interop.pytest_benchmark import counted_as_benchmarks as counted
 
     return counted(config, items)
 

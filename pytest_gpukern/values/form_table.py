@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.option import Option
 
 
-class Form(NamedTuple):
+class ReportForm(NamedTuple):
     """Describes one form of the report; a file's form has a suffix for its name.
 
     Attributes:
@@ -45,34 +45,36 @@ class Form(NamedTuple):
 RUN_FILE = ".json"
 """Suffix of the file that holds a whole run."""
 
-FORMS: dict[str, Form] = {
-    RUN_FILE: Form(
+FORMS: dict[str, ReportForm] = {
+    RUN_FILE: ReportForm(
         "pytest_gpukern.report.run_file:run_text",
         "the whole run, which `gpukern report`, `compare` and `baseline merge` read",
         several=False,
         of_baselines=False,
     ),
-    ".html": Form("pytest_gpukern.report.html:page", "a page with tables and plots, which loads nothing"),
-    ".md": Form(
+    ".html": ReportForm(
+        "pytest_gpukern.report.html:page", "a page with tables and plots, which loads nothing"
+    ),
+    ".md": ReportForm(
         "pytest_gpukern.report.markdown:comment",
         "a comment for a pull request, of at most 65,536 characters",
         several=False,
         of_baselines=False,
     ),
-    ".csv": Form("pytest_gpukern.report.csv_table:csv_text", "a table with a row for each measurement"),
-    ".trace.json": Form(
+    ".csv": ReportForm("pytest_gpukern.report.csv_table:csv_text", "a table with a row for each measurement"),
+    ".trace.json": ReportForm(
         "pytest_gpukern.report.trace:timeline",
         "a timeline of one execution of each case, for Perfetto (https://ui.perfetto.dev)",
         of_baselines=False,
         needs="trace",
     ),
-    "pytest-benchmark": Form("pytest_gpukern.benchmark_interop.publishing:write", fields=("results",)),
-    "GitHub": Form(
+    "pytest-benchmark": ReportForm("pytest_gpukern.benchmark_interop.publishing:write", fields=("results",)),
+    "GitHub": ReportForm(
         "pytest_gpukern.report.github:write",
         fields=("results", "failures"),
         variables=("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"),
     ),
-    "terminal": Form(
+    "terminal": ReportForm(
         "pytest_gpukern.report.terminal:write",
         fields=("results", "skips", "rejected", "problems"),
         in_summary=True,

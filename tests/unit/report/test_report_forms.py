@@ -13,7 +13,7 @@ from made_up_runs import write_run_file
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.forms import RunReport, write_forms
 from pytest_gpukern.report.run import EmptyReportError
-from pytest_gpukern.values.form_table import FORMS, Form, suffix_of
+from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of
 from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
@@ -40,7 +40,7 @@ def forms(monkeypatch):
     for name in [*FORMS]:
         if not name.startswith("."):
             monkeypatch.delitem(FORMS, name)
-    monkeypatch.setitem(FORMS, ".lines", Form("own_forms:lines", "ids", options=(INDENT,)))
+    monkeypatch.setitem(FORMS, ".lines", ReportForm("own_forms:lines", "ids", options=(INDENT,)))
     return module
 
 
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_written_is_a_problem_and_the_others_are_made(form
 
 
 def test_another_form_is_made_where_one_of_its_fields_holds_something(forms, monkeypatch):
-    monkeypatch.setitem(FORMS, "own", Form("own_forms:write", fields=("results", "skips")))
+    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results", "skips")))
     write_forms(RunReport(rejected=["x"]), "config")
     assert forms.seen == []
     report = RunReport(skips=[("x", "no GPU")])
@@ -85,14 +85,16 @@ def test_another_form_is_made_where_one_of_its_fields_holds_something(forms, mon
 
 
 def test_the_module_of_a_form_that_does_not_apply_is_not_loaded(forms, monkeypatch):
-    monkeypatch.setitem(FORMS, "own", Form("no_such_module:write", fields=("results",)))
-    monkeypatch.setitem(FORMS, "named", Form("no_such_module:write", fields=("skips",), variables=("NONE",)))
+    monkeypatch.setitem(FORMS, "own", ReportForm("no_such_module:write", fields=("results",)))
+    monkeypatch.setitem(
+        FORMS, "named", ReportForm("no_such_module:write", fields=("skips",), variables=("NONE",))
+    )
     report = RunReport(skips=[("x", "no GPU")])
     assert write_forms(report, None) == report
 
 
 def test_the_summary_is_made_after_all_other_forms(forms, monkeypatch):
-    monkeypatch.setitem(FORMS, "own", Form("own_forms:write", fields=("results",), in_summary=True))
+    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results",), in_summary=True))
     write_forms(RunReport(RESULTS), None)
     assert forms.seen == []
     write_forms(RunReport(RESULTS), None, in_summary=True)
@@ -104,7 +106,7 @@ def test_a_form_that_fails_is_a_problem(forms, monkeypatch):
         raise FileError(Path("r.xml"), "is a folder", "Choose another file")
 
     monkeypatch.setattr(forms, "write", write)
-    monkeypatch.setitem(FORMS, "own", Form("own_forms:write", fields=("results",)))
+    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results",)))
     (problem,) = write_forms(RunReport(RESULTS), None).problems
     assert "r.xml" in problem
 

@@ -194,7 +194,7 @@ class Against:
         )
         cases = turns.cases(list(items))
         hosts = "host" in settings.fail_on
-        found = judging.conclude(cases, thresholds, hosts=hosts)
+        found = judging.conclusions(cases, thresholds, hosts=hosts)
         suspects = [nodeid for nodeid, conclusion in found.items() if conclusion.suspected]
         if suspects:
             fresh, spreads = turns.again(), judging.shared_spreads(cases.values())
