@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.benchmark_interop.plugin import (
+from pytest_gpukern.benchmark_interop.pytest_benchmark import (
     OURS,
     ListedFixture,
     metadata_of,

@@ -19,7 +19,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -56,6 +55,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.form_table import suffix_of
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -80,6 +80,7 @@ _KERNELS_OF_A_CLASS = 16
 _LOOK_EVERY_S = 1.0
 _TO_END_S = 20.0
 """Time for a run of pytest to end after Ctrl-C."""
+_REPORT = "--gpukern-report"
 _SIDE_BY_SIDE = ("-n", "auto", "--dist=each")
 _KERNELS_ONLY = "--gpukern-scope=kernel"
 """Copies and times of the host would be taken one GPU at a time. A later `--gpukern-scope` wins."""
@@ -106,7 +107,7 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
         with open_nvml() as nvml, TemporaryFolder("validate") as folder:
             host = _Host.of(nvml)
             if given.baseline == "append":
-                return _record(host, options, given, command, Path(folder))
+                return _record(host, given, command, Path(folder))
             watch = _Watch(nvml, host.uuids)
             return _Validation(host, watch, options, given, command, Path(folder)).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
@@ -125,25 +126,30 @@ class _Given:
 
     Attributes:
         baseline: what is to be done with baselines.
-        output: the file that the first round is to write, if one was named.
+        reports: files that the run is to write.
+        options: the options without these files.
         device: the GPU that was named, if one was.
         further: the options that further rounds get: how to measure, and nothing that reports or selects.
     """
 
     baseline: str
-    output: str | None
+    reports: tuple[Path, ...]
+    options: tuple[str, ...]
     device: str | None
     further: tuple[str, ...]
 
     @classmethod
     def of(cls, options: Sequence[str], known: Sequence[KnownOption]) -> _Given:
         """Reads them as pytest does; ValueError if one lacks its value."""
-        tokens, _ = tokenized([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options], known)
+        own, positional = tokenized(options, known)
+        tokens = [*tokenized(shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), known)[0], *own]
         values = {token.name: token.values[-1] for token in tokens if token.values}
+        others = [argument for token in own if token.name != _REPORT for argument in token.written]
         kept = [argument for each in tokens if is_for_children(each.option) for argument in each.written]
         return cls(
             values.get("--gpukern-baseline", "compare"),
-            values.get("--gpukern-output"),
+            tuple(Path(value) for token in own if token.name == _REPORT for value in token.values),
+            (*others, *positional),
             values.get("--gpukern-device"),
             tuple(kept),
         )
@@ -256,21 +262,14 @@ def _end(number: int, _frame: FrameType | None) -> None:
 # --- recording ------------------------------------------------------------------------------------
 
 
-def _record(
-    host: _Host, options: Sequence[str], given: _Given, command: Callable[..., list[str]], folder: Path
-) -> int:
+def _record(host: _Host, given: _Given, command: Callable[..., list[str]], folder: Path) -> int:
     """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
     with contextlib.ExitStack() as stack:
         runs = []
         for uuid in host.uuids:
-            own = []
-            if given.output is not None:
-                output = Path(given.output)
-                own = [
-                    f"--gpukern-output={output.with_stem(f'{output.stem}-{short_uuid(uuid, host.uuids)}')}"
-                ]
+            own = [f"{_REPORT}={_of_gpu(path, short_uuid(uuid, host.uuids))}" for path in given.reports]
             log = stack.enter_context((folder / uuid).open("w+b"))
-            arguments = command([_KERNELS_ONLY, *options, *own])
+            arguments = command([_KERNELS_ONLY, *given.options, *own])
             process = stack.enter_context(_started(arguments, _seeing([uuid]), log))
             runs.append((uuid, process, log))
         _say(f"recording {_count(len(runs), 'GPU')} side by side")
@@ -282,6 +281,12 @@ def _record(
             sys.stdout.write(log.read().decode(errors="replace"))
         exits.show([*_not_validated(host)])
         return next((status for status in statuses if status not in _RAN), max(statuses))
+
+
+def _of_gpu(path: Path, gpu: str) -> Path:
+    """Returns the file of one GPU: `run-GPU-8d1f0a2c.json` for `run.json`."""
+    suffix = suffix_of(path) or ""
+    return path.with_name(f"{path.name[: len(path.name) - len(suffix)]}-{gpu}{suffix}")
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -440,17 +445,13 @@ class _Validation:
 
     def _first_round(self) -> Run | None:
         """Runs all suites; returns the run, or None if it did not come to its end."""
-        output = Path(self.given.output or self.folder / "first.json")
-        options = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"--gpukern-output={output}"]
-        begun = datetime.now(UTC).replace(microsecond=0)
+        output = self.folder / "first.json"
+        options = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"]
         status = self._wait(self.command(options), _seeing(self.host.uuids))
         self.statuses.append(status)
         if status not in _RAN:
             return None
         run = read_run(output)
-        if run.created < begun:
-            remedy = "Check permissions and free space, or choose another file with --gpukern-output"
-            raise FileError(output, "is of an earlier run, and this one could not write it", remedy)
         self.results += run.results
         return run
 
@@ -478,7 +479,7 @@ class _Validation:
         begun, tests = time.monotonic(), sorted({self.tests[kernel] for kernel in kernels})
         output, log = self.folder / "again.json", self.folder / "again.log"
         output.unlink(missing_ok=True)
-        unjudged = ("--gpukern-baseline=off", "--gpukern-fail-on=none", f"--gpukern-output={output}")
+        unjudged = ("--gpukern-baseline=off", "--gpukern-fail-on=none", f"{_REPORT}={output}")
         options = [_KERNELS_ONLY, *self.given.further, *_SIDE_BY_SIDE, *unjudged]
         with log.open("w+b") as file:
             status = self._wait(

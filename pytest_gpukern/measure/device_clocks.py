@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.measure.observers import Look, Observation, Observer, with_notes
-from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -345,8 +344,7 @@ class Recovery:
         if self._paused_s + pause_s > _PAUSES_S:
             return False
         self._paused_s += pause_s
-        with phase("waiting"):
-            self._sleep(pause_s)
+        self._sleep(pause_s)
         return True
 
     @property

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.measure.observers import Observation, Observer
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
@@ -69,8 +68,7 @@ class HostLoadObservation(Observation):
         if now is not None and now.at_s - self.began.at_s < _LONG_ENOUGH_S <= now.at_s - self.earlier.at_s:
             share = share_of_others(self.earlier, now)
         if share is None or share >= BUSY_HOST:
-            with phase("waiting"):
-                time.sleep(max(0.0, self.began.at_s + _LONG_ENOUGH_S - time.monotonic()))
+            time.sleep(max(0.0, self.began.at_s + _LONG_ENOUGH_S - time.monotonic()))
             now = read()
             share = None if now is None else share_of_others(self.began, now)
         return dataclasses.replace(measurement, others_share=share)

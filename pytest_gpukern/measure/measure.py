@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.measure.observers import Look, with_notes
 from pytest_gpukern.measure.statistics import FEWEST_FOR_95_PERCENT, StoppingRule, summarize
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -353,12 +352,11 @@ class Sampler:
             size = self._size(executed, self.clock() - started, chosen)
             self._before()
             taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold)
-            with phase("sampling"), untraced():
+            with untraced():
                 batch = timer.collect(taken, cold=self.cold)
             executed += len(taken)
             if self.inspect is not None and executed >= chosen:
-                with phase("checking"):
-                    self.inspect()
+                self.inspect()
                 self.inspect = None
             sampling.add(batch, len(taken))
             stopped = rule.decide(
@@ -383,8 +381,7 @@ class Sampler:
                 samples since the last look are gone.
         """
         self._before()
-        with phase("sampling"):
-            batch = self.timer.collect([iteration], cold=self.cold)
+        batch = self.timer.collect([iteration], cold=self.cold)
         sampling = self.sampling
         sampling.add(batch, 1)
         look = self._look(batch, last=last)
@@ -402,14 +399,12 @@ class Sampler:
         return with_notes(found, *self.summary().warnings)
 
     def _before(self) -> None:
-        with phase("observing"):
-            for each in reversed(self.observing):
-                each.before()
+        for each in reversed(self.observing):
+            each.before()
 
     def _look(self, batch: Batch, *, last: bool) -> Look:
         """Merges what the observers saw after a batch; reports the first fault."""
-        with phase("observing"):
-            looks = [each.after(batch, last=last) for each in self.observing]
+        looks = [each.after(batch, last=last) for each in self.observing]
         return Look(
             settled=all(look.settled for look in looks),
             fault=next((look.fault for look in looks if look.fault is not None), None),

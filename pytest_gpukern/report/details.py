@@ -36,7 +36,7 @@ LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupanc
 
 
 @dataclass(frozen=True)
-class Entry:
+class BreakdownLine:
     """Holds a line of a breakdown; without `work`, the time in which the device did nothing.
 
     `kernel` has what its launch needs, with the occupancy if that is known.
@@ -61,7 +61,7 @@ class Breakdown:
 
     title: str
     whole_ns: float
-    entries: tuple[Entry, ...]
+    entries: tuple[BreakdownLine, ...]
     notes: tuple[str, ...]
 
     @property
@@ -102,9 +102,9 @@ def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
     work = sorted(seen.work, key=lambda entry: -(entry.time_ns or 0.0))
     work_ns = sum(entry.time_ns or 0.0 for entry in work)
     entries = [
-        Entry(each.kernel.name, each.time_ns, each, facts.get(each.kernel.launch, each.kernel))
+        BreakdownLine(each.kernel.name, each.time_ns, each, facts.get(each.kernel.launch, each.kernel))
         if each.kernel
-        else Entry(each.name, each.time_ns, each)
+        else BreakdownLine(each.name, each.time_ns, each)
         for each in work
     ]
     idle = _idle(whole, whole_ns, min(work_ns, span_ns) if units.is_number(span_ns) else work_ns)
@@ -133,12 +133,12 @@ def _breakdown_lines(result: Result, found: Breakdown, width: int) -> list[Line]
     return lines + [line for note in found.notes for line in wrapped(note, width, indent=_INDENT)]
 
 
-def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> Entry | None:
+def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> BreakdownLine | None:
     """Returns the part of a time in which the device did nothing for the call."""
     if not units.is_number(whole_ns) or whole_ns - covered_ns < _IDLE * whole_ns:
         return None
     name = "host and launch" if not timer_row(whole.timer).device_timed else "between kernels and copies"
-    return Entry(name, whole_ns - covered_ns)
+    return BreakdownLine(name, whole_ns - covered_ns)
 
 
 def _size(work: DeviceWork | None) -> str:

@@ -47,19 +47,14 @@ from pytest_gpukern.report.summary import (
     state_of,
     totals,
 )
-from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import FAILED, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    import pytest
 
     from pytest_gpukern.report.details import Breakdown
-    from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.rows import Row, ScopeTime, Timing
     from pytest_gpukern.report.run import Run
     from pytest_gpukern.report.summary import Told
@@ -77,19 +72,6 @@ _LARGEST = 1e30
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
-
-
-def write(report: RunReport, config: pytest.Config) -> Path | None:  # noqa: ARG001 - a form takes both
-    """Writes the page of a run where `--gpukern-html` names a file; folders that are missing are made.
-
-    Raises:
-        FileError: it cannot be written; an old file is as it was.
-    """
-    path = report.settings.html
-    if path is None:
-        return None
-    write_named(path, page([report]), "--gpukern-html")
-    return path
 
 
 def page(runs: Sequence[Run]) -> str:

@@ -240,7 +240,7 @@ def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSp
     return verdicts
 
 
-def conclude(
+def conclusions(
     cases: Mapping[str, CaseRuns], thresholds: Mapping[str, float], *, hosts: bool = False
 ) -> dict[str, Conclusion]:
     """Returns the conclusion on every test of a run, with suspicions that `confirm` decides.
@@ -272,7 +272,7 @@ def confirm(
         again: the test in all fresh sessions of both sides.
         threshold: smallest change that counts.
         spreads: those of all cases of the run, since the suspects may be few.
-        hosts: as in `conclude`.
+        hosts: as in `conclusions`.
         last: whether no more sessions are measured; else a suspicion may stay one.
     """
     verdicts = dict(first.verdicts)

@@ -16,7 +16,6 @@ from pytest_gpukern.check.check_variant import (
     check,
     check_corners,
     check_nothing_is_late,
-    check_seeds,
     checked_copy,
     corners_of,
     giving_back,
@@ -155,19 +154,13 @@ class CaseSubject:
         found.add_note(*first.notes)
 
     def _check_elsewhere(self, found: Found, first: Prepared) -> None:
-        """Checks the variant in its corners and on the requested seeds."""
+        """Checks the variant in its corners."""
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
-        seeds, known = environment.settings.seeds or 0, len(first.datasets)
-        if problem.check is not None:  # it judges several runs together
-            seeds = -(-seeds // problem.check_seeds) * problem.check_seeds
         with environment.gpu.loading_observed(on_gpu=on_gpu):
             corners = corners_of(self._case, simulated=self._backend.simulated)
             corners = check_corners(
                 self._case, corners, self._backend, self._placing, environment.corner_datasets
             )
-            if seeds > known:
-                more = environment.datasets.more(problem, self._point, range(known, seeds))
-                check_seeds(first, more)
         found.result = dataclasses.replace(found.result, corners=corners.labels)
         found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
 

@@ -495,7 +495,6 @@ class Result:
         duration_s: how long the test took: set-up, checks and timing, but not the sessions that confirm a
             suspicion. None if it did not come to its end.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
-        spent_s: `phases.Phase` → seconds that the test spent in it.
         inputs: hash of the inputs that it was timed on, in sessions that compare revisions, or None.
     """
 
@@ -526,7 +525,6 @@ class Result:
     observations: dict[str, JsonDict] = field(default_factory=dict)
     duration_s: float | None = None
     trace: Trace | None = None
-    spent_s: dict[str, float] = field(default_factory=dict)
     inputs: str | None = None
     unchecked: tuple[str, ...] = ()
 

@@ -103,7 +103,7 @@ def measure_session(into: Path, number: int) -> None:
     """
     settings = Settings(benchmark=True, asked=True, baseline="off")
     environment = Environment(settings, SimulatorState(False, "off: this is about a GPU"))
-    with environment.gpu.exclusive(), ExitStack() as kept:
+    with environment.gpu.working(), ExitStack() as kept:
         kept.callback(environment.gpu.close)
         cases = in_session_order(gate_cases(), number)
         kernels = GateKernels(cases)

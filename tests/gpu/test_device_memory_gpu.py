@@ -94,7 +94,7 @@ def found(pytester, plugin_option):
 
     def run(source, *options):
         pytester.makepyfile(test_it=source)
-        options = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "-v", *options)
+        options = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "-v", *options)
         done = pytester.runpytest_subprocess(*options)
         done.assert_outcomes(passed=source.count("def test_"))
         done.stdout.fnmatch_lines(["*device memory of libraries: * before, * at most, * after*"])
@@ -148,7 +148,7 @@ def test_cases_of_the_suites_leak_nothing_and_have_figures(pytester, plugin_opti
 
     suites = Path(__file__).parents[2] / "suites"
     options = ("--gpu-benchmark", "--gpukern-baseline=off", "--gpukern-size=smoke", *plugin_option)
-    output = f"--gpukern-output={pytester.path}/run.json"
+    output = f"--gpukern-report={pytester.path}/run.json"
     pytester.runpytest_subprocess(*options, output, f"--rootdir={suites}", str(suites / "vector_exp"))
     results = json.loads((pytester.path / "run.json").read_text())["results"]
     assert results

@@ -21,7 +21,7 @@ def on_board(gpu, monkeypatch, pytester):
 
     def run(board, *options):
         fake_gpu.install(monkeypatch, board=board)
-        result = gpu("--gpukern-energy", "--gpukern-output=run.json", *options)
+        result = gpu("--gpukern-energy", "--gpukern-report=run.json", *options)
         return " ".join(result.stdout.str().split())
 
     return run
@@ -70,7 +70,7 @@ def test_a_number_and_a_reason_stand_in_one_table(on_board, pytester, monkeypatc
 
 def test_nothing_is_shown_if_not_asked_for(gpu, monkeypatch, pytester):
     fake_gpu.install(monkeypatch, board=fake_gpu.Board())
-    result = gpu("--gpukern-output=run.json")
+    result = gpu("--gpukern-report=run.json")
     result.stdout.no_fnmatch_line("*energy*")
     assert set(measured(pytester).values()) == {None}
 

@@ -59,7 +59,7 @@ def kernels(gpu, pytester, monkeypatch):
     pytester.makepyfile(test_doubling=KERNELS)
 
     def run(*options):
-        result = gpu("--gpukern-output=run.json", *options)
+        result = gpu("--gpukern-report=run.json", *options)
         found = results_in(pytester.path / "run.json")
         return result, {case.partition("/")[2]: each for case, each in found.items()}
 
@@ -135,14 +135,14 @@ def test_next(gpu_benchmark):
 
 def test_workers_of_xdist_tell_the_controller(pytester, on_fake_gpu):
     pytester.makepyfile(test_doubling=KERNELS)
-    on_fake_gpu("--gpu-benchmark", "-n1", "--gpukern-output=run.json").assert_outcomes(passed=5)
+    on_fake_gpu("--gpu-benchmark", "-n1", "--gpukern-report=run.json").assert_outcomes(passed=5)
     found = results_in(pytester.path / "run.json")
     assert found["test_doubling/test_keeps"]["memory"]["kept_bytes"] == 8 * MIB
 
 
 def test_child_sessions_tell_of_memory_too(pytester, on_fake_gpu):
     pytester.makepyfile(test_doubling=KERNELS)
-    options = ("--gpu-benchmark", "--gpukern-isolate=off", "--gpukern-output=run.json")
+    options = ("--gpu-benchmark", "--gpukern-isolate=off", "--gpukern-report=run.json")
     create = ("--gpukern-baseline=create", "--gpukern-sessions=2", "-knot leaks and not between")
     on_fake_gpu(*options, *create).assert_outcomes(passed=3, deselected=2)
     sessions = json.loads((pytester.path / "run.json").read_text())["sessions"]

@@ -13,8 +13,8 @@ from pytest_gpukern.values.result import Correctness
 
 CONFTEST = """
 import json, pathlib, pytest
-from pytest_gpukern.benchmark_interop.plugin import counted_as_benchmarks
-from pytest_gpukern.benchmark_interop.plugin import machine_info as describe
+from pytest_gpukern.benchmark_interop.pytest_benchmark import counted_as_benchmarks
+from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
 from pytest_gpukern.benchmark_interop.publishing import write
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.values.result import Result

@@ -19,8 +19,8 @@ CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 
 
 def table(*results, sessions=None):
-    run = Run(results=results, sessions=sessions or {}, created=CREATED)
-    return list(csv.DictReader(io.StringIO(csv_text(rows_of_run(run, "run.json")))))
+    run = Run(results=results, sessions=sessions or {}, created=CREATED, name="run.json")
+    return list(csv.DictReader(io.StringIO(csv_text([run]))))
 
 
 def test_each_measurement_is_a_row_with_case_time_and_verdict():
@@ -95,7 +95,7 @@ def test_a_test_that_failed_after_it_was_timed_says_so_beside_its_change():
     made = result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.01)])
     again = dataclasses.replace(made, role=SessionRole.FURTHER)
     run = Run([made], {made.nodeid: [again]}, failures={made.nodeid: Failure("KeyError: 'n'")})
-    found = [(row["verdict"], row["ratio"]) for row in rows_of_run(run, "run.json")]
+    found = [(row["verdict"], row["ratio"]) for row in rows_of_run(run)]
     assert found == [("FAILED", 1.01), ("SAME", 1.01)]
 
 

@@ -11,7 +11,7 @@ from pytest_gpukern.revisions.judging import (
     CaseRuns,
     Conclusion,
     Ending,
-    conclude,
+    conclusions,
     confirm,
     does_the_same,
     shared_spreads,
@@ -40,7 +40,7 @@ def times(factor):
 def concluded(*cases, again=None):
     """Returns the conclusions on cases, and the suspects that fresh sessions decided."""
     named = {f"case {number}": case for number, case in enumerate(cases)}
-    found = conclude(named, dict.fromkeys(named, 0.02))
+    found = conclusions(named, dict.fromkeys(named, 0.02))
     suspects = [name for name, conclusion in found.items() if conclusion.suspected]
     for name in suspects if again else ():
         found[name] = confirm(found[name], named[name], again, 0.02, shared_spreads(cases))
