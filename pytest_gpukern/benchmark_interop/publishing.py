@@ -199,9 +199,6 @@ def _device_info(result: Result, measurement: Measurement) -> JsonDict:
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
         "sm_mhz": measurement.state.get("sm_mhz"),
         "memory_mhz": measurement.state.get("memory_mhz"),
-        "energy_mj": measurement.energy_mj,
-        "mean_power_w": measurement.mean_power_w,
-        "energy_untold": measurement.energy_untold,
         "kernels": [
             {
                 "name": kernel.name,

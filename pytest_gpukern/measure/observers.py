@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.nvml import DeviceState
     from pytest_gpukern.gpu.processes import DeviceWatch
     from pytest_gpukern.gpu.theory import Floor
-    from pytest_gpukern.timers.timer import Batch, Executions, Timer
+    from pytest_gpukern.timers.timer import Batch, Timer
     from pytest_gpukern.values.result import JsonDict, Measurement, Result
     from pytest_gpukern.values.settings import Settings
 
@@ -37,7 +37,6 @@ OBSERVERS = {
     "plausibility": ObserverRow("pytest_gpukern.measure.plausibility", "Plausibility"),
     "memory": ObserverRow("pytest_gpukern.measure.device_memory", "MemoryObserver"),
     "clocks": ObserverRow("pytest_gpukern.measure.device_clocks", "ClockObserver"),
-    "energy": ObserverRow("pytest_gpukern.measure.energy", "EnergyObserver"),
     "load": ObserverRow("pytest_gpukern.measure.host_load", "HostLoadObserver"),
 }
 """Name → row. The first is nearest to the timed work: the last to look before it, the first to look after."""
@@ -99,17 +98,11 @@ class Call:
     Attributes:
         scope: one of `problems.variants.SCOPES`.
         on_gpu: whether it uses a GPU at all.
-        executions: executions of the warm and checked call; None if it may only run to be timed.
-        synchronize: waits for the device.
-        mark: marks the current place in the queue of the timed stream.
         floor: the least time that the declared work can take, if known.
     """
 
     scope: str
     on_gpu: bool
-    executions: Executions | None = None
-    synchronize: Callable[[], None] | None = None
-    mark: Callable[[], Any] | None = None
     floor: Floor | None = None
 
 

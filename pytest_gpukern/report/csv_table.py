@@ -90,8 +90,6 @@ def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[
         "fixed_cost_ns": measurement.fixed_cost_ns,
         "traffic_bytes": measurement.traffic_bytes,
         "flops": measurement.flops,
-        "energy_mj": measurement.energy_mj,
-        "mean_power_w": measurement.mean_power_w,
         "sm_mhz": _number(measurement.state.get("sm_mhz")),
         "memory_mhz": _number(measurement.state.get("memory_mhz")),
         **_kernel(result, measurement),

@@ -357,8 +357,6 @@ class _RunData:
             "low_ns": summary.low_ns,
             "high_ns": summary.high_ns,
             "n": summary.n,
-            "energy": units.energy(measurement.energy_mj) if measurement.energy_mj is not None else "",
-            "power": units.power(measurement.mean_power_w) if measurement.mean_power_w is not None else "",
             "told": _sampling(measurement),
             "reason": verdict_of(result, time)[2] if shown else "",
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",

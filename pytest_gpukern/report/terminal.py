@@ -271,7 +271,6 @@ def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verb
         *(Line(text, dict(row.markup)) for text, row in zip(texts[1:], rows, strict=True)),
         *(wrapped("  ".join(legend), width, indent=_INDENT) if legend else ()),
         *_fixed_costs(rows, width),
-        *_metered(rows, width),
         *(_footnotes(rows, width) if verbose else ()),
         Line(""),
     ]
@@ -309,14 +308,12 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
         Column("size", cells("size"), narrowest=1),
         Column("first call", cells("first_call"), numeric=True, dispensable=0),
         Column("time" + " " * broadest, times, numeric=True),
-        Column("±", cells("uncertainty"), numeric=True, dispensable=8),
-        Column("other timer", cells("other_timer"), numeric=True, dispensable=2),
-        Column("rate", cells("rate"), numeric=True, dispensable=6),
-        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=5),
-        Column("speed-up", cells("speedup"), numeric=True, dispensable=3),
-        Column("energy", cells("energy"), numeric=True, dispensable=7),
-        Column("power", cells("power"), numeric=True, dispensable=1),
-        Column("error", cells("error"), numeric=True, dispensable=4),
+        Column("±", cells("uncertainty"), numeric=True, dispensable=6),
+        Column("other timer", cells("other_timer"), numeric=True, dispensable=1),
+        Column("rate", cells("rate"), numeric=True, dispensable=5),
+        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=4),
+        Column("speed-up", cells("speedup"), numeric=True, dispensable=2),
+        Column("error", cells("error"), numeric=True, dispensable=3),
         Column("verdict", cells("verdict")),
     ]
 
@@ -332,16 +329,6 @@ def _fixed_costs(rows: list[Row], width: int) -> list[Line]:
         text = f"by {timer} an empty kernel reads {cost} more than it takes; not subtracted"
         lines += wrapped(text, width, indent=_INDENT)
     return lines
-
-
-def _metered(rows: list[Row], width: int) -> list[Line]:
-    """Returns what an energy is of, once for all rows that have one."""
-    if all(row.energy in ("", units.NOTHING) for row in rows):
-        return []
-    text = (
-        "energy is the whole board's for a call, and power its average, calls back to back, nothing flushed"
-    )
-    return wrapped(text, width, indent=_INDENT)
 
 
 def _footnotes(rows: list[Row], width: int) -> list[Line]:

@@ -226,14 +226,7 @@ def _measure_scope(
     looks = backend.on_gpu and scope != "transfer"
     timed = Timed(
         executions,
-        Call(
-            scope,
-            backend.on_gpu,
-            executions,
-            backend.synchronize,
-            lambda: backend.timed_stream.record(),
-            floor,
-        ),
+        Call(scope, backend.on_gpu, floor),
         environment,
         cache,
         call_ns,

@@ -183,10 +183,6 @@ class Measurement:
         buffer_sets: sets of inputs with different contents that were used in turn.
         invalid_samples: number of other samples that we did not use, because the device was not fit.
         state: state of the device around the samples; empty on the host.
-        energy_mj: energy of a call in millijoules, of the whole board. Calls run back to back, without a
-            flush, whatever `cache` says. None if it was not asked for or cannot be measured.
-        mean_power_w: average power of the board meanwhile, in watts.
-        energy_untold: why the energy that was asked for cannot be measured, in words, or None.
         beside: whether it was taken beside the main timer's, to compare with records that lack that one.
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
@@ -211,9 +207,6 @@ class Measurement:
     buffer_sets: int = 1
     invalid_samples: int = 0
     state: JsonDict = field(default_factory=dict)
-    energy_mj: float | None = None
-    mean_power_w: float | None = None
-    energy_untold: str | None = None
     beside: bool = False
     traffic_bytes: float | None = None
     flops: float | None = None

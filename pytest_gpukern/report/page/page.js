@@ -880,12 +880,12 @@
   }
 
   function timesTable(scopes) {
-    const names = ["scope", "timer", "cache", "time#", "95 % interval#", "±#", "samples#", "rate#", "of ceiling#", "speed-up#", "energy#", "power#", "change#", "90 % interval#", "threshold#", "verdict"];
+    const names = ["scope", "timer", "cache", "time#", "95 % interval#", "±#", "samples#", "rate#", "of ceiling#", "speed-up#", "change#", "90 % interval#", "threshold#", "verdict"];
     return tableOf(
       names,
       scopes.map((each) => [
         ...each.timing, each.time, each.range, each.uncertainty, String(each.n), each.rate, each.ceiling,
-        each.speedup, each.energy, each.power, each.change, each.interval, each.threshold, each.state && badge(each.state),
+        each.speedup, each.change, each.interval, each.threshold, each.state && badge(each.state),
       ]),
     );
   }
