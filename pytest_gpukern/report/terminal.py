@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.details import checks, device_memory, device_work
+from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import some_of
@@ -205,7 +205,7 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
     """Returns a table a problem, each followed by an empty line.
 
     Where `verbose`, quiet footnotes, what was checked, what the device did in each case, as far as a timer
-    saw it, and its memory follow.
+    saw it, and what observers saw follow.
     """
     lines, left_out = list[Line](), dict[str, None]()
     for problem in problems:
@@ -214,8 +214,7 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
             lines += checks(problem.results, width=width)
             for result in problem.results:
                 lines += device_work(result, width=width)
-            memory = [line for each in problem.results for line in device_memory(each, width=width)]
-            lines += [*memory, Line("")] if memory else []
+            lines += observed_lines(problem.results, width=width)
     if left_out:
         hint = f"columns left out: {', '.join(left_out)}; widen the terminal or set COLUMNS"
         lines += [*wrapped(hint, width), Line("")]

@@ -7,7 +7,10 @@ that is None or not finite: results cross processes as JSON, which has neither i
 from __future__ import annotations
 
 import math
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
+
+if TYPE_CHECKING:
+    from pytest_gpukern.values.result import Value
 
 NOTHING = "–"
 """Stands where there is no number."""
@@ -91,6 +94,22 @@ def size(count: float | None) -> str:
     if not is_number(count):
         return NOTHING
     return f"{count:.0f} B" if abs(count) < 1024 else _scaled(count, _BYTES, 3)
+
+
+def quantity(value: Value, unit: str) -> str:
+    """Returns a value that an observer saw, in its unit: `1980 MHz`, `512 MiB`, `3.4 %`, `yes`, `a, b`."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return ", ".join(value) if isinstance(value, tuple) else value or NOTHING
+    match unit:
+        case "bytes":
+            return size(value)
+        case "ns":
+            return time(value)
+        case "share":
+            return share(value)
+    return f"{value:.6g} {unit}".rstrip() if is_number(value) else NOTHING
 
 
 def factor(value: float | None) -> str:

@@ -97,8 +97,8 @@ def use_baseline(baseline, path):
             sessions = baseline.session_times(name, key)
             scope, timer, cache = key.split("/")
             first = sessions[0].median_ns
-            state = {"sm_mhz": 1900.0}
-            fresh = [measured(first * f, scope, timer, cache, state=state) for f in (1.01, 1.5)]
+            clocks = {"clocks": {"sm_mhz": 1900.0}}
+            fresh = [measured(first * f, scope, timer, cache, observations=clocks) for f in (1.01, 1.5)]
             basis = Basis(
                 sessions,
                 sessions[0].conditions,
@@ -214,7 +214,7 @@ RESULTS = [
             timer="cupti",
             work=(EXP_KERNEL, COPY_IN),
             busy_ns=4e4,
-            state={"sm_mhz": 1980.0, "sm_mhz_range": [1900, 1980]},
+            observations={"clocks": {"sm_mhz": 1980.0, "clock_events": ("sync_boost",)}},
             traffic_bytes=16e6,
             flops=8e6,
         ),

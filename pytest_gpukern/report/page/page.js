@@ -871,6 +871,7 @@
       ...(scopes.length ? [section("Times", timesTable(scopes))] : []),
       ...(one.errors.length ? [section("Errors", tableOf(run.error_titles, one.errors))] : []),
       ...(one.kernels.length ? [section("Kernels", tableOf(run.kernel_titles, one.kernels))] : []),
+      ...(one.observed.length ? [section("Observed", tableOf(["of", "observer", "what it saw"], one.observed.map(([of, ...rest]) => [of || "the test", ...rest])))] : []),
       section("Repeat it", el("pre", {}, one.command)),
       ...plotted.map((scope) => scopeSection(run, one, scope)),
       ...(one.epochs.length ? [section("Epochs of the record", tableOf(["epoch", "opened", "reason"], one.epochs.map((each, i) => [String(i + 1), ...each])))] : []),

@@ -174,7 +174,7 @@ def test_the_json_tells_of_the_other_timer_the_ceiling_the_clocks_and_the_kernel
     main = measured(
         timer="cupti",
         traffic_bytes=0.97 * 4e12 * 48.6e-6,
-        state={"sm_mhz": 1980.0, "memory_mhz": 3201},
+        observations={"clocks": {"sm_mhz": 1980.0, "clock_events": ("sw_power_cap",)}},
     )
     other = measured(51_600.0, beside=True, fixed_cost_ns=2900.0)
     both = result(
@@ -191,7 +191,8 @@ def test_the_json_tells_of_the_other_timer_the_ceiling_the_clocks_and_the_kernel
     info = found[f"t.py::{EXP}"]
     assert info["other_timers_s"] == {"event": pytest.approx(51.6e-6)}
     assert info["shares_of_ceilings"] == {"copy": pytest.approx(0.97)}
-    assert (info["sm_mhz"], info["memory_mhz"], info["fixed_cost_s"]) == (1980.0, 3201, None)
+    assert info["observations"] == {"clocks": {"sm_mhz": 1980.0, "clock_events": ["sw_power_cap"]}}
+    assert info["fixed_cost_s"] is None
     assert info["kernels"] == [
         {
             "name": "exp_kernel",

@@ -55,7 +55,7 @@ def test_what_the_device_did_comes_back_too(tmp_path):
             timer="cupti",
             work=(work,),
             busy_ns=4e4,
-            state={"sm_mhz": 1980.0},
+            observations={"clocks": {"sm_mhz": 1980.0, "clock_events": ("sw_power_cap",)}},
         ),
         measured(beside=True, fixed_cost_ns=2900.0, buffer_sets=3, invalid_samples=12),
         kernels=kernel_facts((work,), (9, 0), lambda kernel, registers: "beef"),
