@@ -131,8 +131,9 @@ def _suffix(result: Result, measurement: Measurement) -> str:
     The primary scope is the kernel's, but for host variants, which have one scope only, and plain tests. A
     launch is never it.
     """
-    backend = result.case.backend
-    primary = result.measurements[0].scope if backend in (None, "host") else "kernel"
+    case = result.case
+    one_scope = case.backend is None or not case.on_gpu
+    primary = result.measurements[0].scope if one_scope else "kernel"
     return "" if measurement.scope == primary != "launch" else f"[{measurement.scope}]"
 
 

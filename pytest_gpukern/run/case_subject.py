@@ -37,7 +37,7 @@ from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.scopes import adopt_last, measure_scopes, scopes_of, trace_case
 from pytest_gpukern.run.spine import NotRunError
-from pytest_gpukern.values.backend_table import cuda_packages
+from pytest_gpukern.values.backend_table import cuda_packages, runs_on_gpu
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
@@ -313,8 +313,8 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
         at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
         reason = f"runs only at {at}: use --gpukern-size=huge"
     if reason is None and environment.gpu.simulated.active and environment.settings.size == "huge":
-        reason = "not in the simulator: huge sizes" if variant.backend != "host" else None
-    in_simulator = environment.gpu.simulated.active and variant.backend != "host"
+        reason = "not in the simulator: huge sizes" if runs_on_gpu(variant.backend) else None
+    in_simulator = environment.gpu.simulated.active and runs_on_gpu(variant.backend)
     if reason is None and variant.needs_gpu and in_simulator:
         reason = f"not in the simulator: {variant.needs_gpu}"
     if reason is not None:

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.untrusted_json import EXTRA, ShapeError, built
 
 if TYPE_CHECKING:
@@ -413,8 +414,8 @@ class CaseInfo:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether its times are those of a GPU: true for a plain test, and every backend except the host."""
-        return self.backend != "host"
+        """Whether its times are those of a GPU: true for a plain test, and every backend that runs there."""
+        return runs_on_gpu(self.backend)
 
     @property
     def sizes(self) -> dict[str, str]:
