@@ -47,7 +47,7 @@ def others_share(measurement: Measurement) -> float | None:
 class HostLoadObserver(Observer):
     """Reads the host's counters also ahead of measurements, since many are shorter than the counters tell."""
 
-    _earlier: Reading | None = None
+    _earlier: CpuTimes | None = None
 
     def begin_test(self) -> None:
         """Reads the counters."""
@@ -71,8 +71,8 @@ class HostLoadObservation(Observation):
     others were, we look at the measurement and what follows.
     """
 
-    earlier: Reading
-    began: Reading
+    earlier: CpuTimes
+    began: CpuTimes
 
     def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
         """Returns the share of others; waits for the rest of 0.3 s if only that tells it."""
@@ -87,7 +87,7 @@ class HostLoadObservation(Observation):
         return Seen({_SHARE: share})
 
 
-class Reading(NamedTuple):
+class CpuTimes(NamedTuple):
     """Holds the CPU time until a moment, of the CPUs that we may use: all that they worked, and our own."""
 
     at_s: float
@@ -97,7 +97,7 @@ class Reading(NamedTuple):
     own_s: float
 
 
-def share_of_others(since: Reading, now: Reading) -> float:
+def share_of_others(since: CpuTimes, now: CpuTimes) -> float:
     """Returns which share others used of the CPUs that we left free, or of eight if we left fewer.
 
     A kernel may count stolen time as our own, so the share is no less than what was stolen.
@@ -107,7 +107,7 @@ def share_of_others(since: Reading, now: Reading) -> float:
     return round(min(1.0, others / min(now.cpus, max(now.cpus - own_s / passed_s, _FEWEST_FREE))), 3)
 
 
-def read(proc: Path = Path("/proc")) -> Reading | None:
+def read(proc: Path = Path("/proc")) -> CpuTimes | None:
     """Reads the counters now; returns None where the system does not tell them."""
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -120,7 +120,7 @@ def read(proc: Path = Path("/proc")) -> Reading | None:
         return None
     tick_s, waited_for = 1 / os.sysconf("SC_CLK_TCK"), os.times()
     own_s = time.process_time() + waited_for.children_user + waited_for.children_system
-    return Reading(
+    return CpuTimes(
         time.monotonic(),
         len(cpus),
         tick_s * (user + nice + system + irq + softirq + steal),

@@ -22,7 +22,7 @@ from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
-from pytest_gpukern.run.scopes import ELSEWHERE, Timed
+from pytest_gpukern.run.scopes import ELSEWHERE, TimedWork
 from pytest_gpukern.timers.host import HostTimer, LaunchTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
 from pytest_gpukern.values.phases import phase
@@ -280,7 +280,7 @@ class CallSubject:
         measurements: list[Measurement] = []
         for scope in self._scopes() if on_gpu else ("end_to_end",):
             launch = scope == "launch"
-            timed = Timed(
+            timed = TimedWork(
                 executions if self._checks is None else self._checks.timed(executions),
                 self._observed(scope, cache),
                 environment,
@@ -319,7 +319,7 @@ class CallSubject:
         (iteration,) = executions.take(1, cold=cold)
         return trace_of(measured.scope, iteration, runtime().device.default_stream, cold=cold)
 
-    def _by_timers(self, timed: Timed) -> list[Measurement]:
+    def _by_timers(self, timed: TimedWork) -> list[Measurement]:
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         timed = dataclasses.replace(timed, elsewhere=works_elsewhere())

@@ -33,6 +33,7 @@ from pytest_gpukern.check.launch import (
     turn_to,
     what_raised,
 )
+from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.scopes import adopt_last, measure_scopes, scopes_of, trace_case
@@ -420,7 +421,7 @@ def _after_timing(error: IncorrectError) -> IncorrectError:
 
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     """Returns whether an error comes from the variant's file, or from CUDA, which may report it late."""
-    if type(error).__module__.partition(".")[0] in cuda_packages() or type(error).__name__ == "CudaError":
+    if type(error).__module__.partition(".")[0] in cuda_packages() or isinstance(error, CudaError):
         return True
     prepare = prepared.case.variant.prepare
     source = prepare.__code__.co_filename if prepare is not None else None

@@ -290,7 +290,7 @@ class ObservedFromOutside:
 @contextmanager
 def _context_may_be_lost() -> Iterator[None]:
     """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
-    from pytest_gpukern.gpu.runtime import CudaError
+    from pytest_gpukern.gpu.libcuda import CudaError
 
     with suppress(CudaError):
         yield

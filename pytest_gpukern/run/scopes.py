@@ -113,7 +113,7 @@ ELSEWHERE = "the test works in a CUDA context of its own, where only scope='laun
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedWork:
     """Says what is timed in one scope: a case's launch or its copies, or a plain test's call.
 
     Attributes:
@@ -223,7 +223,7 @@ def _measure_scope(
             cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
         )
     looks = backend.on_gpu and scope != "transfer"
-    timed = Timed(
+    timed = TimedWork(
         executions,
         ObservedCall(scope, backend.on_gpu, floor),
         environment,

@@ -19,7 +19,7 @@ from pytest_gpukern.backends.foreign_array import refuse_what_proves_nothing, to
 from pytest_gpukern.backends.host import HostBackend, poison
 from pytest_gpukern.gpu import compare as cuda_compare
 from pytest_gpukern.gpu import runtime as cuda
-from pytest_gpukern.gpu.runtime import CudaError
+from pytest_gpukern.gpu.libcuda import CudaError
 
 INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
 OUTPUTS = {"out": Output((2, 3), "float32"), "flag": Output((), "int8")}

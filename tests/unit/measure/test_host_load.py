@@ -10,7 +10,7 @@ from fakes import FakeTimer
 
 from pytest_gpukern.baseline.record import RecordedTime
 from pytest_gpukern.measure import host_load
-from pytest_gpukern.measure.host_load import Reading, others_share, share_of_others
+from pytest_gpukern.measure.host_load import CpuTimes, others_share, share_of_others
 from pytest_gpukern.measure.measure import Repeated, measure
 from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observers
 
@@ -67,8 +67,8 @@ def test_what_the_system_does_not_tell_is_unknown(tmp_path, monkeypatch, stat):
     ],
 )
 def test_it_is_the_share_of_what_we_leave_free(cpus, own_s, busy_s, stolen_s, share):
-    now = Reading(6.0, cpus, 50 + busy_s, stolen_s, 70 + own_s)
-    assert share_of_others(Reading(5.0, cpus, 50, 0.0, 70), now) == share
+    now = CpuTimes(6.0, cpus, 50 + busy_s, stolen_s, 70 + own_s)
+    assert share_of_others(CpuTimes(5.0, cpus, 50, 0.0, 70), now) == share
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def others(monkeypatch):
 
     def read():
         pass_s(0.01)
-        return None if made.uses is None else Reading(made.now, 2, made.now + made.used_s, 0.0, made.now)
+        return None if made.uses is None else CpuTimes(made.now, 2, made.now + made.used_s, 0.0, made.now)
 
     made.pass_s = pass_s
     monkeypatch.setattr(host_load, "read", read)
