@@ -200,7 +200,7 @@ class Observer:
         self.bench = bench
 
     def begin_test(self) -> None:
-        """Is called before the setup of a test that measures; this process holds the device."""
+        """Is called before the setup of a test that measures; this process holds the device, if any."""
 
     def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
         """Begins to look at one measurement of a warm call; None if there is nothing to see.
@@ -213,7 +213,7 @@ class Observer:
         return None
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
-        """Returns what it saw of the test, after teardown; this process holds the device.
+        """Returns what it saw of the test, after teardown; this process holds the device, if any.
 
         Args:
             passed: whether the test's body passed; a failure's traceback keeps objects alive.

@@ -250,7 +250,7 @@ class MeasuredTest:
 
 
 class ObservedFromOutside:
-    """Holds what observers see of one test; nothing unless we measure on a GPU.
+    """Holds what observers see of one test; nothing unless we measure.
 
     Args:
         environment: the device, its observers, and what fails a test.
@@ -266,7 +266,7 @@ class ObservedFromOutside:
 
     def begin(self) -> None:
         """Begins before the test; what wider fixtures have made already exists."""
-        if self._environment.gpu.measures:
+        if self._environment.settings.benchmark:
             with self._environment.gpu.exclusive(), _context_may_be_lost(), phase("observing"):
                 self._environment.gpu.observers.begin_test()
                 self._begun = True
