@@ -45,7 +45,7 @@ class ObserverRow:
         module: full name of its module.
         class_name: name of its class.
         label: of what it sees, such as `device memory`; its figures follow it.
-        figures: name of a value → its label and unit, in the order of reports.
+        figures: name of each value that it may see → its label and unit, in the order of reports.
     """
 
     module: str
@@ -309,6 +309,14 @@ def with_notes(measurement: Measurement, *notes: str) -> Measurement:
 
 
 def _with_values(observations: Observations, name: str, values: Mapping[str, Value]) -> Observations:
+    """Returns the observations with an observer's known values; refuses one that its row does not declare."""
+    declared = OBSERVERS[name].figures if name in OBSERVERS else values
+    for figure in values:
+        if figure not in declared:
+            raise ValueError(
+                f"the observer {name} saw {figure!r}, which its row in OBSERVERS does not declare: "
+                f"its figures are {', '.join(declared) or 'none'}; add a Figure there"
+            )
     known: dict[str, Value] = {figure: value for figure, value in values.items() if value is not None}
     return {**observations, name: known} if known else observations
 

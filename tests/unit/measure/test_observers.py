@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
 from fakes import FakeEnvironment, case_of, right, run
+from made_up_results import measured
 
 from pytest_gpukern.measure import observers
+from pytest_gpukern.measure.device_clocks import CLOCKS, DeviceClocks
 from pytest_gpukern.measure.observers import (
     OBSERVERS,
     Figure,
@@ -26,7 +29,11 @@ from pytest_gpukern.measure.observers import (
 from pytest_gpukern.values.result import Finding, Result
 from pytest_gpukern.values.untrusted_json import built
 
-FIGURES = {"batches": Figure("batches"), "gusts_m_per_s": Figure("gusts", "m/s")}
+FIGURES = {
+    "batches": Figure("batches"),
+    "gusts_m_per_s": Figure("gusts", "m/s"),
+    "windows": Figure("open windows"),
+}
 
 
 class Draft(Observer):
@@ -94,6 +101,26 @@ def test_what_it_sees_of_a_test_travels_to_the_process_that_reports(draft, gpu, 
     assert result.observations == {"draft": {"windows": 2}}
     assert result.findings == (Finding("draft", "a window is open"),)
     assert Result.from_json(result.to_json()) == result
+
+
+def test_a_value_that_the_row_does_not_declare_is_refused_with_the_names_that_it_has(draft):
+    measurement = measured()
+    assert Seen({"windows": 1}).added_to(measurement, "draft").observations == {"draft": {"windows": 1}}
+    with pytest.raises(
+        ValueError, match=r"draft saw 'doors', .* its figures are batches, gusts_m_per_s, windows"
+    ):
+        Seen({"doors": 1}).added_to(measurement, "draft")
+
+
+def test_the_device_has_the_figures_of_its_row():
+    """Whatever reads clocks reads them by this class, and whatever reports them by the row."""
+    assert [field.name for field in dataclasses.fields(DeviceClocks)] == [*OBSERVERS[CLOCKS].figures]
+
+
+def test_what_is_no_clock_in_a_run_of_somebody_is_unknown():
+    hostile = {"sm_mhz": "fast", "memory_mhz": 2**63, "clock_events": "sw_power_cap", "power_w": None}
+    clocks = DeviceClocks.of(measured(observations={CLOCKS: hostile}))
+    assert clocks == DeviceClocks(memory_mhz=2**63)
 
 
 def test_results_that_nobody_observed_are_stored_as_ever(gpu, timer):
