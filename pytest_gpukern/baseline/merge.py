@@ -23,7 +23,8 @@ from pytest_gpukern.baseline.record import (
     as_recorded,
     rounded,
 )
-from pytest_gpukern.values.result import CaseInfo, JsonDict, Result, SessionRole, VerdictKind
+from pytest_gpukern.values.result import CaseInfo, JsonDict, Result, SessionRole
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,8 +18,9 @@ from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.gate.spread import shared_spread
 from pytest_gpukern.package import SUITES
 from pytest_gpukern.values import atomic_file as file
-from pytest_gpukern.values.result import CaseInfo, Correctness, Result, VerdictKind
+from pytest_gpukern.values.result import CaseInfo, Correctness, Result
 from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set

@@ -17,7 +17,7 @@ from pytest_gpukern.baseline.merge import unselected
 from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
-from pytest_gpukern.findings.explain import differences
+from pytest_gpukern.findings.explain import other_machine
 from pytest_gpukern.gate.change import FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, fails, judge
@@ -34,10 +34,10 @@ from pytest_gpukern.values.result import (
     Measurement,
     Summary,
     Verdict,
-    VerdictKind,
     plain,
 )
 from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.gate.spread import SharedSpread
     from pytest_gpukern.values.result import JsonDict, Result
 
-_TOLD = (VerdictKind.SLOWER, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE)
 _SHOWN = 5
 _KINDS = ("slower", "host")
 T = TypeVar("T")
@@ -382,10 +381,10 @@ def _judged(fresh: Sequence[Timed], basis: Basis) -> Verdict:
 def _differences(a: Side, b: Side) -> list[str]:
     """Says in which device, host and libraries sessions of B differ from all of A."""
     found = [
-        text
+        str(difference)
         for now in b.fingerprints
         for host in (False, True)
-        for text in differences(now, a.fingerprints, host=host)
+        for difference in other_machine(now, a.fingerprints, host=host)
     ]
     return list(dict.fromkeys(found))
 
@@ -410,7 +409,7 @@ def _lines(a: Side, b: Side, rows: list[Row]) -> list[str]:
     lines += [
         f"{row.verdict.kind}: {row.case} ({row.key}): {row.verdict.reason}"
         for row in rows
-        if row.verdict.kind in _TOLD
+        if row.verdict.kind.row.told and row.verdict.kind.row.tone in (Tone.BAD, Tone.PLAIN)
     ]
     for words, ids in (("only in B", _only(b, a)), ("only in A", _only(a, b))):
         if ids:

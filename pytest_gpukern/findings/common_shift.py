@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.statistics import interval_rank, student_t
+from pytest_gpukern.values.difference import DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpukern.baseline.history import Past
+    from pytest_gpukern.values.difference import Difference
     from pytest_gpukern.values.result import Result
 
 FEWEST_CASES = 8
@@ -160,7 +162,7 @@ def canary_changes(
     return changes
 
 
-def told(shift: Shift, changed: Sequence[str]) -> str:
+def told(shift: Shift, changed: Sequence[Difference]) -> str:
     """Says in words how all kernels changed, and whether the canaries did."""
     slower = shift.ratio > 1
     percent = [100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high)]
@@ -178,9 +180,11 @@ def told(shift: Shift, changed: Sequence[str]) -> str:
         so_is = f"so is {_name(first)} ({_change(shift.canaries[first])})"
         rest = "".join(f", {readings[name]}" for name in others)
         return f"{text}, {so_is}{rest}: the machine, not your change"
-    what = f" ({', '.join(changed)})" if changed else "; no recorded version differs, so look at the code"
+    what = "; no recorded version differs, so look at the code"
+    if changed:
+        what = f" ({', '.join(map(str, changed))})"
     still = f"{text}; the canaries were not ({', '.join(readings.values())})"
-    if any(change.startswith("device ") for change in changed):
+    if any(change.what == DEVICE for change in changed):
         return f"{still}, but this is another card, and cards of a model differ a little"
     return f"{still}: something that all cases share - compiler, libraries, code - changed{what}"
 

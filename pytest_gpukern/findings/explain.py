@@ -1,7 +1,8 @@
-"""Says in short sentences what changed since the record besides a time: code, launch, clocks, versions."""
+"""Finds what changed since the record besides a time: code, launch, clocks, versions."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from dataclasses import dataclass
@@ -13,6 +14,17 @@ from pytest_gpukern.gate.change import FEWEST, percent
 from pytest_gpukern.gate.comparability import of_one_choice
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.values.backend_table import distributions_of_others
+from pytest_gpukern.values.difference import (
+    AUTOTUNED,
+    CLOCK,
+    CYCLES,
+    DEVICE,
+    KERNEL,
+    NEW_CODE,
+    NOTHING_DIFFERS,
+    SAME_CODE,
+    Difference,
+)
 from pytest_gpukern.values.result import Choice, hash_method
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -23,12 +35,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.baseline.record import RecordedTime
     from pytest_gpukern.values.result import JsonDict, KernelFacts, Measurement, Result, Verdict
 
-SAME_CODE, NEW_CODE = "same machine code", "new machine code"
-
-SAME_CYCLES = "the same number of cycles: clock or power, not code"
-
-NOTHING_DIFFERS = "nothing else that is recorded differs"
-
 NOT_INSTALLED = "none"
 
 _CLOCK_FLOOR = 0.003
@@ -38,7 +44,7 @@ _SAME_CYCLES = 0.25
 """Share of a change of the time that may remain in cycles which are called the same."""
 
 _ALIKE = 3
-"""From how many on kernels with the same to say, or recorded values of one kind, are counted, not named."""
+"""From how many on recorded values of one kind are counted, not named."""
 
 _OF_THE_DEVICE = (
     ("driver_version", "driver", ""),
@@ -47,7 +53,7 @@ _OF_THE_DEVICE = (
     ("max_sm_clock_mhz", "highest SM clock", " MHz"),
     ("max_memory_clock_mhz", "highest memory clock", " MHz"),
     ("mig_profile", "MIG profile", ""),
-    ("device_uuid", "device", ""),
+    ("device_uuid", DEVICE, ""),
 )
 
 _OF_THE_HOST = (
@@ -60,10 +66,12 @@ _OF_THE_HOST = (
 """Field of a fingerprint, what it is called, and its unit."""
 
 
-def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> tuple[str, ...]:
-    """Says what else changed between the recorded sessions and a result, for a verdict that something did.
+def because(
+    result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past
+) -> tuple[Difference, ...]:
+    """Returns what else changed between the recorded sessions and a result, for a verdict that something did.
 
-    It also says that the code did not change, or that nothing did; `is_cause` tells these apart.
+    It also says that the code did not change, or that nothing did: neither is a cause.
 
     A value has changed if no recorded session had it.
 
@@ -75,40 +83,39 @@ def because(result: Result, deciding: Sequence[Measurement], verdict: Verdict, p
         past: the recorded sessions that it was judged by.
     """
     of_host = not timer_row(deciding[0].timer).device_timed
-    said = choice_changes(result, past)
+    differences = choice_changes(result, past)
     if deciding[0].scope != "transfer":
-        said += code_changes(
+        differences += code_changes(
             [as_recorded(kernel) for kernel in result.kernels],
             [session.kernels for session in past.sessions],
         )
-    of_code = len(said)
-    said += _clock_changes(deciding, verdict, past)
+    of_code = len(differences)
+    differences += _clock_changes(deciding, verdict, past)
     fingerprints = [session.fingerprint for session in past.sessions]
     unused = distributions_of_others(result.case.backend)
     for host in (False,) * result.case.on_gpu + (True,) * of_host:
-        told = differences(result.fingerprint, fingerprints, host=host, unused=unused)
-        said += [text for text in told if text not in said]  # libraries are part of either
-    if len(said) == of_code and said in ([], [SAME_CODE]):
-        said.append(NOTHING_DIFFERS)
-    return tuple(said)
+        others = other_machine(result.fingerprint, fingerprints, host=host, unused=unused)
+        differences += [other for other in others if other not in differences]  # libraries are part of either
+    if len(differences) == of_code and differences in ([], [SAME_CODE]):
+        differences.append(NOTHING_DIFFERS)
+    return tuple(differences)
 
 
-def choice_changes(result: Result, past: Past) -> list[str]:
-    """Says for each kernel where an autotuner chose otherwise than in the sessions that judge it.
-
-    As in `autotuned: num_warps 32, recorded: 1`; of several kernels also the name.
-    """
+def choice_changes(result: Result, past: Past) -> list[Difference]:
+    """Returns for which kernels an autotuner chose otherwise than in the sessions that judge it."""
     now = Choice.of(result.autotuned, ())
     reference = of_one_choice(past.sessions, now, FEWEST)
     before = {name: dict(values) for name, values in reference[0].choice.configurations} if reference else {}
-    said = {}
+    differences = []
     for kernel, values in now.configurations:
         recorded = before.get(kernel, {})
         others = [(name, value) for name, value in values if recorded.get(name, value) != value]
         if others:
-            new = " ".join(f"{name} {value}" for name, value in others)
-            said[kernel] = f"autotuned: {new}, recorded: {' '.join(recorded[name] for name, _ in others)}"
-    return [text if len(result.autotuned) == 1 else f"{kernel}: {text}" for kernel, text in said.items()]
+            chosen = " ".join(f"{name} {value}" for name, value in others)
+            kernels = () if len(result.autotuned) == 1 else (kernel,)
+            was = " ".join(recorded[name] for name, _ in others)
+            differences.append(Difference(AUTOTUNED, was, chosen, kernels))
+    return differences
 
 
 def significant(verdict: Verdict) -> bool:
@@ -117,15 +124,10 @@ def significant(verdict: Verdict) -> bool:
     return low is not None and high is not None and (low > 1 or high < 1)
 
 
-def is_cause(text: str) -> bool:
-    """Says whether a sentence of `because` is about something that changed."""
-    return text != NOTHING_DIFFERS and text.rpartition(": ")[2] != SAME_CODE
-
-
-def differences(
+def other_machine(
     now: JsonDict, recorded: Sequence[JsonDict], *, host: bool, unused: Collection[str] = ()
-) -> tuple[str, ...]:
-    """Returns what a session has that no recorded session had: `driver 580.65 → 580.95`, `numba 0.67 → 0.68`.
+) -> tuple[Difference, ...]:
+    """Returns in which device or host, and in which libraries, a session differs from all recorded ones.
 
     A field that a recorded session lacks, such as one by an older release, is no difference. Versions of
     `unused` libraries are not told.
@@ -140,42 +142,45 @@ def differences(
     for name in sorted({*libraries, *(name for each in before for name in each)}.difference(unused)):
         versions = [each.get(name, NOT_INSTALLED) for each in before]
         found.append(_difference(name, "", libraries.get(name, NOT_INSTALLED), versions))
-    return tuple(text for text in found if text is not None)
+    return tuple(difference for difference in found if difference is not None)
 
 
-def code_changes(now: Iterable[KernelFacts], recorded: Sequence[Sequence[KernelFacts]]) -> list[str]:
-    """Says what differs in the kernels of a case: machine code, resources, launches, and which there are."""
+def code_changes(now: Iterable[KernelFacts], recorded: Sequence[Sequence[KernelFacts]]) -> list[Difference]:
+    """Returns what differs in the kernels of a case: machine code, resources, launches, the kernels."""
     new = by_name(now)
     seen = [session for session in recorded if session]
     if not new or not seen:
         return []
     old = by_name(kernel for session in seen for kernel in session)
-    texts: dict[str, list[str]] = {}
+    kernels: dict[Difference, list[str]] = {}
     for name in new:
         if name in old:
-            for text in _kernel_changes(new[name], old[name]):
-                texts.setdefault(text, []).append(name)
-    said = [_of_whom(text, names, whole=len(names) == len(new)) for text, names in texts.items()]
+            for difference in _kernel_changes(new[name], old[name]):
+                kernels.setdefault(difference, []).append(name)
+    differences = [
+        difference if len(names) == len(new) else dataclasses.replace(difference, kernels=tuple(names))
+        for difference, names in kernels.items()
+    ]
     in_all = [name for name in old if all(any(k.name == name for k in session) for session in seen)]
     gone = [name for name in in_all if name not in new]
     added = [name for name in new if name not in old]
     if added:
-        said.append(f"new: kernel {', '.join(added)}")
+        differences.append(Difference(KERNEL, now=", ".join(added)))
     if gone:
-        said.append(f"gone: kernel {', '.join(gone)}")
-    return said
+        differences.append(Difference(KERNEL, before=", ".join(gone)))
+    return differences
 
 
-def cycles_change(time_change: float, clock_change: float) -> str | None:
-    """Says what a change of the time means once that of the clock is known; None where neither explains.
+def cycles_change(time_change: float, clock_change: float) -> Difference | None:
+    """Returns what a change of the time means once that of the clock is known; None where neither explains.
 
     Cycles are time times clock, so their logarithms add.
     """
     cycles = time_change + clock_change
     if abs(cycles) <= _SAME_CYCLES * abs(time_change):
-        return SAME_CYCLES
+        return Difference(CYCLES)
     if abs(cycles) < abs(time_change):
-        return f"in cycles {percent(cycles)}"
+        return Difference(CYCLES, now=percent(cycles))
     return None
 
 
@@ -191,8 +196,9 @@ class ClockChange:
         """log of new ÷ recorded."""
         return math.log(self.now_mhz / self.before_mhz)
 
-    def __str__(self) -> str:
-        return f"{self.before_mhz:.0f} → {self.now_mhz:.0f} MHz"
+    def difference(self, what: str = CLOCK) -> Difference:
+        """Returns it in MHz, of a clock of this name."""
+        return Difference(what, f"{self.before_mhz:.0f}", f"{self.now_mhz:.0f} MHz")
 
 
 def clock_change(
@@ -221,7 +227,7 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange 
     return clock_change(_median(own), [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
 
 
-def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[str]:
+def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[Difference]:
     """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
     first = deciding[0]
     sm = sm_clock_change(deciding, past)
@@ -229,16 +235,16 @@ def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past
         _median([mhz for each in deciding if (mhz := DeviceClocks.of(each).memory_mhz)]),
         [time.memory_mhz for time in _times(first.key, past)],
     )
-    said = []
+    differences = []
     if sm is not None:
-        said.append(f"clock {sm}")
+        differences.append(sm.difference())
         on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
         if on_device and verdict.ratio and is_about(verdict.ratio, deciding, past):
-            text = cycles_change(math.log(verdict.ratio), sm.log_ratio)
-            said += [text] if text else []
+            cycles = cycles_change(math.log(verdict.ratio), sm.log_ratio)
+            differences += [cycles] if cycles else []
     if memory is not None:
-        said.append(f"memory clock {memory}")
-    return said
+        differences.append(memory.difference("memory clock"))
+    return differences
 
 
 def _median(clocks_mhz: Sequence[float]) -> float | None:
@@ -259,7 +265,7 @@ def is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
     return abs(now - recorded - math.log(ratio)) <= _SAME_CYCLES * abs(math.log(ratio))
 
 
-def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> list[str]:
+def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> list[Difference]:
     """Returns what changed in the launches of one kernel."""
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
     methods = {hash_method(code) for code in codes}
@@ -270,27 +276,16 @@ def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -
         if kernel.machine_code_sha256 and hash_method(kernel.machine_code_sha256) in methods
     }
     resources = resource_changes(now, before)
-    said = []
+    differences = list(resources)
     if codes and known:
-        told = f": {', '.join(resources)}" if resources else ""
-        said.append(SAME_CODE if codes <= known else f"{NEW_CODE}{told}")
-    if resources and not (said and said[0] != SAME_CODE):
-        said.append(", ".join(resources))
+        differences.insert(0, SAME_CODE if codes <= known else NEW_CODE)
     for what in ("grid", "block"):
         new = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in now) if size]
         old = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in before) if size]
         if new and old and not set(new) <= set(old):
             before_text, now_text = (" or ".join(map(dimensions, sizes)) for sizes in (old, new))
-            said.append(f"{what} {before_text} → {now_text}")
-    return said
-
-
-def _of_whom(text: str, names: Sequence[str], *, whole: bool) -> str:
-    """Returns a sentence about one or several kernels; without their names where it is about all."""
-    if whole:
-        return text
-    who = ", ".join(names) if len(names) < _ALIKE else f"{len(names)} kernels"
-    return f"{who}: {text}"
+            differences.append(Difference(what, before_text, now_text))
+    return differences
 
 
 def dimensions(size: tuple[int, ...]) -> str:
@@ -300,15 +295,15 @@ def dimensions(size: tuple[int, ...]) -> str:
     return "×".join(map(str, size))
 
 
-def _difference(label: str, unit: str, now: Any, recorded: Sequence[Any]) -> str | None:
+def _difference(label: str, unit: str, now: Any, recorded: Sequence[Any]) -> Difference | None:
     if now is None or now in recorded:
         return None
     known = list(dict.fromkeys(_text(value) for value in recorded if value is not None))
     if not known:
         return None
     if len(known) >= _ALIKE:
-        return f"{label} → {_text(now)}{unit} ({len(known)} others recorded)"
-    return f"{label} {' or '.join(known)} → {_text(now)}{unit}"
+        return Difference(label, None, f"{_text(now)}{unit}", others=len(known))
+    return Difference(label, " or ".join(known), f"{_text(now)}{unit}")
 
 
 def _text(value: Any) -> str:

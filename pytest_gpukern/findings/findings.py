@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.findings.explain import because, is_about, is_cause, significant
+from pytest_gpukern.findings.explain import because, is_about, significant
 from pytest_gpukern.findings.regressions import (
     ACCURACY,
     BITS,
@@ -21,7 +21,8 @@ from pytest_gpukern.findings.regressions import (
 )
 from pytest_gpukern.gate.judge import fails
 from pytest_gpukern.values.failure_table import KIND_OF_FINDING
-from pytest_gpukern.values.result import Correctness, Finding, VerdictKind, plain
+from pytest_gpukern.values.result import Correctness, Finding, GateFailure, plain
+from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     PastOf = Callable[[CaseInfo, str | None], Past | None]
 
 _SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS, DETERMINISM, TAIL)
-
-
-_NO_SLOWER = (VerdictKind.SAME, VerdictKind.UNDECIDED, VerdictKind.FASTER)
 
 
 def explained(
@@ -64,7 +62,7 @@ def explained(
             continue
         rests_on = (deciding or {}).get(measurement.key) or [measurement]
         verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, past)
-        if verdict.kind in _NO_SLOWER and result.case.on_gpu:
+        if verdict.kind.row.compared and verdict.kind is not VerdictKind.SLOWER and result.case.on_gpu:
             tails += slow_calls(rests_on, past)
     result = dataclasses.replace(result, verdicts=verdicts, findings=(*result.findings, *tails))
     past, case = past_of(result.case, None), result.case
@@ -82,8 +80,8 @@ def explained(
     return dataclasses.replace(result, errors=errors, findings=(*result.findings, *found))
 
 
-def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False) -> list[str]:
-    """Says why a result fails its test, a line each, such as `SLOWER (kernel/cupti/cold): +5.1 % …`.
+def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False) -> list[GateFailure]:
+    """Returns why a result fails its test.
 
     Args:
         result: with verdicts and findings.
@@ -91,33 +89,30 @@ def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False)
         accepts: whether the run opens an epoch for what it measures: what became slower or grew since the
             last one is reported, and only what is INVALID fails.
     """
-    lines = [
-        f"{verdict.kind} ({key}): {verdict.explained}"
+    of_verdicts = [
+        GateFailure(verdict.kind.value, verdict.explained, key)
         for key, verdict in result.verdicts.items()
         if fails(verdict, fail_on, on_gpu=result.case.on_gpu)
-        if not accepts or verdict.kind is VerdictKind.INVALID
+        if not accepts or verdict.kind.row.always_fails
     ]
     told = [each for each in result.findings if not accepts or each.kind not in _SINCE_THE_RECORD]
-    return lines + findings_that_fail(told, fail_on)
+    return of_verdicts + findings_that_fail(told, fail_on)
 
 
-def findings_that_fail(findings: Iterable[Finding], fail_on: Collection[str]) -> list[str]:
-    """Returns those that fail their test, a line each."""
+def findings_that_fail(findings: Iterable[Finding], fail_on: Collection[str]) -> list[GateFailure]:
+    """Returns those that fail their test."""
     return [
-        f"{each.kind.upper()}: {each.text}" for each in findings if KIND_OF_FINDING.get(each.kind) in fail_on
+        GateFailure(finding.kind, finding.text)
+        for finding in findings
+        if KIND_OF_FINDING.get(finding.kind) in fail_on
     ]
 
 
 def _with_reasons(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> Verdict:
-    changed = verdict.kind in (VerdictKind.SLOWER, VerdictKind.FASTER)
-    if not changed and not (verdict.kind is VerdictKind.UNDECIDED and significant(verdict)):
+    row = verdict.kind.row
+    if not row.changed and not (row.tone is Tone.DOUBTFUL and significant(verdict)):
         return verdict
     opening = dataclasses.replace(past, sessions=tuple(each for each in past.sessions if each.opening))
     if opening.sessions and verdict.ratio and not is_about(verdict.ratio, deciding, past):
         past = opening if is_about(verdict.ratio, deciding, opening) else past
-    said = because(result, deciding, verdict, past)
-    return dataclasses.replace(
-        verdict,
-        because=tuple(text for text in said if is_cause(text)),
-        unchanged=tuple(text for text in said if not is_cause(text)),
-    )
+    return dataclasses.replace(verdict, differences=because(result, deciding, verdict, past))

@@ -11,6 +11,7 @@ from pytest_gpukern.baseline.record import RecordedTime, as_recorded
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.determinism import Determinism, of_sessions
+from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding, hash_method
 
 if TYPE_CHECKING:
@@ -188,15 +189,15 @@ def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding
     for name, launches in new.items():
         grown = resource_changes(launches, old.get(name, ()), grown=True)
         if grown:
-            findings.append(Finding(RESOURCES, f"{name}: {', '.join(grown)}"))
+            findings.append(Finding(RESOURCES, f"{name}: {', '.join(map(str, grown))}"))
     return tuple(findings)
 
 
 def resource_changes(
     now: Sequence[KernelFacts], before: Sequence[KernelFacts], *, grown: bool = False
-) -> list[str]:
-    """Returns `registers 32 → 96`: what the launches of one kernel take now and never took before."""
-    texts = []
+) -> list[Difference]:
+    """Returns what the launches of one kernel take now and never took before."""
+    differences = []
     for field, label, unit in _FIELDS:
         new = [value for value in (getattr(kernel, field) for kernel in now) if value is not None]
         old = [value for value in (getattr(kernel, field) for kernel in before) if value is not None]
@@ -204,8 +205,8 @@ def resource_changes(
             continue
         if grown and max(new) <= max(old):
             continue
-        texts.append(f"{label} {max(old)} → {max(new)}{unit}")
-    return texts
+        differences.append(Difference(label, str(max(old)), f"{max(new)}{unit}"))
+    return differences
 
 
 def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ...]:

@@ -32,8 +32,9 @@ from pytest_gpukern.gate.change import (
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference, of_one_choice
 from pytest_gpukern.gate.spread import FEWEST_CASES, spread_key, spread_of_ratios
 from pytest_gpukern.measure.host_load import BUSY_HOST, others_share
-from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Verdict, VerdictKind
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Verdict
 from pytest_gpukern.values.timer_table import timer_row
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -191,7 +192,9 @@ def unless_hopeless(suspicion: Verdict, fresh: Sequence[Measurement], basis: Bas
         f"{numbers(change)}: {undecided_words(change, limit, detectable)}"
     )
     reason = "; ".join([reason, *_remarks(basis, change)])
-    return dataclasses.replace(suspicion, kind=VerdictKind.UNDECIDED, reason=reason, suspected=False)
+    return dataclasses.replace(
+        suspicion, kind=VerdictKind.UNDECIDED, reason=reason, suspected=False, unconfirmed=True
+    )
 
 
 def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
@@ -232,7 +235,9 @@ def _confirmed(
 def undecidable(suspicion: Verdict, problem: str) -> Verdict:
     """Returns INVALID, which fails: a suspicion must not pass because nothing could decide it."""
     reason = f"suspected {_first(suspicion)}, but the sessions to confirm it failed: {problem}"
-    return dataclasses.replace(suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False)
+    return dataclasses.replace(
+        suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False, unconfirmed=True
+    )
 
 
 def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
@@ -353,16 +358,16 @@ def shared_spread_of_pairs(
 
 
 def fails(verdict: Verdict, fail_on: Collection[str], *, on_gpu: bool) -> bool:
-    """Returns whether a verdict fails its test: INVALID does, and others by their kind in `FAILURES`.
+    """Returns whether a verdict fails its test: INVALID does, and others by the row of their kind.
 
     SLOWER that does not gate, as from too few sessions, counts as UNDECIDED. Others of a host variant than
     INVALID need `host`, too.
     """
-    if verdict.kind is VerdictKind.INVALID:
+    if verdict.kind.row.always_fails:
         return True
     doubtful = verdict.kind is VerdictKind.SLOWER and not verdict.gates
     kind = VerdictKind.UNDECIDED if doubtful else verdict.kind
-    return kind.lower() in fail_on and (on_gpu or "host" in fail_on)
+    return kind.row.fail_on in fail_on and (on_gpu or "host" in fail_on)
 
 
 def expected_false_alarms(verdicts: Iterable[Verdict]) -> float:
@@ -532,7 +537,7 @@ def _decided(
 def _unconfirmed(suspicion: Verdict, again: Verdict, sessions: str = "fresh sessions") -> Verdict:
     """Returns the verdict of fresh sessions that do not confirm a suspicion, with a reason that names it."""
     reason = f"suspected {_first(suspicion)}, not confirmed by {sessions}: {again.reason}"
-    return dataclasses.replace(again, reason=reason, suspected=False)
+    return dataclasses.replace(again, reason=reason, suspected=False, unconfirmed=True)
 
 
 def _first(suspicion: Verdict) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.measure.observers import OBSERVERS
 from pytest_gpukern.report.rows import without_a_time
-from pytest_gpukern.values.result import VerdictKind, sizes_text
+from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable
+from pytest_gpukern.values.verdict_table import INCORRECT, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -129,7 +130,7 @@ def _errors(result: Result) -> dict[str, Cell]:
 def _verdict(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
     """Returns what the measurement came to; a wrong output or an INVALID time has no ratio."""
     kind, reason = without_a_time(result, failure)
-    counts = kind != "INCORRECT" and measurement.invalid is None
+    counts = kind != INCORRECT and measurement.invalid is None
     judged = result.verdicts.get(measurement.key) if counts else None
     if not kind and measurement.invalid is not None:
         kind, reason = VerdictKind.INVALID.value, measurement.invalid

@@ -13,7 +13,7 @@ from pytest_gpukern.findings.common_shift import (
     kernel_ratios,
     told,
 )
-from pytest_gpukern.findings.explain import ClockChange, differences, sm_clock_change
+from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock_change
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.report import units
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpukern.findings.common_shift import Compared
+    from pytest_gpukern.values.difference import Difference
     from pytest_gpukern.values.result import Verdict
 
 _SHOWN = 3
@@ -32,33 +33,34 @@ def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
 
     Returns nothing where the machine is as it was recorded and there is no common shift.
     """
-    changes = changes_since(compared)
+    changes, count = changes_since(compared), len(compared)
+    said = [
+        f"{change}" if n == count else f"{change} ({n} of {count} cases)" for change, n in changes.items()
+    ]
     common = shift is not None and shift.common
     if not changes and not common:
         return []
     texts = [
-        f"since the record: {', '.join(changes) or 'nothing recorded changed'}; {_outputs(compared)}",
-        f"times: {_times(compared, shift, changes)}",
+        f"since the record: {', '.join(said) or 'nothing recorded changed'}; {_outputs(compared)}",
+        f"times: {_times(compared, shift, [*changes])}",
     ]
     if shift is not None and common:
         texts.append(f"beyond it: {_residual(compared, shift)}")
     return texts
 
 
-def changes_since(compared: Sequence[Compared]) -> list[str]:
-    """Says what differs between the fingerprints, and in how many cases where it is not in all."""
-    found: Counter[str] = Counter()
+def changes_since(compared: Sequence[Compared]) -> dict[Difference, int]:
+    """Returns what differs between the fingerprints, each with its cases, and the clock if it moved."""
+    found: Counter[Difference] = Counter()
     for each in compared:
         recorded = [session.fingerprint for session in each.past.sessions]
         now, on_gpu = each.result.fingerprint, each.result.case.on_gpu
-        found.update(differences(now, recorded, host=not on_gpu))
-    count = len(compared)
-    texts = [text if n == count else f"{text} ({n} of {count} cases)" for text, n in found.items()]
+        found.update(other_machine(now, recorded, host=not on_gpu))
     clock = _clock(compared)
-    return [*texts, clock] if clock else texts
+    return dict(found) | ({clock: len(compared)} if clock else {})
 
 
-def _clock(compared: Sequence[Compared]) -> str | None:
+def _clock(compared: Sequence[Compared]) -> Difference | None:
     """Returns the multiprocessors' clock as measured, where it moved for most of the kernels."""
     moved, known = [], 0
     for each in compared:
@@ -70,7 +72,7 @@ def _clock(compared: Sequence[Compared]) -> str | None:
     if 2 * len(moved) <= known:
         return None
     before = statistics.median(change.before_mhz for change in moved)
-    return f"clock {ClockChange(before, statistics.median(change.now_mhz for change in moved))}"
+    return ClockChange(before, statistics.median(change.now_mhz for change in moved)).difference()
 
 
 def _outputs(compared: Sequence[Compared]) -> str:
@@ -81,7 +83,7 @@ def _outputs(compared: Sequence[Compared]) -> str:
     )
 
 
-def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[str]) -> str:
+def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[Difference]) -> str:
     if shift is None:
         count = len(kernel_ratios(each.result for each in compared))
         return f"{count} {'kernel' if count == 1 else 'kernels'} compared, too few for a common shift"

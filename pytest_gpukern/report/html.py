@@ -39,7 +39,6 @@ from pytest_gpukern.report.rows import (
     verdict_of,
 )
 from pytest_gpukern.report.summary import (
-    STATES,
     false_alarms,
     needs_a_reader,
     other_failures,
@@ -51,6 +50,7 @@ from pytest_gpukern.report.summary import (
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
+from pytest_gpukern.values.verdict_table import FAILED, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -97,7 +97,7 @@ def page(runs: Sequence[Run]) -> str:
     newest_first = sorted(runs, key=lambda run: run.created, reverse=True)
     data = {
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
-        "verdicts": STATES,
+        "tones": {state: row.tone for state, row in STATES.items()},
         "runs": [_RunData(run).json() for run in newest_first],
     }
     uplot, ours = _file("uPlot/uPlot.iife.min.js"), _file("page.js")
@@ -290,7 +290,7 @@ class _RunData:
             "speedup": row.speedup,
             "error": row.error,
             "state": state,
-            "rank": STATES.index(state) if state in STATES else len(STATES),
+            "rank": STATES[state].severity if state in STATES else len(STATES),
             "ns": ns,
             "half": half_width(measurement) if measurement else None,
             "per_s": _per_s(flops if row.rate.endswith("FLOP/s") else traffic, ns) if row.rate else None,
@@ -542,7 +542,7 @@ def _without_our_name(lines: Sequence[str]) -> list[str]:
 def _outcome(run: Run) -> str:
     """Says in a word how a run ended; nothing where it is not known, since an older release wrote it."""
     if run.failures or run.problems:
-        return "FAILED"
+        return FAILED
     if not run.failures_known:
         return ""
     return "PASSED" if run.ran else "NOTHING RAN"

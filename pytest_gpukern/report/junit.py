@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.rows import scope_times, verdict_of, without_a_time
+from pytest_gpukern.values.verdict_table import INCORRECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ def properties(result: Result, failure: str | None = None) -> list[tuple[str, st
 def _values(result: Result, failure: str | None) -> Iterator[tuple[str, str]]:
     """Yields names and values as text. Changes are relative, 0.05 for 5 % longer, within a 90 % interval."""
     kind, reason = without_a_time(result, failure)
-    time = None if kind == "INCORRECT" else next(iter(scope_times(result)), None)
+    time = None if kind == INCORRECT else next(iter(scope_times(result)), None)
     if time is not None:
         judged, ratio, told = verdict_of(result, time)
         if not kind:  # a test that failed after it was timed failed

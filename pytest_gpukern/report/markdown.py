@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import tied
-from pytest_gpukern.report.rows import scope_times, verdict_of, without_a_time
+from pytest_gpukern.report.rows import scope_times, unsettled, verdict_of, without_a_time
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import SessionRole
 from pytest_gpukern.values.untrusted_json import bounded, printable
+from pytest_gpukern.values.verdict_table import FAILED, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,9 +33,6 @@ _LONGEST_TEXT = 500
 _FOR_MORE = 200
 _HEAD = "| case and reason | base | head | change | verdict |\n|---|---|---|---|---|"
 """The reason stands below the case's name: a column of its own would be narrow beside long names."""
-_GATED = re.compile(r"([A-Z]+) \(([^()]+)\): ")
-"""How a line of the gate begins: verdict, and `scope/timer/cache`."""
-
 _MARKUP = re.compile(r"[!\"#$&'*:<>?@\[\\\]^_`{|}~]|(?<=www)\.", re.IGNORECASE)
 """What may mean something to Markdown or to GitHub."""
 
@@ -101,18 +99,16 @@ def _failed(run: Run) -> Iterator[_Row]:
     for nodeid, failure in run.failures.items():
         result = results.get(nodeid)
         if result is None:
-            yield _Row(nodeid, "FAILED", _first_line(failure.text))
+            yield _Row(nodeid, FAILED, _first_line(failure.text))
         elif not failure.by_the_gate:
             verdict, reason = without_a_time(result, failure.text)
             yield _Row(result.case_name, verdict, _first_line(reason))
         else:
-            for line in failure.text.split("\n"):
-                found = _GATED.match(line)
-                if found is None:
-                    verdict, _, reason = line.partition(": ")
-                    yield _Row(result.case_name, verdict, reason)
+            for why in failure.reasons:
+                if why.key:
+                    yield _of_verdict(run, result, why.key, why.kind, why.text)
                 else:
-                    yield _of_verdict(run, result, found[2], found[1], line[found.end() :])
+                    yield _Row(result.case_name, why.kind.upper(), why.text)
 
 
 def _changed(run: Run) -> Iterator[_Row]:
@@ -122,7 +118,7 @@ def _changed(run: Run) -> Iterator[_Row]:
             continue
         for time in scope_times(result):
             kind, _, reason = verdict_of(result, time)
-            if kind in ("SLOWER", "FASTER") or (kind == "UNDECIDED" and reason.startswith("suspected")):
+            if kind and (STATES[kind].changed or unsettled(result, time)):
                 yield _of_verdict(run, result, time.shown.key, kind, reason)
         for finding in result.findings:
             yield _Row(result.case_name, finding.kind, finding.text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
-from pytest_gpukern.values.result import VerdictKind
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

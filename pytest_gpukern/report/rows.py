@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.report import units
-from pytest_gpukern.values.result import Correctness, VerdictKind, sizes_text
+from pytest_gpukern.values.result import Correctness, sizes_text
+from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pytest_gpukern.values.result import Measurement, OutputError, Result
+    from pytest_gpukern.values.result import GateFailure, Measurement, OutputError, Result
 
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
@@ -40,22 +41,18 @@ _QUIET = {
 _GAPS = 0.01
 """Share of a call without any kernel from which that is worth saying."""
 
-MARKUP: dict[str, dict[str, bool]] = {
-    "INCORRECT": {"red": True},
-    "FAILED": {"red": True},
-    "INVALID": {"red": True},
-    "SLOWER": {"red": True},
-    "FASTER": {"green": True},
-    "UNDECIDED": {"yellow": True},
-}
-
-_TOLD = ("SLOWER", "FASTER", "UNDECIDED", "UNCOMPARABLE", "INVALID")
-"""Verdicts whose reason is told."""
+_COLOURS = {Tone.BAD: "red", Tone.GOOD: "green", Tone.DOUBTFUL: "yellow"}
 
 COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 """Ceilings: the device's copy bandwidth, its rate of multiply-adds, and copies to and from the host."""
 
 _HOST_MEMORY = ("pageable", "pinned")
+
+
+def markup_of(state: str) -> dict[str, bool]:
+    """Returns how a terminal colours a verdict or what stands in its place; nothing for other words."""
+    colour = _COLOURS.get(STATES[state].tone) if state in STATES else None
+    return {colour: True} if colour else {}
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,12 @@ class Footnote:
     @property
     def markup(self) -> dict[str, bool]:
         """Colour of its line, that of the verdict."""
-        return MARKUP.get(self.kind, {})
+        return markup_of(self.kind)
+
+    def tells(self, reason: GateFailure) -> bool:
+        """Says whether it is about what made the gate fail the test."""
+        same_text = bool(self.key) or self.text == reason.text
+        return (self.kind, self.key) == (reason.kind, reason.key) and same_text
 
 
 @dataclass(frozen=True)
@@ -165,14 +167,20 @@ def verdict_of(result: Result, time: ScopeTime) -> tuple[str, float | None, str]
     return (verdict.kind.value, verdict.ratio, verdict.explained) if verdict else ("", None, "")
 
 
+def unsettled(result: Result, time: ScopeTime) -> bool:
+    """Says whether fresh sessions neither confirmed nor cleared a suspicion: that needs a reader."""
+    verdict = result.verdicts.get(time.shown.key)
+    return verdict is not None and verdict.unconfirmed and verdict.kind.row.tone is Tone.DOUBTFUL
+
+
 def without_a_time(result: Result, failure: str | None) -> tuple[str, str]:
     """Returns what stands in the place of a verdict where no time counts, and why; empty where all is well.
 
     `failure` is the first line of why the test failed by itself, or None.
     """
     if result.correctness is Correctness.INCORRECT:
-        return "INCORRECT", (result.diagnosis or "").strip()
-    return ("FAILED", failure) if failure is not None else ("", "")
+        return INCORRECT, (result.diagnosis or "").strip()
+    return (FAILED, failure) if failure is not None else ("", "")
 
 
 def variant_label(result: Result) -> str:
@@ -211,8 +219,8 @@ def rows_of(
     times = scope_times(result)
     first, *others = (_measured(result, time, peers, size, first=time is times[0]) for time in times)
     if failure is not None:
-        footnotes = (Footnote("FAILED", failure), *first.footnotes)
-        first = dataclasses.replace(first, footnotes=footnotes, markup=dict(MARKUP["FAILED"]))
+        footnotes = (Footnote(FAILED, failure), *first.footnotes)
+        first = dataclasses.replace(first, footnotes=footnotes, markup=markup_of(FAILED))
     return [first, *others]
 
 
@@ -230,7 +238,7 @@ def _unmeasured(result: Result, size: str, failure: str | None) -> Row:
         time=state,
         error=error_text(result),
         verdict=kind,
-        markup=dict(MARKUP.get(kind, {})),
+        markup=markup_of(kind),
         footnotes=(*told, *_notes(result)),
     )
 
@@ -243,11 +251,10 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
     if first:
         footnotes += _notes(result)
         footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
-    if kind in _TOLD:
-        # A suspicion that fresh sessions could neither confirm nor clear needs a reader; noise does not.
-        quiet = kind if kind == "UNDECIDED" and not reason.startswith("suspected") else ""
+    if kind and STATES[kind].told:
+        quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not unsettled(result, time) else ""
         footnotes.insert(0, Footnote(kind, reason, measurement.key, ratio, quiet))
-    tells = kind not in ("SAME", "NEW") and units.is_number(ratio)
+    tells = bool(kind) and STATES[kind].told and units.is_number(ratio)
     first_ns = result.first_call_ns if first else None
     case = Row(
         result=result,
@@ -259,7 +266,7 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
         error=error_text(result) if first else "",
         verdict=f"{kind} {units.change(ratio)}" if tells else kind,
         timing=(measurement.scope, measurement.timer, measurement.cache),
-        markup=dict(MARKUP.get(kind, {})),
+        markup=markup_of(kind),
         footnotes=tuple(footnotes),
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it

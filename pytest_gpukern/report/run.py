@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import __version__
+from pytest_gpukern.values.result import GateFailure  # noqa: TC001 - the codec of a run's file reads it
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,12 +25,17 @@ class Failure:
     """Says why a test failed.
 
     Attributes:
-        text: what the gate said, or else the first line of the failure.
-        by_the_gate: whether the gate failed it, and nothing before.
+        text: the first line of the failure.
+        reasons: the gate's, if it failed the test, and nothing before it did.
     """
 
     text: str
-    by_the_gate: bool = False
+    reasons: tuple[GateFailure, ...] = ()
+
+    @property
+    def by_the_gate(self) -> bool:
+        """Whether the gate failed it, and nothing before."""
+        return bool(self.reasons)
 
 
 @dataclass(frozen=True)

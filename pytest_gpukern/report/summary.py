@@ -19,7 +19,7 @@ from pytest_gpukern.report.rows import (
     verdict_of,
 )
 from pytest_gpukern.values.result import Correctness
-from pytest_gpukern.values.untrusted_json import printable_lines
+from pytest_gpukern.values.verdict_table import FAILED, STATES, Tone, VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,12 +29,9 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Result
 
 _FEW_REASONS = 3
-_ORDER = ("SAME", "FASTER", "SLOWER", "UNDECIDED", "UNCOMPARABLE", "INVALID", "NEW")
-STATES = ("INCORRECT", "FAILED", "INVALID", "SLOWER", "FASTER", "UNCOMPARABLE", "UNDECIDED", "NEW", "SAME")
-"""Verdicts and what stands in their place, the worst first."""
 _FAILED = ("incorrect", "failed by the gate", "failed otherwise")
-_FIRST, _LAST = STATES[:4], ("FASTER", "UNCOMPARABLE", "")
-"""Kinds that are told first and last; findings stand between them, and notes have none."""
+_TOLD_IN_ORDER = (Tone.BAD, Tone.DOUBTFUL, None, Tone.GOOD, Tone.PLAIN)
+"""Tones in the order in which a report tells them; findings have none, and notes come last."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ def needs_a_reader(rows: Iterable[Row], failures: Sequence[Told] = ()) -> dict[s
         for footnote in dict.fromkeys(row.footnotes):
             if not footnote.quiet:
                 having.setdefault((footnote.kind, footnote.text), (footnote, []))[1].append(row)
-    kinds: dict[str, list[Told]] = {"FAILED": list(failures)} if failures else {}
+    kinds: dict[str, list[Told]] = {FAILED: list(failures)} if failures else {}
     for footnote, found in having.values():
         key = f" ({footnote.key})" if footnote.key else ""
         results = tuple(row.result for row in found)
@@ -106,38 +103,41 @@ def needs_a_reader(rows: Iterable[Row], failures: Sequence[Told] = ()) -> dict[s
 def other_failures(run: Run, rows: Iterable[Row]) -> list[Told]:
     """Returns failures that no row tells: of tests without a result, and what only a strict gate fails."""
     results = {result.nodeid: result for result in run.results}
-    told: dict[str, list[str]] = {}
+    footnotes: dict[str, list[Footnote]] = {}
     for row in rows:
-        texts = [printable_lines(each.text) for each in row.footnotes if not each.quiet]
-        told.setdefault(row.result.nodeid, []).extend(texts)
-    found = []
+        footnotes.setdefault(row.result.nodeid, []).extend(each for each in row.footnotes if not each.quiet)
+    others = []
     for nodeid, failure in run.failures.items():
-        result, text = results.get(nodeid), failure.text
-        if result is not None:
-            lines = [line for line in text.split("\n") if not any(each in line for each in told[nodeid])]
-            text = "\n".join(lines) if failure.by_the_gate else ""
-        if text or result is None:
-            label = nodeid if result is None else result.case_name
-            found.append(Told(Footnote("FAILED", text), (result,), (label,)))
-    return found
+        result = results.get(nodeid)
+        if result is None:
+            others.append(Told(Footnote(FAILED, failure.text), (None,), (nodeid,)))
+            continue
+        untold = [
+            str(reason)
+            for reason in failure.reasons
+            if not any(footnote.tells(reason) for footnote in footnotes[nodeid])
+        ]
+        if untold:
+            others.append(Told(Footnote(FAILED, "\n".join(untold)), (result,), (result.case_name,)))
+    return others
 
 
 def _change(ratio: float | None) -> float:
     return abs(math.log(ratio)) if units.is_number(ratio) and ratio > 0 else 0.0
 
 
-def _rank(kind: str) -> tuple[int, str]:
-    if kind in _FIRST:
-        return _FIRST.index(kind), ""
-    if kind in _LAST:
-        return len(_FIRST) + 1 + _LAST.index(kind), ""
-    return len(_FIRST), kind
+def _rank(kind: str) -> tuple[int, int, str]:
+    """Returns by what kinds are sorted: what somebody must act on, findings by name, good news, notes."""
+    if not kind:
+        return len(_TOLD_IN_ORDER), 0, ""
+    row = STATES.get(kind)
+    return _TOLD_IN_ORDER.index(row.tone if row else None), row.severity if row else 0, kind
 
 
 def state_of(row: Row) -> str:
     """Returns FAILED for a test that failed by itself, else a row's verdict or what became of it."""
-    if any(footnote.kind == "FAILED" for footnote in row.footnotes):
-        return "FAILED"
+    if any(footnote.kind == FAILED for footnote in row.footnotes):
+        return FAILED
     if row.verdict:
         return row.verdict.partition(" ")[0]
     if row.time == units.NOTHING:
@@ -173,7 +173,7 @@ def totals(run: Run) -> str:
         if result.correctness is not Correctness.INCORRECT
         for time in scope_times(result)
     )
-    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in _ORDER if verdicts[kind]]
+    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in VerdictKind if verdicts[kind]]
     return f"{line} · {run.compared_with}: {', '.join(compared)}" if compared else line
 
 

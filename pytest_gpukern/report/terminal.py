@@ -11,9 +11,8 @@ from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import some_of
-from pytest_gpukern.report.rows import MARKUP, shared_sizes
+from pytest_gpukern.report.rows import markup_of, shared_sizes
 from pytest_gpukern.report.summary import (
-    STATES,
     false_alarms,
     needs_a_reader,
     other_failures,
@@ -25,6 +24,7 @@ from pytest_gpukern.report.summary import (
 )
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
+from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,8 +47,6 @@ _SHORT_S = 20.0
 _MOST_TOLD = 5
 """Verdicts, findings or notes of a kind that are told without `-v`."""
 
-_CLAUSES = slice(0, 3, 2)
-"""Clauses of a doubt that are told without `-v`: the change and what would settle it, not what is caught."""
 _INDENT = "  "
 _BOLD = {"bold": True}
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -121,15 +119,12 @@ def _without_failure(row: Row, failure: Failure | None) -> Row:
     """Returns the row without what the failure of its test said."""
     if failure is None:
         return row
-    said = failure.text.split("\n") if failure.by_the_gate else []
-
-    def was_said(footnote: Footnote) -> bool:
-        if footnote.kind in ("INCORRECT", "FAILED"):
-            return True
-        text = printable_lines(footnote.text)
-        return any(line.startswith(f"{footnote.kind} (") or text in line for line in said)
-
-    return dataclasses.replace(row, footnotes=tuple(each for each in row.footnotes if not was_said(each)))
+    left = [
+        footnote
+        for footnote in row.footnotes
+        if footnote.kind not in (INCORRECT, FAILED) and not any(map(footnote.tells, failure.reasons))
+    ]
+    return dataclasses.replace(row, footnotes=tuple(left))
 
 
 def _needs_a_reader(
@@ -141,12 +136,16 @@ def _needs_a_reader(
         if verbose:
             lines += [line for each in told for line in _told_whole(each.footnote, each.labels, width)]
             continue
-        most = 1 if kind == "FASTER" and len(told) > _MOST_TOLD else _MOST_TOLD
+        most = 1 if _is_good(kind) and len(told) > _MOST_TOLD else _MOST_TOLD
         lines += [line for each in told[:most] for line in _told_shortly(each.footnote, each.labels, width)]
         if len(told) > most:
             more = sum(len(each.labels) for each in told[most:])
             lines.append(Line(f"{kind or 'note'}: {more} more; -v tells each, --gpukern-output keeps all"))
     return [*lines, Line("")] if lines else []
+
+
+def _is_good(kind: str) -> bool:
+    return kind in STATES and STATES[kind].tone is Tone.GOOD
 
 
 def _told_whole(footnote: Footnote, labels: Sequence[str], width: int) -> list[Line]:
@@ -162,12 +161,10 @@ def _told_shortly(footnote: Footnote, labels: Sequence[str], width: int) -> list
     """Tells what happened and what to do; what became faster in one line, since it needs no explanation."""
     kind, text = footnote.kind or "note", footnote.text.partition("\n")[0]
     who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({labels[0]}, …)"
-    if kind == "FASTER" and units.is_number(footnote.ratio):
+    if _is_good(kind) and units.is_number(footnote.ratio):
         change = units.change(footnote.ratio)
         line = f"{shorten(f'{kind} {who}', width - len(change) - 2)}: {change}"
         return [Line(line, footnote.markup)]
-    if kind == "UNDECIDED":
-        text = "; ".join(text.split("; ")[_CLAUSES])
     return wrapped(f"{kind} {who}: {text}", width, markup=footnote.markup)
 
 
@@ -176,27 +173,27 @@ def _by_backend(rows: Sequence[Row], width: int) -> list[Line]:
     counts: dict[str, Counter[str]] = {}
     for row in rows:
         counts.setdefault(state_of(row), Counter())[row.result.case.backend or "tests"] += 1
-    states = sorted(counts, key=lambda state: STATES.index(state) if state in STATES else len(STATES))
+    states = sorted(counts, key=lambda state: STATES[state].severity if state in STATES else len(STATES))
     columns = [Column("", tuple(states))]
     for backend, _ in sum(counts.values(), Counter[str]()).most_common():
         cells = tuple(str(counts[state][backend] or "") for state in states)
         columns.append(Column(backend, cells, numeric=True))
     texts, _ = table(columns, width)
-    markup = [_BOLD, *(MARKUP.get(state, {}) for state in states)]
+    markup = [_BOLD, *map(markup_of, states)]
     return [Line(text, dict(each)) for text, each in zip(texts, markup, strict=True)]
 
 
 def _quiet(rows: Iterable[Row], width: int) -> list[Line]:
     """Counts what needs no action: `told with -v: 41 host times UNDECIDED, noise in 12 cases`."""
-    undecided: Counter[str] = Counter()
+    verdicts: Counter[tuple[str, str]] = Counter()
     cases: dict[str, set[str]] = {}
     for row in rows:
         for footnote in row.footnotes:
-            if footnote.kind == "UNDECIDED":
-                undecided["GPU" if row.result.case.on_gpu else "host"] += 1
+            if footnote.kind in STATES and footnote.quiet:
+                verdicts["GPU" if row.result.case.on_gpu else "host", footnote.kind] += 1
             elif footnote.quiet:
                 cases.setdefault(footnote.quiet, set()).add(row.result.nodeid)
-    parts = [f"{count} {where} time{'s' * (count > 1)} UNDECIDED" for where, count in undecided.items()]
+    parts = [f"{count} {where} time{'s' * (count > 1)} {kind}" for (where, kind), count in verdicts.items()]
     parts += [f"{about} in {len(found)} case{'s' * (len(found) > 1)}" for about, found in cases.items()]
     return wrapped(f"told with -v: {', '.join(parts)}", width) if parts else []
 

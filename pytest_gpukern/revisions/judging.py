@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.findings.explain import NEW_CODE, SAME_CODE
 from pytest_gpukern.gate.change import log_ratios, percent
 from pytest_gpukern.gate.judge import (
     confirm_paired,
@@ -17,7 +16,9 @@ from pytest_gpukern.gate.judge import (
     undecidable,
 )
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
-from pytest_gpukern.values.result import Correctness, SessionRole, Verdict, VerdictKind
+from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
+from pytest_gpukern.values.result import Correctness, SessionRole, Verdict
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -312,12 +313,11 @@ def _judged(
         )
         if verdict.suspected:
             return suspicion
-    invalid = len(all_pairs) - len(pairs)
+    invalid, known = len(all_pairs) - len(pairs), case.same_code is not None
     reason = f"{verdict.reason}; {invalid} of {len(all_pairs)} pairs of sessions are not valid"
     return dataclasses.replace(
         verdict,
-        because=(*([NEW_CODE] if case.same_code is False else []), *verdict.because),
-        unchanged=(*([SAME_CODE] if case.same_code else []), *verdict.unchanged),
+        differences=(*([SAME_CODE if case.same_code else NEW_CODE] if known else []), *verdict.differences),
         reason=reason if invalid else verdict.reason,
     )
 

@@ -242,7 +242,7 @@ class Controller:
             self._take_teardown(report, carried or {})
             return
         if carried is None and report.failed and str(report.when) == "???":  # xdist's, of a crash
-            self._note_failure(report, by_the_gate=False)
+            self._note_failure(report)
         if carried is None or (report.when == "setup" and report.passed):
             return
         if report.skipped:
@@ -252,7 +252,7 @@ class Controller:
         self._places[report.nodeid] = tuple(carried["place"])
         # An `update` accepts what became slower, but not what the test itself found wrong.
         if report.failed:
-            self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
+            self._note_failure(report, carried.get("gate_failures") or ())
         if carried["result"] is None:
             if carried["rejected"] and report.passed:
                 self._rejected[report.nodeid] = carried["id"]
@@ -302,15 +302,15 @@ class Controller:
 
             self._results[report.nodeid] = built(observed, ObservedTest).added_to(result)
         if report.failed:
-            self._note_failure(report, by_the_gate=bool(carried.get("failed_by_the_gate")))
+            self._note_failure(report, carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):
             from pytest_gpukern.report.junit import properties
 
             failure = self._failures[report.nodeid].text if self._failed_by_itself(report.nodeid) else None
             report.user_properties += properties(self._results[report.nodeid], failure)
 
-    def _note_failure(self, report: pytest.TestReport, *, by_the_gate: bool) -> None:
-        """Notes what the gate said, or the first line of another failure, which counts before the gate's."""
+    def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
+        """Notes why the gate failed a test, or the first line of another failure, which counts before."""
         from pytest_gpukern.report.run import Failure
 
         if self._failed_by_itself(report.nodeid):
@@ -318,7 +318,10 @@ class Controller:
         crash = getattr(report.longrepr, "reprcrash", None)
         plain = report.longrepr if isinstance(report.longrepr, str) else report.longreprtext
         text = (crash.message if crash is not None else plain).strip().removeprefix("Failed: ")
-        self._failures[report.nodeid] = Failure(text if by_the_gate else text.partition("\n")[0], by_the_gate)
+        from pytest_gpukern.values.result import GateFailure
+
+        reasons = tuple(GateFailure(**reason) for reason in by_the_gate)
+        self._failures[report.nodeid] = Failure(text.partition("\n")[0], reasons)
 
     def _failed_by_itself(self, nodeid: str) -> bool:
         return nodeid in self._failures and not self._failures[nodeid].by_the_gate

@@ -22,14 +22,14 @@ from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpukern.check.check_call import SeenOutputs
     from pytest_gpukern.measure.observers import ObservedTest
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.run.spine import SubjectContext
-    from pytest_gpukern.values.result import Result
+    from pytest_gpukern.values.result import GateFailure, Result
 
 
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
@@ -47,7 +47,7 @@ class MeasuredTest:
         sessions: the results of the test's other sessions, in the order measured.
         rejected: the broken case that it checked.
         verified: whether it compared anything itself, here or in the child session that ran it.
-        failed_by_the_gate: whether the gate, and nothing before it, failed the test.
+        gate_failures: why the gate failed the test, if nothing before it did.
         ended: whether its body came to its end.
         observed: what observers see of the test from its set-up to its teardown.
         guarded: the test's arrays between guard zones.
@@ -65,7 +65,7 @@ class MeasuredTest:
         self.sessions: tuple[Result, ...] = ()
         self.rejected: Case | None = None
         self.verified = False
-        self.failed_by_the_gate = False
+        self.gate_failures: tuple[GateFailure, ...] = ()
         self.ended = False
         self.observed = ObservedFromOutside(context.environment)
         self.guarded = GuardedArrays(context.environment.libraries.backend)
@@ -194,8 +194,8 @@ class MeasuredTest:
             self.found = Found(result_of(self.context))
             self.found.add_note(NO_CALL)
 
-    def settle(self) -> str | None:
-        """Settles the test once its body has ended; returns why the gate fails it, in words, or None.
+    def settle(self) -> tuple[GateFailure, ...]:
+        """Settles the test once its body has ended; returns why the gate fails it, if it does.
 
         Fails it if something wrong did not end its body, as under a bare `except:`.
         """
@@ -206,7 +206,7 @@ class MeasuredTest:
         if wrong is not None:
             pytest.fail(f"{wrong}\n  {_WENT_ON}", pytrace=False)
         if self.found is None:
-            return None
+            return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
         try:
             self.guarded.check("at the end of the test")
@@ -224,7 +224,7 @@ class MeasuredTest:
             settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
         self.found.result = settled.result
         self.sessions += settled.sessions
-        return "\n".join(settled.failures) or None
+        return settled.failures
 
     def let_go(self) -> None:
         """Drops the arrays kept for `verify`, and the guarded ones."""
@@ -261,8 +261,6 @@ class ObservedFromOutside:
         self._begun = False
         self.found: ObservedTest | None = None
         """What observers found, after the teardown."""
-        self.failed = False
-        """Whether the gate failed the test for it, in its teardown."""
 
     def begin(self) -> None:
         """Begins before the test; what wider fixtures have made already exists."""
@@ -271,20 +269,18 @@ class ObservedFromOutside:
                 self._environment.gpu.observers.begin_test()
                 self._begun = True
 
-    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> str | None:
-        """Ends after the teardown; returns why the gate fails the test for what was found, or None.
+    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:
+        """Ends after the teardown; returns why the gate fails the test for what was found.
 
         If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
         `let_go` drops what pytest still refers to.
         """
         settings = self._environment.settings
         if not self._begun:
-            return None
+            return ()
         with self._environment.gpu.exclusive(), _context_may_be_lost(), phase("observing"):
             self.found = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
-        bad = findings_that_fail(self.found.findings if self.found else (), settings.fail_on)
-        self.failed = bool(bad)
-        return "; ".join(bad) or None
+        return findings_that_fail(self.found.findings if self.found else (), settings.fail_on)
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, VerdictKind
+from pytest_gpukern.values.result import Correctness, GateFailure, Result, SessionRole, Verdict
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,12 +35,12 @@ class Settled:
     Attributes:
         result: of this process, with its final verdicts, their reasons, and findings.
         sessions: the other sessions that were measured for it, in their order.
-        failures: why the gate fails the test, a line each.
+        failures: why the gate fails the test.
     """
 
     result: Result
     sessions: tuple[Result, ...] = ()
-    failures: tuple[str, ...] = ()
+    failures: tuple[GateFailure, ...] = ()
 
 
 def settle(
@@ -65,19 +66,19 @@ def settle(
         sessions = judged.sessions
         result = explained(judged.result, environment.records.past, deciding=judged.deciding)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
-    lines = failures(result, settings.fail_on, accepts=settings.accepts)
+    failing = failures(result, settings.fail_on, accepts=settings.accepts)
     if "unchecked" in settings.fail_on and expects_check and result.correctness is Correctness.UNCHECKED:
-        lines.insert(0, _why_unchecked(result))
-    return Settled(result, sessions, tuple(lines))
+        failing.insert(0, GateFailure("unchecked", _why_unchecked(result)))
+    return Settled(result, sessions, tuple(failing))
 
 
 def _why_unchecked(result: Result) -> str:
     """Says which outputs of an unchecked result nothing compared, with the remedy."""
     if result.first_call_ns is None:
-        return f"UNCHECKED: {NO_CALL}: call it, or drop the fixture and the marker"
+        return f"{NO_CALL}: call it, or drop the fixture and the marker"
     never = f"{', '.join(result.unchecked)}: never compared" if result.unchecked else "no output was compared"
     return (
-        f"UNCHECKED: {never} with a reference: call gpu_benchmark.verify(out, expected) with the output or "
+        f"{never} with a reference: call gpu_benchmark.verify(out, expected) with the output or "
         "a copy of it, or pass check= to its pedantic; a test of the fixture benchmark takes gpu_benchmark "
         "instead"
     )

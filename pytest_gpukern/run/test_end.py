@@ -34,10 +34,10 @@ from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpukern.run.measured_test import MeasuredTest
-    from pytest_gpukern.values.result import JsonDict, Result
+    from pytest_gpukern.values.result import GateFailure, JsonDict, Result
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def conclude(item: pytest.Item) -> None:
         return
     if marked or TAKEN_OVER not in item.stash:  # it may get our fixture by name
         test.note_where_never_called()
-    _complain(item, test, test.settle())
+    _fail_by_the_gate(item, test, test.settle())
 
 
 def stop_observing(item: pytest.Item) -> None:
@@ -193,8 +193,8 @@ def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         test.let_go()
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
         passed = test.ended
-        _complain(item, test, test.observed.finish(passed=passed, let_go=values.clear))
-    _fail_where_threads_go_on_launching(item, failed=test is not None and test.failed_by_the_gate)
+        _fail_by_the_gate(item, test, test.observed.finish(passed=passed, let_go=values.clear))
+    _fail_where_threads_go_on_launching(item, failed=test is not None and bool(test.gate_failures))
 
 
 def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> None:
@@ -214,11 +214,11 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
         pytest.fail(f"{told}; join it in the test", pytrace=False)
 
 
-def _complain(item: pytest.Item, test: MeasuredTest, complaint: str | None) -> None:
-    """Fails a test for the gate's reason, if any; in a child session its parent judges."""
-    if complaint is not None and not item.config.pluginmanager.has_plugin(CHILD):
-        test.failed_by_the_gate = True
-        pytest.fail(printable_lines(complaint), pytrace=False)  # it may quote the record
+def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
+    """Fails a test for the gate's reasons, if any; in a child session its parent judges."""
+    if failures and not item.config.pluginmanager.has_plugin(CHILD):
+        test.gate_failures = tuple(failures)
+        pytest.fail(printable_lines("\n".join(map(str, failures))), pytrace=False)  # may quote the record
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -251,7 +251,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         found = test.observed.found
         told: JsonDict = {"listed": listed, "observed": None if found is None else found.to_json()}
         if any(each is not None for each in told.values()):
-            told |= {"failed_by_the_gate": test.observed.failed}
+            told["gate_failures"] = [dataclasses.asdict(reason) for reason in test.gate_failures]
         told["spent_s"] = spent_s
         report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
         del item.stash[MEASURED]  # pytest keeps items to the end of the run
@@ -263,8 +263,7 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         result, rejected = test.result, test.rejected is not None
         if result is not None and not result.spent_s:  # else it is another process's
             result = dataclasses.replace(result, spent_s=dict(test.spent_s))
-        by_the_gate = test.failed_by_the_gate
-        told = carried(item, result, test.sessions, failed_by_the_gate=by_the_gate, rejected=rejected)
+        told = carried(item, result, test.sessions, test.gate_failures, rejected=rejected)
     report.gpukern = {**told, "spent_s": spent_s}  # type: ignore[attr-defined]
 
 
@@ -272,8 +271,8 @@ def carried(
     item: pytest.Item,
     result: Result | None,
     sessions: Iterable[Result] = (),
+    gate_failures: Iterable[GateFailure] = (),
     *,
-    failed_by_the_gate: bool = False,
     rejected: bool = False,
 ) -> JsonDict:
     """Returns what travels on the report of a test, as plain JSON.
@@ -282,7 +281,7 @@ def carried(
         item: the test.
         result: what it found out, if anything.
         sessions: what its extra sessions found out.
-        failed_by_the_gate: whether the gate, and nothing before it, failed it.
+        gate_failures: why the gate failed it, if nothing before it did.
         rejected: whether it checked a broken case.
     """
     case = case_of(item)
@@ -291,7 +290,7 @@ def carried(
         "group": marker_of(item).group,
         "result": result.to_json() if result is not None else None,
         "sessions": [session.to_json() for session in sessions],
-        "failed_by_the_gate": failed_by_the_gate,
+        "gate_failures": [dataclasses.asdict(reason) for reason in gate_failures],
         "rejected": rejected,
         "place": list(place_of(item)),
     }

@@ -45,7 +45,8 @@ from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.selftest.gate_simulation import NOISY
 from pytest_gpukern.selftest.recording import Conclusions, missing_sessions
-from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
+from pytest_gpukern.values.result import Measurement, Summary
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -25,7 +25,8 @@ from pytest_gpukern.gate.judge import (
 )
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.measure.statistics import student_t
-from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
+from pytest_gpukern.values.result import Measurement, Summary
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

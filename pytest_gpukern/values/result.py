@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.values.backend_table import runs_on_gpu
+from pytest_gpukern.values.difference import Difference  # noqa: TC001 - `built` reads it
 from pytest_gpukern.values.untrusted_json import EXTRA, ShapeError, built
+from pytest_gpukern.values.verdict_table import VerdictKind  # noqa: TC001 - `built` reads it
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,18 +35,6 @@ class Correctness(enum.StrEnum):
     INCORRECT = "INCORRECT"
     UNCHECKED = "UNCHECKED"
     """Nothing compared the outputs: a plain test that measured and never called `verify`."""
-
-
-class VerdictKind(enum.StrEnum):
-    """Says how a measurement compares with the record; see the verdicts in the documentation."""
-
-    NEW = "NEW"
-    SAME = "SAME"
-    FASTER = "FASTER"
-    SLOWER = "SLOWER"
-    UNDECIDED = "UNDECIDED"
-    UNCOMPARABLE = "UNCOMPARABLE"
-    INVALID = "INVALID"
 
 
 class SessionRole(enum.StrEnum):
@@ -334,12 +324,12 @@ class Verdict:
         suspected: it is SLOWER by the measurement that raised the suspicion, and has not been confirmed.
         sessions: fresh sessions that the ratio rests on.
         anchor: time now ÷ the record's first epoch, where that is not the one it was judged by.
-        because: what else changed since the record, in words.
-        unchanged: what did not though it might have, which is no cause, in words.
+        differences: what else changed since the record, or did not though it might have.
         false_alarm: the chance that unchanged code is confirmed SLOWER; 0 where it cannot fail its test.
         threshold: smallest change that counts, 0.02 for 2 %; None where nothing was compared.
         pairs: of two revisions, the medians in nanoseconds of (base, head) in neighbouring sessions.
         others_share: which share of the host's CPUs other programs used, where that leaves it UNDECIDED.
+        unconfirmed: whether it was suspected to be SLOWER, and fresh sessions did not confirm it.
     """
 
     kind: VerdictKind
@@ -352,18 +342,19 @@ class Verdict:
     suspected: bool = False
     sessions: int = 1
     anchor: float | None = None
-    because: tuple[str, ...] = ()
-    unchanged: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
     false_alarm: float = 0.0
     threshold: float | None = None
     pairs: tuple[tuple[float, float], ...] = ()
     others_share: float | None = None
+    unconfirmed: bool = False
 
     @property
     def explained(self) -> str:
         """The reason, and what else changed since the record, or did not."""
-        told = "; ".join((self.reason, *self.unchanged))
-        return f"{told}; because: {'; '.join(self.because)}" if self.because else told
+        causes = "; ".join(str(difference) for difference in self.differences if difference.is_cause)
+        told = [self.reason, *(str(same) for same in self.differences if not same.is_cause)]
+        return "; ".join(told) + (f"; because: {causes}" if causes else "")
 
 
 @dataclass(frozen=True)
@@ -379,6 +370,25 @@ class Finding:
 
     kind: str
     text: str
+
+
+@dataclass(frozen=True)
+class GateFailure:
+    """Holds one reason why the gate fails a test.
+
+    Attributes:
+        kind: word of a verdict, kind of a finding, or `unchecked`.
+        text: why, in words.
+        key: `scope/timer/cache` of the measurement that a verdict is about; else empty.
+    """
+
+    kind: str
+    text: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        """Returns a line such as `SLOWER (kernel/cupti/cold): +5.1 % …`."""
+        return f"{self.kind.upper()}{f' ({self.key})' if self.key else ''}: {self.text}"
 
 
 _GPU_IN_NAME = re.compile(r"@(GPU|MIG)-[0-9A-Za-z/-]+$")

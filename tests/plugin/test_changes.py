@@ -98,7 +98,7 @@ def test_new_machine_code_and_a_new_driver_are_among_the_reasons(with_kernels, m
     edit(lambda baseline: of_one_block(of_an_older_numpy(baseline)))
     result = with_kernels()
     result.stdout.fnmatch_lines(
-        ["SLOWER (*): +10.0 % *; because: new machine code: registers 32 → 96; grid 1 → 9; numpy 0.1 → *"]
+        ["SLOWER (*): +10.0 % *; because: new machine code; registers 32 → 96; grid 1 → 9; numpy 0.1 → *"]
     )
 
 

@@ -12,7 +12,7 @@ from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.cli.main import COMMANDS
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.options import OPTIONS
-from pytest_gpukern.values.result import VerdictKind
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {

@@ -12,8 +12,8 @@ from pytest_gpukern.values.result import (
     Result,
     Summary,
     Verdict,
-    VerdictKind,
 )
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 FINGERPRINT = {
     "device_name": "NVIDIA H200",

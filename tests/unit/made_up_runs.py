@@ -11,17 +11,19 @@ import made_up_results as made_up
 from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, RecordedMedian
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import (
     Correctness,
     DeviceWork,
     Finding,
+    GateFailure,
     KernelFacts,
     Measurement,
     OutputError,
     Summary,
     Verdict,
-    VerdictKind,
 )
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 CREATED = datetime(2026, 11, 20, 10, tzinfo=UTC)
 CARDS = ("GPU-11111111-aaaa", "GPU-22222222-bbbb")
@@ -65,12 +67,12 @@ def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = 
         history[result.case.id] = recorded
     slower = [each for each in results if any(v.kind is VerdictKind.SLOWER for v in each.verdicts.values())]
     failures = {
-        each.nodeid: Failure(f"SLOWER ({key}): {verdict.explained}", by_the_gate=True)
+        each.nodeid: Failure(verdict.explained, (GateFailure("SLOWER", verdict.explained, key),))
         for each in slower
         for key, verdict in each.verdicts.items()
     }
     failures |= {
-        each.nodeid: Failure(by_the_gate=False, text=f"INCORRECT: {each.diagnosis}")
+        each.nodeid: Failure(f"INCORRECT: {each.diagnosis}")
         for each in results
         if each.correctness is Correctness.INCORRECT
     }
@@ -154,7 +156,7 @@ def _case(draw, number, samples, pairs, name):
         None if kind in ("NEW", "UNCOMPARABLE", "INVALID") else ratio,
         None if kind in ("NEW", "UNCOMPARABLE", "INVALID") else ratio - 0.006,
         None if kind in ("NEW", "UNCOMPARABLE", "INVALID") else ratio + 0.006,
-        because=("clock 1980 → 1755 MHz",) if kind == "SLOWER" else (),
+        differences=(Difference("clock", "1980", "1755 MHz"),) if kind == "SLOWER" else (),
         threshold=0.02,
         pairs=tuple((ns * draw.gauss(1, 0.003), ns * ratio * draw.gauss(1, 0.003)) for _ in range(pairs)),
         false_alarm=1e-5,

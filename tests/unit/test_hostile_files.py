@@ -35,7 +35,12 @@ from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run, write_run_file
 from pytest_gpukern.report.terminal import render, whole
 from pytest_gpukern.selftest.recording import GateRecording, TimerRecording, read_recording
-from pytest_gpukern.values.result import CaseInfo, Correctness, SessionRole
+from pytest_gpukern.values.result import (
+    CaseInfo,
+    Correctness,
+    GateFailure,
+    SessionRole,
+)
 from pytest_gpukern.values.untrusted_json import FileError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -238,6 +243,7 @@ RESULTS = [
 ]
 
 
+GREW = Failure("SLOWER", (GateFailure("SLOWER", "it grew"),))
 SESSIONS = [
     dataclasses.replace(RESULTS[0], session=f"f{number}", role=role, verdicts={})
     for number, role in enumerate((SessionRole.CONFIRMING, SessionRole.FURTHER))
@@ -246,7 +252,10 @@ RUN = Run(
     RESULTS,
     {RESULTS[0].nodeid: SESSIONS},
     skips=[("copy/pycuda.copy", "library missing: pycuda")],
-    failures={RESULTS[-1].nodeid: Failure("3 elements are wrong"), "test_x": Failure("SLOWER", True)},
+    failures={
+        RESULTS[-1].nodeid: Failure("3 elements are wrong"),
+        "test_x": GREW,
+    },
     history={
         RESULTS[0].case.id: RecordedCase(
             (RecordedEpoch("2026-11-01T00:00:00+00:00", "first"),),

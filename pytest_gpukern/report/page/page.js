@@ -8,8 +8,7 @@
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const FIRST = 300; // rows that are drawn before more are asked for
   const REACH = 24; // pixels from which the pointer finds a mark
-  const VERDICTS = new Set(DATA.verdicts);
-  const BAD = new Set(["INCORRECT", "FAILED", "INVALID", "SLOWER"]);
+  const TONES = new Map([...Object.entries(DATA.tones), ["PASSED", "good"]]);
   const main = document.querySelector("main");
 
   // --- elements and numbers ------------------------------------------------------------------------
@@ -63,7 +62,7 @@
 
   const known = (value) => value !== null && value !== undefined;
   const positive = (value) => known(value) && value > 0;
-  const tone = (state) => (BAD.has(state) ? "bad" : { FASTER: "good", PASSED: "good", UNDECIDED: "doubt" }[state] || "faint");
+  const tone = (state) => TONES.get(state) || "faint";
   const badge = (state) => (state ? el("span", { class: `badge ${tone(state)}` }, state) : "");
 
   // Lets a long name break behind its dots and underscores.
@@ -862,7 +861,7 @@
     };
     const scopes = one.scopes.map((scope) => ({ ...scope, ...(scope.shown && own.find((row) => row.scope === scope.timing[0])) }));
     const plotted = scopes.filter((scope) => scope.shown);
-    const states = [...new Set(own.map((row) => row.state))].filter((state, i, all) => state && (VERDICTS.has(state) || all.length === 1));
+    const states = [...new Set(own.map((row) => row.state))].filter((state, i, all) => state && (TONES.has(state) || all.length === 1));
     main.replaceChildren(
       el("nav", { class: "no-print" }, el("a", { href: run.number ? `#run=${run.number}` : "#", rel: "up" }, "← all cases"), step(-1, "previous"), step(1, "next")),
       el("h1", {}, ...states.flatMap((state) => [badge(state), " "]), one.id),

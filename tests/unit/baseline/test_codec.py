@@ -34,8 +34,9 @@ from pytest_gpukern.baseline.record import (
 )
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
-from pytest_gpukern.values.result import KernelFacts, VerdictKind
+from pytest_gpukern.values.result import KernelFacts
 from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 NOWHERE = Path("vector_exp.nvidia-h200.json")
 

@@ -35,8 +35,9 @@ from pytest_gpukern.baseline.store import KnownCases, Store, WriteReport
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.values import atomic_file as file
-from pytest_gpukern.values.result import Correctness, KernelFacts, OutputError, VerdictKind
+from pytest_gpukern.values.result import Correctness, KernelFacts, OutputError
 from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 
 @pytest.fixture

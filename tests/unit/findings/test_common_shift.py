@@ -17,6 +17,7 @@ from pytest_gpukern.findings.common_shift import (
     told,
     usual_shift,
 )
+from pytest_gpukern.values.difference import Difference
 
 STILL = {"copy": CanaryChange(1.001, moved=False), "fma": CanaryChange(0.999, moved=False)}
 SLOWER = {
@@ -35,14 +36,14 @@ def test_all_kernels_slower_with_the_canaries_is_the_machine():
     shift = shift_of(ratios(1.03), SLOWER)
     assert shift.common
     assert shift.low < shift.ratio < shift.high
-    assert told(shift, ["driver 580.65 → 580.95"]) == (
+    assert told(shift, [Difference("driver", "580.65", "580.95")]) == (
         "all kernels 3.0 % slower (median of 118, 95 %: 2.9 … 3.1 %), so is the copy (+2.9 %), FMA +3.1 %, "
         "launch +0.20 %: the machine, not your change"
     )
 
 
 def test_all_kernels_slower_without_the_canaries_is_what_they_share():
-    text = told(shift_of(ratios(1.03), STILL), ["numba 0.67 → 0.68"])
+    text = told(shift_of(ratios(1.03), STILL), [Difference("numba", "0.67", "0.68")])
     assert text.endswith(
         "; the canaries were not (the copy +0.10 %, FMA −0.10 %): something that all cases share - compiler, "
         "libraries, code - changed (numba 0.67 → 0.68)"
@@ -51,7 +52,7 @@ def test_all_kernels_slower_without_the_canaries_is_what_they_share():
 
 
 def test_another_card_is_no_reason_to_look_at_the_compiler():
-    text = told(shift_of(ratios(1.01), STILL), ["device GPU-1 → GPU-2"])
+    text = told(shift_of(ratios(1.01), STILL), [Difference("device", "GPU-1", "GPU-2")])
     assert text.endswith("FMA −0.10 %), but this is another card, and cards of a model differ a little")
 
 

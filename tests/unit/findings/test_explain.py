@@ -9,28 +9,36 @@ from made_up_past import BEFORE, UUID, facts, kernel, now, past, session
 
 from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.explain import (
-    NOTHING_DIFFERS,
-    SAME_CODE,
-    SAME_CYCLES,
     because,
     clock_change,
     code_changes,
     cycles_change,
-    differences,
+    other_machine,
     significant,
 )
-from pytest_gpukern.values.result import Choice, Verdict, VerdictKind
+from pytest_gpukern.values.difference import CYCLES, Difference
+from pytest_gpukern.values.result import Choice, Verdict
+from pytest_gpukern.values.verdict_table import VerdictKind
+
+SAME_CODE = "same machine code"
+NOTHING_DIFFERS = "nothing else that is recorded differs"
+SAME_CYCLES = "the same number of cycles: clock or power, not code"
+
+
+def said(differences):
+    """The differences in words."""
+    return tuple(map(str, differences))
 
 
 def reasons(result, recorded=None):
     ((key, verdict),) = result.verdicts.items()
     (measurement,) = result.measurements
     assert measurement.key == key
-    return because(result, [measurement], verdict, recorded or past())
+    return said(because(result, [measurement], verdict, recorded or past()))
 
 
 def changes(new, *recorded):
-    return code_changes([as_recorded(each) for each in new], recorded)
+    return list(said(code_changes([as_recorded(each) for each in new], recorded)))
 
 
 def test_a_lower_clock_explains_a_time_of_the_same_code_and_cycles():
@@ -42,7 +50,7 @@ def test_a_clock_says_nothing_of_cycles_where_the_ratio_is_to_other_sessions(of_
     """The gate held the measurement against the sessions of its own card only."""
     result = now(1.148, sm_mhz=1725.0)
     verdict = Verdict(VerdictKind.SLOWER, "confirmed", of_own_card, sessions=2)
-    found = because(result, result.measurements, verdict, past())
+    found = said(because(result, result.measurements, verdict, past()))
     assert found == (SAME_CODE, "clock 1980 → 1725 MHz")
 
 
@@ -51,7 +59,7 @@ def decided_by(*clocks_mhz, times=1980 / 1725):
     suspicious = now(times, sm_mhz=1100.0)
     deciding = [now(times, sm_mhz=mhz).measurements[0] for mhz in clocks_mhz]
     (verdict,) = suspicious.verdicts.values()
-    return because(suspicious, deciding, verdict, past())
+    return said(because(suspicious, deciding, verdict, past()))
 
 
 def test_the_clock_is_that_of_the_sessions_that_decided():
@@ -69,7 +77,12 @@ def test_a_lower_clock_that_explains_only_a_part_leaves_the_rest_in_cycles():
 
 def test_new_machine_code_is_told_with_what_it_takes():
     result = now(kernels=(facts(code="cafe", registers=96, local=128, shared=1024),))
-    assert reasons(result) == ("new machine code: registers 32 → 96, local 0 → 128 B, shared 0 → 1024 B",)
+    assert reasons(result) == (
+        "new machine code",
+        "registers 32 → 96",
+        "local 0 → 128 B",
+        "shared 0 → 1024 B",
+    )
 
 
 def test_new_machine_code_that_takes_the_same_is_just_that():
@@ -167,8 +180,8 @@ def test_a_clock_has_moved_where_it_did_by_more_than_its_own_spread(now_mhz, rec
 
 
 def test_cycles_are_the_same_where_a_quarter_of_the_change_or_less_remains():
-    assert cycles_change(math.log(1.08), math.log(1 / 1.07)) == SAME_CYCLES
-    assert cycles_change(math.log(1.08), math.log(1 / 1.04)) == "in cycles +3.8 %"
+    assert cycles_change(math.log(1.08), math.log(1 / 1.07)) == Difference(CYCLES)
+    assert cycles_change(math.log(1.08), math.log(1 / 1.04)) == Difference(CYCLES, now="+3.8 %")
     assert cycles_change(math.log(1.08), math.log(1.02)) is None
 
 
@@ -182,7 +195,7 @@ def test_an_undecided_change_is_significant_where_its_interval_leaves_out_no_cha
 
 # fingerprints
 def told(host=False, recorded=(BEFORE,), **changes):
-    return differences({**BEFORE, **changes}, recorded, host=host)
+    return said(other_machine({**BEFORE, **changes}, recorded, host=host))
 
 
 def test_what_an_upgrade_changes_is_told_with_both_values_and_the_unit():

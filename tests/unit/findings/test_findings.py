@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from made_up_past import facts, kernel, now, past, session
 
-from pytest_gpukern.findings.explain import NOTHING_DIFFERS, SAME_CODE
 from pytest_gpukern.findings.findings import explained, failures
+from pytest_gpukern.values.difference import NEW_CODE, NOTHING_DIFFERS, SAME_CODE, Difference
 from pytest_gpukern.values.failure_table import FAILURES
 from pytest_gpukern.values.result import Correctness, Finding, OutputError
 
@@ -21,17 +21,24 @@ def with_changes(result, recorded=None):
     return explained(result, lambda case, key: recorded)
 
 
+def told(verdict):
+    same, causes = [], []
+    for difference in verdict.differences:
+        (causes if difference.is_cause else same).append(difference)
+    return tuple(same), tuple(causes)
+
+
 def reasons(result, recorded=None):
     """What a verdict says did not change, and what did."""
     (verdict,) = with_changes(result, recorded).verdicts.values()
-    return verdict.unchanged, verdict.because
+    return told(verdict)
 
 
 @pytest.mark.parametrize("kind", ["SLOWER", "FASTER"])
 def test_a_changed_time_has_reasons(kind):
     assert reasons(now(kind=kind)) == ((SAME_CODE, NOTHING_DIFFERS), ())
     assert reasons(now(kind=kind, sm_mhz=1800.0))[0] == (SAME_CODE,)
-    assert reasons(now(kind=kind, sm_mhz=1800.0))[1][0] == "clock 1980 → 1800 MHz"
+    assert reasons(now(kind=kind, sm_mhz=1800.0))[1][0] == Difference("clock", "1980", "1800 MHz")
 
 
 @pytest.mark.parametrize("kind", ["SAME", "NEW", "UNCOMPARABLE"])
@@ -84,13 +91,14 @@ FINDINGS += (Finding("tail", "slow calls"),)
     ],
 )
 def test_a_run_chooses_what_fails_a_test(fail_on, lines):
-    assert failures(now(findings=FINDINGS), fail_on) == lines
+    assert [str(reason) for reason in failures(now(findings=FINDINGS), fail_on)] == lines
 
 
 def test_a_run_that_opens_an_epoch_accepts_what_became_slower_or_grew_and_nothing_invalid():
     assert failures(now(findings=FINDINGS), FAILURES, accepts=True) == []
     assert failures(now(kind="UNDECIDED"), FAILURES, accepts=True) == []
-    assert failures(now(kind="INVALID"), FAILURES, accepts=True) == ["INVALID (kernel/cupti/cold): measured"]
+    (invalid,) = failures(now(kind="INVALID"), FAILURES, accepts=True)
+    assert (invalid.kind, invalid.key) == ("INVALID", "kernel/cupti/cold")
 
 
 def test_what_is_slower_than_the_sessions_that_an_epoch_was_opened_with_is_explained_by_these():
@@ -98,6 +106,6 @@ def test_what_is_slower_than_the_sessions_that_an_epoch_was_opened_with_is_expla
     appended = [session(kernel(code="cafe"), scale=1.1)] * 5
     crept = now(1.12, kernels=(facts(code="cafe"),))
     recorded = past(*opened, *appended)
-    assert reasons(crept, recorded) == ((), ("new machine code",))
+    assert reasons(crept, recorded) == ((), (NEW_CODE,))
     by_all = past(*[session()] * 3, *appended)
     assert reasons(crept, by_all)[0][0] == SAME_CODE

@@ -17,6 +17,7 @@ from pytest_gpukern.findings.regressions import (
     resource_changes,
     slow_calls,
 )
+from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding, Measurement, OutputError, Summary
 
 BITS = "splitmix64:00000000deadbeef"
@@ -133,7 +134,8 @@ def test_a_kernel_launched_twice_grows_by_its_largest_launch():
     before = [kernel(shared_bytes=0), kernel(shared_bytes=2048)]
     new = [as_recorded(facts(shared=size)) for size in (1024, 2048)]
     assert resource_changes(new, before, grown=True) == []
-    assert resource_changes([*new, kernel(shared_bytes=4096)], before, grown=True) == ["shared 2048 → 4096 B"]
+    larger = Difference("shared", "2048", "4096 B")
+    assert resource_changes([*new, kernel(shared_bytes=4096)], before, grown=True) == [larger]
 
 
 # slow calls beside a median that is no slower

@@ -16,8 +16,9 @@ from pytest_gpukern.gate.comparability import Conditions, SessionTime, of_one_ch
 from pytest_gpukern.gate.judge import Basis, confirm, expected_false_alarms, fails, judge, unless_hopeless
 from pytest_gpukern.gate.spread import CaseSpread, SharedSpread
 from pytest_gpukern.values.failure_table import FAILURES
-from pytest_gpukern.values.result import Choice, Measurement, Summary, Verdict, VerdictKind
+from pytest_gpukern.values.result import Choice, Measurement, Summary, Verdict
 from pytest_gpukern.values.timer_table import TIMERS
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 NEW, SAME, FASTER = VerdictKind.NEW, VerdictKind.SAME, VerdictKind.FASTER
 SLOWER, UNDECIDED = VerdictKind.SLOWER, VerdictKind.UNDECIDED

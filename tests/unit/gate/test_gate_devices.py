@@ -14,7 +14,8 @@ from pytest_gpukern.gate.change import Change
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, judge, unless_hopeless
 from pytest_gpukern.gate.spread import shared_spread, spread_key
-from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
+from pytest_gpukern.values.result import Measurement, Summary
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 RECORDED = json.loads((Path(__file__).parents[1].parent / "data" / "devices-h200.json").read_text())
 HERE = Conditions(1, {}, "nvidia-h200")

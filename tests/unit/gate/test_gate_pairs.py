@@ -15,7 +15,8 @@ from pytest_gpukern.gate.change import MOST_FRESH_PAIRS
 from pytest_gpukern.gate.judge import confirm_paired, judge_paired, shared_spread_of_pairs
 from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.selftest.gate_simulation import verdict_of_pairs
-from pytest_gpukern.values.result import Measurement, Summary, VerdictKind
+from pytest_gpukern.values.result import Measurement, Summary
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 SAME, FASTER, SLOWER = VerdictKind.SAME, VerdictKind.FASTER, VerdictKind.SLOWER
 UNDECIDED, INVALID, UNCOMPARABLE = VerdictKind.UNDECIDED, VerdictKind.INVALID, VerdictKind.UNCOMPARABLE

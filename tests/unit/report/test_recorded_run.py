@@ -46,7 +46,7 @@ def test_a_run_of_the_suites_takes_a_screen_without_v(stored):
     assert sum(INCORRECT in line for line in lines) == 1
     text = " ".join(" ".join(lines).split())
     assert f"SLOWER {SLOWER} (kernel/cupti/cold): +25.4 %" in text
-    assert "because: new machine code: registers 30 → 53" in text
+    assert "because: new machine code; registers 30 → 53" in text
     assert "gpukern: 246 passed, 2 incorrect, 1 failed by the gate, 59 skipped · baseline: 95 same" in text
 
 

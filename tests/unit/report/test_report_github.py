@@ -9,7 +9,7 @@ from pytest_gpukern.report.github import errors
 from pytest_gpukern.report.run import Failure, Run
 
 ROOT = Path("/work/project")
-SLOWER = Failure("SLOWER (kernel/event/cold): +10.0 %, or so\nand more", by_the_gate=True)
+SLOWER = Failure("SLOWER (kernel/event/cold): +10.0 %, or so")
 
 
 def test_a_failure_is_an_error_at_its_variant_with_the_first_reason():

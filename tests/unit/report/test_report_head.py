@@ -6,6 +6,7 @@ from made_up_past import BEFORE, now, past, session
 
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.report.head import changes_since, head
+from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding
 
 UPGRADED = {**BEFORE, "driver_version": "590.10", "cuda_driver_version": "13.1"}
@@ -69,20 +70,21 @@ def test_without_a_common_shift_no_case_is_named_a_second_time():
 
 def test_a_clock_that_moved_for_most_kernels_is_a_change():
     entries = [compared(sm_mhz=1725.0), compared(sm_mhz=1725.0), compared()]
-    assert changes_since(entries) == ["clock 1980 → 1725 MHz"]
-    assert changes_since(entries[1:]) == []
+    assert changes_since(entries) == {Difference("clock", "1980", "1725 MHz"): 3}
+    assert changes_since(entries[1:]) == {}
 
 
 def test_what_changed_for_some_cases_only_is_counted():
     libraries = {"cupy": "14.0", "numba": "0.68"}
     entries = [compared(fingerprint={**BEFORE, "libraries": libraries}), compared()]
-    assert changes_since(entries) == ["numba 0.67 → 0.68 (1 of 2 cases)"]
+    assert changes_since(entries) == {Difference("numba", "0.67", "0.68"): 1}
+    assert "numba 0.67 → 0.68 (1 of 2 cases)" in lines(*entries)[0]
 
 
 def test_host_variants_tell_of_the_host():
     fingerprint = {**UPGRADED, "cpu_count": 48}
     entry = compared(label="host.saxpy", timer="host", fingerprint=fingerprint, clocks={})
-    assert changes_since([entry]) == ["CPUs 96 → 48"]
+    assert changes_since([entry]) == {Difference("CPUs", "96", "48"): 1}
 
 
 def test_a_shift_that_sessions_have_anyway_is_said_to_be_no_common_one():

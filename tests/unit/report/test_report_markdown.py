@@ -8,7 +8,13 @@ from markdown_it import MarkdownIt
 
 from pytest_gpukern.report.markdown import LONGEST_COMMENT, MARKER, comment, summary
 from pytest_gpukern.report.run import Failure, Run
-from pytest_gpukern.values.result import Correctness, Finding, SessionRole, VerdictKind
+from pytest_gpukern.values.result import (
+    Correctness,
+    Finding,
+    GateFailure,
+    SessionRole,
+)
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 HOSTILE = (
     "a|b\\|`c` @octocat #12 [x](http://e.com) www.e.com ![i](y) "
@@ -18,8 +24,15 @@ TIED = "\N{NO-BREAK SPACE}"
 SLOWER = dataclasses.replace(verdict("SLOWER", 1.1, "it grew"), ratio_low=1.08, ratio_high=1.12)
 
 
-def failed(*lines):
-    return Failure("\n".join(lines), by_the_gate=True)
+def grew(text):
+    return GateFailure("SLOWER", text, "kernel/event/cold")
+
+
+GREW = grew("it grew")
+
+
+def failed(*reasons):
+    return Failure(str(reasons[0]), reasons)
 
 
 def rendered(markdown):
@@ -36,7 +49,7 @@ def slower():
 
 
 def test_a_failed_time_has_base_head_change_interval_verdict_and_reason(slower):
-    run = Run([slower], failures={slower.nodeid: failed("SLOWER (kernel/event/cold): it grew")})
+    run = Run([slower], failures={slower.nodeid: failed(GREW)})
     text = comment(run)
     assert text.startswith(f"{MARKER}\n### gpukern: 1 test failed\n\n**Failed**\n")
     (row,) = rows(text)
@@ -55,7 +68,7 @@ def test_what_failed_comes_first_then_changes_with_the_largest_first(slower):
     same = result("pycuda.exp", measured(), verdicts=[verdict("SAME", 1.0)])
     run = Run(
         [faster("numba.little", 0.95), faster("numba.much", 0.5), slower, same],
-        failures={slower.nodeid: failed("SLOWER (kernel/event/cold): it grew", "MEMORY: 1 MiB is kept")},
+        failures={slower.nodeid: failed(GREW, GateFailure("memory", "1 MiB is kept"))},
     )
     found = [line.split(" | ")[4].removesuffix(" |") for line in rows(comment(run))]
     assert found == ["SLOWER", "MEMORY", "FASTER", "FASTER", "resources", "resources"]
@@ -97,7 +110,7 @@ def test_nothing_in_a_name_or_a_reason_is_markup(slower):
     hostile = dataclasses.replace(slower, case=case, verdicts={"kernel/event/cold": SLOWER})
     run = Run(
         [hostile],
-        failures={hostile.nodeid: failed(f"SLOWER (kernel/event/cold): {HOSTILE}", f"{HOSTILE}: {HOSTILE}")},
+        failures={hostile.nodeid: failed(grew(HOSTILE), GateFailure(HOSTILE, HOSTILE))},
         compared_with=HOSTILE,
         since_record=(HOSTILE,),
     )
@@ -117,7 +130,7 @@ def test_with_5000_failures_a_comment_and_a_summary_keep_their_limits(slower, en
     many = [
         dataclasses.replace(slower, nodeid=f"{n}", case=dataclasses.replace(slower.case, id=n)) for n in ids
     ]
-    failures = {each.nodeid: failed(f"SLOWER (kernel/event/cold): {'@' * 9000}{end}") for each in many[:2500]}
+    failures = {each.nodeid: failed(grew(f"{'@' * 9000}{end}")) for each in many[:2500]}
     run = Run(many, failures=failures)
     assert 50_000 < len(comment(run)) <= LONGEST_COMMENT
     text = summary(run, most=2**20)
@@ -128,7 +141,11 @@ def test_with_5000_failures_a_comment_and_a_summary_keep_their_limits(slower, en
 
 
 def test_texts_that_are_long_once_escaped_keep_the_limit(slower):
-    run = Run([slower], problems=["@" * 500] * 20, failures={slower.nodeid: failed("SLOWER: it grew")})
+    run = Run(
+        [slower],
+        problems=["@" * 500] * 20,
+        failures={slower.nodeid: failed(GateFailure("SLOWER", "it grew"))},
+    )
     assert len(comment(run)) <= LONGEST_COMMENT
     assert "it grew" in comment(run)
 
@@ -143,7 +160,8 @@ def test_a_pair_without_a_time_is_left_out(slower, bad):
 
 def test_a_test_that_is_invalid_tells_no_change_of_another_timer():
     made = result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.01)])
-    run = Run([made], failures={made.nodeid: failed("INVALID (kernel/event/cold): clocks fell")})
+    fell = GateFailure("INVALID", "clocks fell", "kernel/event/cold")
+    run = Run([made], failures={made.nodeid: failed(fell)})
     (row,) = rows(comment(run))
     assert row.endswith("<br>clocks fell |  |  |  | INVALID |")
 

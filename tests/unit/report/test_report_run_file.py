@@ -17,7 +17,11 @@ from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run, write_run_file
 from pytest_gpukern.report.summary import totals
-from pytest_gpukern.values.result import KernelFacts, SessionRole
+from pytest_gpukern.values.result import (
+    GateFailure,
+    KernelFacts,
+    SessionRole,
+)
 from pytest_gpukern.values.untrusted_json import FileError
 
 KEY = "kernel/event/cold"
@@ -92,7 +96,12 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
         (slower,),
         skips=(("copy/pycuda.copy", "library missing: pycuda"),),
         rejected=("copy/numba.broken",),
-        failures={slower.nodeid: Failure("SLOWER (kernel): …\nmore", by_the_gate=True), "b": Failure("x")},
+        failures={
+            slower.nodeid: Failure(
+                "SLOWER (kernel): …", (GateFailure("SLOWER", "…", "kernel"), GateFailure("tail", "more"))
+            ),
+            "b": Failure("x"),
+        },
         history={slower.case.id: RecordedCase(epochs, {KEY: (recorded,)})},
         shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
         since_record=("since the record: driver 580 → 590",),

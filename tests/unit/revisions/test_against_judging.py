@@ -16,7 +16,9 @@ from pytest_gpukern.revisions.judging import (
     does_the_same,
     shared_spreads,
 )
-from pytest_gpukern.values.result import Correctness, VerdictKind
+from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
+from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 
@@ -188,13 +190,13 @@ def test_a_slower_host_variant_is_told_and_never_suspected():
 
 
 @pytest.mark.parametrize(
-    ("code", "unchanged", "because"),
-    [("aa", ("same machine code",), ()), ("bb", (), ("new machine code",)), (None, (), ())],
+    ("code", "differences"),
+    [("aa", (SAME_CODE,)), ("bb", (NEW_CODE,)), (None, ())],
 )
-def test_a_verdict_says_whether_the_machine_code_is_the_same(code, unchanged, because):
+def test_a_verdict_says_whether_the_machine_code_is_the_same(code, differences):
     case = CaseRuns(sessions(BASE_NS, code="aa"), sessions(BASE_NS, code=code))
     verdict = only_verdict(case)
-    assert (verdict.unchanged, verdict.because) == (unchanged, because)
+    assert verdict.differences == differences
 
 
 LAUNCH = dataclasses.replace(EXP_KERNEL.kernel, machine_code_sha256="code:aa")

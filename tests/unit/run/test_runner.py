@@ -24,8 +24,9 @@ from pytest_gpukern.run.case_subject import sets_wanted
 from pytest_gpukern.run.spine import NotRunError, with_facts
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
-from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, VerdictKind
+from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts
 from pytest_gpukern.values.settings import Settings
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 N = 8
 

@@ -23,7 +23,7 @@ from pytest_gpukern.selftest.gate_results import (
 from pytest_gpukern.selftest.gate_simulation import SimulationRow
 from pytest_gpukern.selftest.recording import GateRecording, NvbenchReading, read_recording
 from pytest_gpukern.selftest.tables import render_gate
-from pytest_gpukern.values.result import VerdictKind
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 RECORDED = Path(__file__).parents[2] / "data" / "selftest-gate-h200.json"
 DRAWS = 40

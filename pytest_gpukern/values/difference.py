@@ -1,0 +1,66 @@
+"""Defines one difference between a session and those on record, and says it in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MACHINE_CODE, AUTOTUNED, CLOCK, CYCLES, KERNEL, DEVICE = (
+    "machine code",
+    "autotuned",
+    "clock",
+    "cycles",
+    "kernel",
+    "device",
+)
+"""What a difference may be about, besides launches, resources, libraries and fields of the fingerprint."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Holds what a session has of something, and what the recorded sessions had.
+
+    Attributes:
+        what: what it is about: one of the names above, a resource such as `registers`, a library, a field of
+            the fingerprint such as `driver`; empty where nothing differs.
+        before: on record, as text; None where it was not there, or has too many values to name.
+        now: in the session, with its unit; None where it is not there any more.
+        kernels: the kernels that it is about; empty for all.
+        others: how many values are on record, where these are not named.
+        is_cause: whether something changed, so that it may be why a time did.
+    """
+
+    what: str
+    before: str | None = None
+    now: str | None = None
+    kernels: tuple[str, ...] = ()
+    others: int = 0
+    is_cause: bool = True
+
+    def __str__(self) -> str:
+        """Returns it in words, such as `driver 580.65 → 580.95` or `same machine code`."""
+        if len(self.kernels) > _FEW:
+            return f"{len(self.kernels)} kernels: {self._words()}"
+        return f"{', '.join(self.kernels)}: {self._words()}" if self.kernels else self._words()
+
+    def _words(self) -> str:
+        if self.what == MACHINE_CODE:
+            return f"{'new' if self.is_cause else 'same'} machine code"
+        if self.what == AUTOTUNED:
+            return f"autotuned: {self.now}, recorded: {self.before}"
+        if self.what == CYCLES:
+            same = "the same number of cycles: clock or power, not code"
+            return f"in cycles {self.now}" if self.now else same
+        if self.what == KERNEL:
+            return f"new: kernel {self.now}" if self.now else f"gone: kernel {self.before}"
+        if not self.what:
+            return "nothing else that is recorded differs"
+        others = f" ({self.others} others recorded)" if self.others else ""
+        return f"{self.what} {self.before or ''}".rstrip() + f" → {self.now}{others}"
+
+
+_FEW = 2
+"""Kernels that are named; more are counted."""
+
+NEW_CODE = Difference(MACHINE_CODE)
+SAME_CODE = Difference(MACHINE_CODE, is_cause=False)
+NOTHING_DIFFERS = Difference("", is_cause=False)

@@ -1,0 +1,100 @@
+"""Table of verdict kinds → every form of the report: properties of each kind, and of one that is added."""
+
+import dataclasses
+
+import pytest
+from made_up_results import measured, result, verdict
+from test_report_html import data_of
+
+from pytest_gpukern.findings.findings import failures
+from pytest_gpukern.report.csv_table import csv_text, rows_of_run
+from pytest_gpukern.report.junit import properties
+from pytest_gpukern.report.markdown import comment
+from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run_file import read_run, write_run_file
+from pytest_gpukern.report.terminal import render
+from pytest_gpukern.values import verdict_table
+from pytest_gpukern.values.failure_table import FAILURES
+from pytest_gpukern.values.verdict_table import STATES, StateRow, Tone, VerdictKind
+
+MADE_UP = StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True)
+
+
+@pytest.fixture(params=[*VerdictKind, "DRIFTING"])
+def kind(request, monkeypatch):
+    """A kind of the table, and one that somebody adds to it by a row."""
+    if request.param in VerdictKind:
+        return request.param
+    added = VerdictKind.__new_member__(VerdictKind, request.param, MADE_UP)
+    added._name_ = request.param
+    monkeypatch.setitem(VerdictKind._member_map_, request.param, added)
+    monkeypatch.setitem(VerdictKind._value2member_map_, request.param, added)
+    monkeypatch.setattr(VerdictKind, "_member_names_", [*VerdictKind._member_names_, request.param])
+    monkeypatch.setitem(STATES, request.param, MADE_UP)
+    assert verdict_table.VerdictKind(request.param) is added
+    return added
+
+
+@pytest.fixture
+def run(kind):
+    judged = dataclasses.replace(verdict(kind, 1.25, "the moon is full"), ratio_low=1.2, ratio_high=1.3)
+    return Run([result("cupy.exp", measured(), verdicts=[judged])])
+
+
+@pytest.fixture
+def failed_run(run):
+    """The same where each kind of `--gpukern-fail-on` fails a test."""
+    (case,) = run.results
+    reasons = tuple(failures(case, FAILURES))
+    return dataclasses.replace(
+        run, failures={case.nodeid: Failure(str(reasons[0]), reasons)} if reasons else {}
+    )
+
+
+def text_of(run, *, verbose):
+    return "\n".join(line.text for line in render(run, width=120, verbose=verbose))
+
+
+def test_the_terminal_shows_the_word_counts_it_and_tells_its_reason_where_the_table_says_so(run, kind):
+    text = text_of(run, verbose=True)
+    assert f"  {kind}" in text
+    assert f"1 {kind.lower()}" in text
+    assert ("the moon is full" in text) == kind.row.told
+
+
+def test_what_is_told_is_on_the_screen_of_a_run_without_v_too(run, kind):
+    told = [f"{kind} vector_exp/cupy.exp/n=1000 (kernel/event/cold): ", f"told with -v: 1 GPU time {kind}"]
+    assert any(line in text_of(run, verbose=False) for line in told) == kind.row.told
+
+
+def test_the_page_has_the_word_its_tone_and_its_rank(run, kind):
+    data = data_of(run)
+    (row,) = data["runs"][0]["rows"]
+    assert row["state"] == kind
+    assert data["tones"][kind] == kind.row.tone
+    assert row["rank"] == kind.row.severity
+
+
+def test_a_comment_counts_it_and_names_it_where_it_failed_or_changed(run, failed_run, kind):
+    assert f"1 {kind.lower()}" in comment(run)
+    assert (f"| {kind} |" in comment(run)) == kind.row.changed
+    assert (f"| {kind} |" in comment(failed_run)) == bool(failed_run.failures or kind.row.changed)
+
+
+def test_the_table_and_the_properties_of_junit_have_the_word(run, kind):
+    assert f",{kind}," in csv_text(rows_of_run(run, "run.json"))
+    assert ("gpukern.verdict", kind) in properties(run.results[0])
+
+
+@pytest.mark.parametrize("kind", VerdictKind)
+def test_the_file_of_a_run_keeps_the_kind(run, kind, tmp_path):
+    write_run_file(tmp_path / "run.json", run)
+    (stored,) = read_run(tmp_path / "run.json").results
+    assert [verdict.kind for verdict in stored.verdicts.values()] == [kind]
+
+
+def test_it_fails_a_test_by_its_kind_of_the_option_or_always_or_never(run, kind):
+    (case,) = run.results
+    assert not kind.row.fail_on or kind.row.fail_on in FAILURES
+    assert bool(failures(case, ())) == kind.row.always_fails
+    assert bool(failures(case, FAILURES)) == bool(kind.row.fail_on or kind.row.always_fails)
