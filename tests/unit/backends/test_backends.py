@@ -325,7 +325,7 @@ def test_the_cuda_target_is_numba_cuda_and_not_numbas_own(monkeypatch):
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are():
-    with pytest.raises(LookupError, match="backend 'opencl' is none of host, numba, cupy, pycuda, skcuda"):
+    with pytest.raises(LookupError, match=r"backend 'opencl' is none of host, .*numba, cupy"):
         backends.open_backend("opencl", simulated=False)
 
 
