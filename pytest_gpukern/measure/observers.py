@@ -212,6 +212,10 @@ class Observer:
         """
         return None
 
+    def measured(self, call: ObservedCall, measurement: Measurement) -> Seen:  # noqa: ARG002
+        """Returns what there is to add to the main measurement, once all timers are done."""
+        return Seen()
+
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
         """Returns what it saw of the test, after teardown; this process holds the device, if any.
 
@@ -290,6 +294,12 @@ class Observers:
         begun = [(each.name, each.observe(call, timer, beside=beside)) for each in reversed(self._all)]
         return {name: observation for name, observation in reversed(begun) if observation is not None}
 
+    def measured(self, call: ObservedCall, measurement: Measurement) -> Measurement:
+        """Returns a call's main measurement with what observers add once all timers are done."""
+        for each in self._all:
+            measurement = each.measured(call, measurement).added_to(measurement, each.name)
+        return measurement
+
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> ObservedTest:
         """Returns what observers saw of a test; raises CudaError if the context is lost."""
         values, findings = Observations(), []
@@ -318,7 +328,7 @@ def _with_values(observations: Observations, name: str, values: Mapping[str, Val
                 f"its figures are {', '.join(declared) or 'none'}; add a Figure there"
             )
     known: dict[str, Value] = {figure: value for figure, value in values.items() if value is not None}
-    return {**observations, name: known} if known else observations
+    return {**observations, name: {**observations.get(name, {}), **known}} if known else observations
 
 
 def _class_of(row: ObserverRow) -> type[Observer]:

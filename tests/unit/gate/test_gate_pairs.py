@@ -10,11 +10,11 @@ import re
 from pathlib import Path
 
 import pytest
+from gate_simulation import verdict_of_pairs
 
 from pytest_gpukern.gate.change import MOST_FRESH_PAIRS
 from pytest_gpukern.gate.judge import confirm_paired, judge_paired, shared_spread_of_pairs
 from pytest_gpukern.gate.spread import SharedSpread
-from pytest_gpukern.selftest.gate_simulation import verdict_of_pairs
 from pytest_gpukern.values.result import Measurement, Summary
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -143,7 +143,7 @@ def test_the_false_alarms_to_expect_depend_on_the_timer_and_on_the_pairs(timer, 
     assert found.false_alarm == share
 
 
-RECORDED = Path(__file__).parents[2] / "data" / "selftest-gate-h200.json"
+RECORDED = Path(__file__).parents[2] / "data" / "gate-h200.json"
 
 
 def drawn_from_a_host(rng, sessions, number, factor):
