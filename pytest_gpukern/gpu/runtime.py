@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.memory import GUARD_BYTES, damage
+from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 
 
 _BLOCK = 256
-
-
-class CudaError(Exception):
-    """A call of the CUDA driver failed; the message holds the call and CUDA's name for the error."""
 
 
 def checked(call: str, *arguments: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.history import recorded_case
 from pytest_gpukern.gpu.fingerprint import model_key_of
+from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.report.run import Run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Result, SessionRole, Summary
@@ -96,6 +97,7 @@ def _session(baseline: Baseline, case_id: str, epoch: Epoch, session: RecordedSe
 
 def _measurement(key: str, time: RecordedTime) -> Measurement:
     scope, timer, cache = key.split("/")
+    clocks = {"sm_mhz": time.sm_mhz, "memory_mhz": time.memory_mhz}
     return Measurement(
         scope,
         timer,
@@ -107,7 +109,7 @@ def _measurement(key: str, time: RecordedTime) -> Measurement:
         "recorded",
         jitter_ns=time.jitter_ns or 0.0,
         fixed_cost_ns=time.fixed_cost_ns,
-        state={name: mhz for name in ("sm_mhz", "memory_mhz") if (mhz := getattr(time, name)) is not None},
+        observations={CLOCKS: {name: mhz for name, mhz in clocks.items() if mhz is not None}},
     )
 
 

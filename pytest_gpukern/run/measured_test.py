@@ -314,7 +314,7 @@ class MeasuredTest:
 
 
 class ObservedFromOutside:
-    """Holds what observers see of one test; nothing unless we measure on a GPU.
+    """Holds what observers see of one test; nothing unless we measure.
 
     Args:
         environment: the device, its observers, and what fails a test.
@@ -328,7 +328,7 @@ class ObservedFromOutside:
 
     def begin(self) -> None:
         """Begins before the test; what wider fixtures have made already exists."""
-        if self._environment.gpu.measures:
+        if self._environment.settings.benchmark:
             with self._environment.gpu.exclusive(), _context_may_be_lost():
                 self._environment.gpu.observers.begin_test()
                 self._begun = True
@@ -350,7 +350,7 @@ class ObservedFromOutside:
 @contextmanager
 def _context_may_be_lost() -> Iterator[None]:
     """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
-    from pytest_gpukern.gpu.runtime import CudaError
+    from pytest_gpukern.gpu.libcuda import CudaError
 
     with suppress(CudaError):
         yield

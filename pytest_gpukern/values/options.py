@@ -122,12 +122,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             more="With `--gpukern-against`, as many measure each revision.",
         ),
         Option(
-            "energy",
-            "measure the energy of a call, too: one more second for each case on a GPU",
-            flag=True,
-            more="The report gives the energy, or why there is none. Only cases of problems have it.",
-        ),
-        Option(
             "trace",
             "record one more execution of each case, for --gpukern-report=RUN.json or FILE.trace.json",
             more="It needs CUPTI, and nothing is timed meanwhile.",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
 from pytest_gpukern.values.form_table import FORMS, RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
@@ -88,7 +89,6 @@ class Settings:
     against: str | None = None
     against_setup: str | None = None
     fail_on: frozenset[str] = frozenset(BY_DEFAULT)
-    energy: bool = False
     trace: bool = False
     threshold: float = DEFAULT_THRESHOLD
     isolate: bool | None = None
@@ -137,7 +137,7 @@ class Settings:
         records = values.get("baseline") in _WRITES
         against = values.get("against") if benchmark and not records else None
         compares = values.get("baseline", "compare" if "baseline-dir" in values else None) == "compare"
-        uses_gpu = values.get("simulator") != "always" and values.get("backend") != ("host",)
+        uses_gpu = values.get("simulator") != "always" and not select_the_host_only(values.get("backend"))
         usual_sessions = SESSIONS_TO_RECORD if records else 1
         named = benchmark and uses_gpu and (compares or against is not None)
         usual = BY_DEFAULT_IN_CI if named and in_ci(environ) else BY_DEFAULT
@@ -164,7 +164,6 @@ class Settings:
             against=against,
             against_setup=values.get("against-setup"),
             fail_on=frozenset() if NOTHING in more else frozenset((*usual, *more)),
-            energy=values.get("energy", False),
             trace=values.get("trace", False),
             threshold=values.get("threshold", DEFAULT_THRESHOLD),
             isolate={"on": True, "off": False}.get(values.get("isolate", "")),
@@ -306,7 +305,7 @@ def _axis_value(text: str) -> Any:
 
 _WRITES = ("create", "append", "update")
 _GPU_TIMERS = tuple(name for name, row in TIMERS.items() if row.device_timed)
-_HOST = (("host",),)
+_HOST = (select_the_host_only,)
 _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] = (
     ("baseline", _WRITES, "simulator", ("always",), "a simulated run has no times to record"),
     ("seed", (), "baseline", _WRITES, "records are measured on each problem's own inputs"),
@@ -321,7 +320,9 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("trace", (), "backend", _HOST, "it records a GPU, and only host variants are selected"),
     ("timer", _GPU_TIMERS, "backend", _HOST, "it times a GPU, and only host variants are selected"),
 )
-"""Each row: an option and its values (none: any), another and its values that exclude them, and why."""
+"""Each row: an option and its values (none: any), another and its values that exclude them, and why.
+
+A function among the values says which ones."""
 _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     (
         "write-in-ci",
@@ -341,11 +342,14 @@ def _contradictions(
     """Yields the options that contradict others, each with the reason and the remedy."""
 
     def given(name: str, *meant: Any) -> bool:
-        return name in values and values[name] is not False and (not meant or values[name] in meant)
+        if name not in values or values[name] is False:
+            return False
+        value = values[name]
+        return not meant or any(each(value) if callable(each) else each == value for each in meant)
 
     writes = given("baseline", *_WRITES)
     if not benchmark:
-        idle = [name for name in ("all", "sessions", "energy", "trace", "against") if given(name)]
+        idle = [name for name in ("all", "sessions", "trace", "against") if given(name)]
         for name in ["baseline"] * writes + idle:
             yield name, "nothing is measured; add --gpu-benchmark"
     if benchmark and given("sanitize"):
@@ -373,8 +377,6 @@ def _contradictions(
         for option in FORMS[suffix].options:
             if given(option.name) and suffix not in forms:
                 yield option.name, f"only FILE{suffix} heeds it; add --gpukern-report=FILE{suffix}"
-    if given("energy") and "kernel" not in values.get("scope", ("kernel",)):
-        yield "energy", f"it is measured in scope kernel, which is not in {labels['scope']}; add it there"
     kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]
     if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds):
         yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"
