@@ -14,7 +14,7 @@ from pytest_gpukern.benchmark_interop.plugin import (
     switched_off,
 )
 from pytest_gpukern.report import rows, units
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.result import Correctness, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -197,11 +197,7 @@ def _device_info(result: Result, measurement: Measurement) -> JsonDict:
         "other_timers_s": {each.timer: _seconds(each.summary.median_ns) for each in others},
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
-        "sm_mhz": measurement.state.get("sm_mhz"),
-        "memory_mhz": measurement.state.get("memory_mhz"),
-        "energy_mj": measurement.energy_mj,
-        "mean_power_w": measurement.mean_power_w,
-        "energy_untold": measurement.energy_untold,
+        "observations": plain(measurement.observations),
         "kernels": [
             {
                 "name": kernel.name,

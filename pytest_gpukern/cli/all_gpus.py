@@ -46,6 +46,7 @@ from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import short_uuid
 from pytest_gpukern.gpu.nvml import Configuration, DeviceState, PcieLink, PowerLimits, open_nvml
 from pytest_gpukern.gpu.selection import visible_devices
+from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.processes.child_arguments import (
     child_environment,
     is_for_children,
@@ -317,6 +318,7 @@ class _Watch:
             for result in results
             for each in (result.measurements if result.fingerprint.get("device_uuid") == uuid else ())
         ]
+        clocks = [DeviceClocks.of(each) for each in measured if each.scope == "kernel"]
         setup, limits, ended = Configuration(), PowerLimits(), self._state(uuid)
         with contextlib.suppress(DeviceError):
             setup, limits = self.nvml.configuration(uuid), self.nvml.limits(uuid)
@@ -324,11 +326,11 @@ class _Watch:
         after = ended.limited_ns if ended is not None else {}
         waits = (setup.row_remap_pending, setup.row_remap_failed)
         return CardFacts(
-            sm_mhz=_middle(_seen(measured, "sm_mhz")),
-            memory_mhz=_middle(_seen(measured, "memory_mhz")),
-            power_w=max(_seen(measured, "power_w"), default=None),
+            sm_mhz=_middle(_without_none(each.sm_mhz for each in clocks)),
+            memory_mhz=_middle(_without_none(each.memory_mhz for each in clocks)),
+            power_w=max(_without_none(each.power_w for each in clocks), default=None),
             power_limit_w=limits.power_w,
-            temperature_c=max(_seen(measured, "temperature_c"), default=None),
+            temperature_c=max(_without_none(each.temperature_c for each in clocks), default=None),
             limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
             ecc=setup.ecc,
             corrected_errors=setup.corrected_errors,
@@ -344,9 +346,8 @@ class _Watch:
         return None
 
 
-def _seen(measured: Iterable[Measurement], name: str) -> list[float]:
-    values = (each.state.get(name) for each in measured if each.scope == "kernel")
-    return [float(value) for value in values if isinstance(value, (int, float))]
+def _without_none(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _middle(values: Sequence[float]) -> float | None:

@@ -6,19 +6,18 @@ Others are all but this process and those it started: other workers of a run dis
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpukern.measure.observers import Observation, Observer
+from pytest_gpukern.measure.observers import Observation, Observer, Seen
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from pytest_gpukern.measure.observers import Call
+    from pytest_gpukern.measure.observers import ObservedCall
     from pytest_gpukern.timers.timer import Timer
     from pytest_gpukern.values.result import Measurement
 
@@ -33,6 +32,18 @@ _FEWEST_FREE = 8
 """If we fill a larger machine ourselves, one other program slows all our threads that wait for one."""
 
 
+_SHARE = "others_share"
+
+
+def others_share(measurement: Measurement) -> float | None:
+    """Returns which share of the host's CPUs other programs used while the host's clock timed a measurement.
+
+    None for a device's time, and where it is not known.
+    """
+    share = measurement.observations.get("load", {}).get(_SHARE)
+    return share if isinstance(share, (int, float)) else None
+
+
 class HostLoadObserver(Observer):
     """Reads the host's counters also ahead of measurements, since many are shorter than the counters tell."""
 
@@ -42,7 +53,7 @@ class HostLoadObserver(Observer):
         """Reads the counters."""
         self._earlier = read()
 
-    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
         """Begins to observe what the host's clock times."""
         began = None if timer_row(timer.name).device_timed else read()
         if began is None:
@@ -63,8 +74,8 @@ class HostLoadObservation(Observation):
     earlier: Reading
     began: Reading
 
-    def finish(self, measurement: Measurement) -> Measurement:
-        """Adds the share of others; waits for the rest of 0.3 s if only that tells it."""
+    def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
+        """Returns the share of others; waits for the rest of 0.3 s if only that tells it."""
         now, share = read(), None
         if now is not None and now.at_s - self.began.at_s < _LONG_ENOUGH_S <= now.at_s - self.earlier.at_s:
             share = share_of_others(self.earlier, now)
@@ -73,7 +84,7 @@ class HostLoadObservation(Observation):
                 time.sleep(max(0.0, self.began.at_s + _LONG_ENOUGH_S - time.monotonic()))
             now = read()
             share = None if now is None else share_of_others(self.began, now)
-        return dataclasses.replace(measurement, others_share=share)
+        return Seen({_SHARE: share})
 
 
 class Reading(NamedTuple):

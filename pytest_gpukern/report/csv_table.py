@@ -7,6 +7,7 @@ import io
 import re
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.measure.observers import OBSERVERS
 from pytest_gpukern.report.rows import without_a_time
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pytest_gpukern.report.run import Run
-    from pytest_gpukern.values.result import KernelFacts, Measurement, Result
+    from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value
 
 Cell = str | float | int | None
 
@@ -91,13 +92,10 @@ def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[
         "fixed_cost_ns": measurement.fixed_cost_ns,
         "traffic_bytes": measurement.traffic_bytes,
         "flops": measurement.flops,
-        "energy_mj": measurement.energy_mj,
-        "mean_power_w": measurement.mean_power_w,
-        "sm_mhz": _number(measurement.state.get("sm_mhz")),
-        "memory_mhz": _number(measurement.state.get("memory_mhz")),
         **_kernel(result, measurement),
         **_errors(result),
         **_verdict(result, measurement, failure),
+        **_observed(result, measurement),
     }
 
 
@@ -148,9 +146,20 @@ def _verdict(result: Result, measurement: Measurement, failure: str | None) -> d
     }
 
 
+def _observed(result: Result, measurement: Measurement) -> dict[str, Cell]:
+    """Returns each figure of each observer, of the measurement or of its test."""
+    cells: dict[str, Cell] = {}
+    for observer, row in OBSERVERS.items():
+        seen = result.observations.get(observer, {}) | measurement.observations.get(observer, {})
+        cells |= {f"{observer}.{name}": _cell(seen.get(name)) for name in row.figures}
+    return cells
+
+
+def _cell(value: Value) -> Cell:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return " ".join(value) if isinstance(value, tuple) else value
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _number(value: object) -> float | int | None:
-    return value if isinstance(value, (int, float)) else None

@@ -1,4 +1,4 @@
-"""Writes what `-v` adds to a table: what was checked, what the device did in a call, and its memory.
+"""Writes what `-v` adds to a table: what was checked, what the device did in a call, what observers saw.
 
 What the device did is shown as nvprof did: copies, memsets and kernels with their share of the time.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.findings.explain import dimensions
 from pytest_gpukern.gpu.kernel_facts import fitted
+from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
 from pytest_gpukern.report.rows import scope_times
@@ -17,11 +18,12 @@ from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpukern.report.rows import ScopeTime
-    from pytest_gpukern.values.result import DeviceWork, KernelFacts, Measurement, Result
+    from pytest_gpukern.values.result import DeviceWork, KernelFacts, Measurement, Result, Value
 
+_UNKNOWN = ObserverRow("", "")
 _INDENT = "  "
 _GAP = 2
 _SHORTEST_NAME = 24
@@ -225,19 +227,31 @@ def _told(result: Result) -> list[str]:
     return told
 
 
-def device_memory(result: Result, *, width: int) -> list[Line]:
-    """Says what was in use before, at most and after, and what the test keeps."""
-    text = memory_text(result)
-    return wrapped(f"{result.case_name} · device memory of libraries: {text}", width) if text else []
+def observed(result: Result) -> list[tuple[str, str, str]]:
+    """Returns (measurement's key or nothing, observer's label, its figures) of all that observers saw."""
+    seen = [] if result.simulated else [(each.key, each.observations) for each in result.measurements]
+    return [
+        (key, row.label or name, ", ".join(texts))
+        for key, observations in (*seen, ("", result.observations))
+        for name, values in observations.items()
+        if (texts := list(_figures(values, row := OBSERVERS.get(name, _UNKNOWN))))
+    ]
 
 
-def memory_text(result: Result) -> str:
-    """Returns `0 B before, 16 MiB at most, 0 B after`, with what the test keeps; nothing if not known."""
-    memory = result.memory
-    if memory is None:
-        return ""
-    kept = f", of which the test keeps {units.size(memory.kept_bytes)}" if memory.kept_bytes else ""
-    return (
-        f"{units.size(memory.before_bytes)} before, {units.size(memory.peak_bytes)} at most, "
-        f"{units.size(memory.after_bytes)} after{kept}"
-    )
+def _figures(values: Mapping[str, Value], row: ObserverRow) -> Iterator[str]:
+    """Yields figures in the order of their row; a run of others may have some that no row declares."""
+    for name in (*row.figures, *(name for name in values if name not in row.figures)):
+        figure = row.figures.get(name, Figure(name))
+        if values.get(name) not in (None, ()):
+            yield f"{figure.label} {units.quantity(values[name], figure.unit)}"
+
+
+def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
+    """Returns a line for each observer of each measurement and test, and then an empty line."""
+    lines = [
+        line
+        for result in results
+        for key, label, text in observed(result)
+        for line in wrapped(" · ".join(filter(None, (result.case_name, key, f"{label}: {text}"))), width)
+    ]
+    return [*lines, Line("")] if lines else []

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
-from pytest_gpukern.report.details import LAUNCH_TITLES, WORK_TITLES, breakdown, launch_cells, memory_text
+from pytest_gpukern.report.details import LAUNCH_TITLES, WORK_TITLES, breakdown, launch_cells, observed
 from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import (
@@ -328,6 +328,7 @@ class _RunData:
             "kernels": []
             if any(each.work for each in result.measurements)
             else [(kernel.name, *launch_cells(kernel)) for kernel in result.kernels],
+            "observed": observed(result),
             "epochs": [(_moment(each.opened), each.reason or "") for each in recorded.epochs]
             if recorded
             else [],
@@ -357,8 +358,6 @@ class _RunData:
             "low_ns": summary.low_ns,
             "high_ns": summary.high_ns,
             "n": summary.n,
-            "energy": units.energy(measurement.energy_mj) if measurement.energy_mj is not None else "",
-            "power": units.power(measurement.mean_power_w) if measurement.mean_power_w is not None else "",
             "told": _sampling(measurement),
             "reason": verdict_of(result, time)[2] if shown else "",
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
@@ -593,7 +592,6 @@ def _facts_of(result: Result) -> list[tuple[str, str]]:
         ("first call", units.time(result.first_call_ns) if result.first_call_ns else ""),
         ("compiling", units.time(result.compile_ns) if result.compile_ns else ""),
         ("checked at", ", ".join(result.corners)),
-        ("device memory", memory_text(result)),
     ]
     return [(label, text) for label, text in facts if text]
 

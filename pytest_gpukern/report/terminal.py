@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.details import checks, device_memory, device_work
+from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import some_of
@@ -202,7 +202,7 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
     """Returns a table a problem, each followed by an empty line.
 
     Where `verbose`, quiet footnotes, what was checked, what the device did in each case, as far as a timer
-    saw it, and its memory follow.
+    saw it, and what observers saw follow.
     """
     lines, left_out = list[Line](), dict[str, None]()
     for problem in problems:
@@ -211,8 +211,7 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
             lines += checks(problem.results, width=width)
             for result in problem.results:
                 lines += device_work(result, width=width)
-            memory = [line for each in problem.results for line in device_memory(each, width=width)]
-            lines += [*memory, Line("")] if memory else []
+            lines += observed_lines(problem.results, width=width)
     if left_out:
         hint = f"columns left out: {', '.join(left_out)}; widen the terminal or set COLUMNS"
         lines += [*wrapped(hint, width), Line("")]
@@ -268,7 +267,6 @@ def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verb
         *(Line(text, dict(row.markup)) for text, row in zip(texts[1:], rows, strict=True)),
         *(wrapped("  ".join(legend), width, indent=_INDENT) if legend else ()),
         *_fixed_costs(rows, width),
-        *_metered(rows, width),
         *(_footnotes(rows, width) if verbose else ()),
         Line(""),
     ]
@@ -306,14 +304,12 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
         Column("size", cells("size"), narrowest=1),
         Column("first call", cells("first_call"), numeric=True, dispensable=0),
         Column("time" + " " * broadest, times, numeric=True),
-        Column("±", cells("uncertainty"), numeric=True, dispensable=8),
-        Column("other timer", cells("other_timer"), numeric=True, dispensable=2),
-        Column("rate", cells("rate"), numeric=True, dispensable=6),
-        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=5),
-        Column("speed-up", cells("speedup"), numeric=True, dispensable=3),
-        Column("energy", cells("energy"), numeric=True, dispensable=7),
-        Column("power", cells("power"), numeric=True, dispensable=1),
-        Column("error", cells("error"), numeric=True, dispensable=4),
+        Column("±", cells("uncertainty"), numeric=True, dispensable=6),
+        Column("other timer", cells("other_timer"), numeric=True, dispensable=1),
+        Column("rate", cells("rate"), numeric=True, dispensable=5),
+        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=4),
+        Column("speed-up", cells("speedup"), numeric=True, dispensable=2),
+        Column("error", cells("error"), numeric=True, dispensable=3),
         Column("verdict", cells("verdict")),
     ]
 
@@ -329,16 +325,6 @@ def _fixed_costs(rows: list[Row], width: int) -> list[Line]:
         text = f"by {timer} an empty kernel reads {cost} more than it takes; not subtracted"
         lines += wrapped(text, width, indent=_INDENT)
     return lines
-
-
-def _metered(rows: list[Row], width: int) -> list[Line]:
-    """Returns what an energy is of, once for all rows that have one."""
-    if all(row.energy in ("", units.NOTHING) for row in rows):
-        return []
-    text = (
-        "energy is the whole board's for a call, and power its average, calls back to back, nothing flushed"
-    )
-    return wrapped(text, width, indent=_INDENT)
 
 
 def _footnotes(rows: list[Row], width: int) -> list[Line]:

@@ -298,8 +298,9 @@ class Controller:
         add_to(result.spent_s, carried.get("spent_s", {}))
         if observed is not None:
             from pytest_gpukern.measure.observers import ObservedTest
+            from pytest_gpukern.values.untrusted_json import built
 
-            self._results[report.nodeid] = ObservedTest.from_json(observed).added_to(result)
+            self._results[report.nodeid] = built(observed, ObservedTest).added_to(result)
         if report.failed:
             self._note_failure(report, carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):

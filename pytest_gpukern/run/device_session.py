@@ -216,7 +216,7 @@ class DeviceSession:
         with phase("starting"):
             limits = self._nvml.limits(self.device.uuid)
             return Instruments(
-                DeviceWatch(self._nvml, self.device, self._strangers, energy=self.settings.energy),
+                DeviceWatch(self._nvml, self.device, self._strangers),
                 ClockProbe(runtime()),
                 limits.sm_clock_mhz,
                 limits.memory_clock_mhz,

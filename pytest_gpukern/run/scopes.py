@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.check.launch import Prepared, adopt, check_guards, check_outputs, is_slow
 from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device, with_warning
 from pytest_gpukern.measure.measure import Repeated, measure, rule_beside, rule_for, warm_up
-from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.timers.host import HostTimer
@@ -131,7 +131,7 @@ class Timed:
     """
 
     executions: Executions
-    call: Call
+    call: ObservedCall
     environment: Environment
     cache: str
     call_ns: float
@@ -166,8 +166,7 @@ class Timed:
             if refuses_host_calls:
                 raise
             found = [not_of_the_device(self.by, stream, reason)]
-        with phase("observing"):
-            return [self.environment.gpu.observers.measured(self.call, found[0]), *found[1:]]
+        return found
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:
         """Measures it by one timer, alone or beside the main one.
@@ -188,7 +187,7 @@ class Timed:
             cache=self.cache,
             call_ns=self.call_ns,
             rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
-            observing=[]
+            observing=None
             if self.elsewhere
             else self.environment.gpu.observers.observe(self.call, timer, beside=beside),
             inspect=None if beside else self.inspect,
@@ -226,14 +225,7 @@ def _measure_scope(
     looks = backend.on_gpu and scope != "transfer"
     timed = Timed(
         executions,
-        Call(
-            scope,
-            backend.on_gpu,
-            executions,
-            backend.synchronize,
-            lambda: backend.timed_stream.record(),
-            floor,
-        ),
+        ObservedCall(scope, backend.on_gpu, floor),
         environment,
         cache,
         call_ns,

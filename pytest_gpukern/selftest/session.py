@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.gpu.simulator.switch import SimulatorState
+from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
-from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.run.case_subject import CaseSubject, recheck
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.scopes import measure_scopes
@@ -266,7 +267,7 @@ def _measured(
                         one.summary.median_ns,
                         len(one.samples_ns),
                         one.invalid,
-                        one.state.get("sm_mhz"),
+                        DeviceClocks.of(one).sm_mhz,
                         round(one.summary.high_ns - one.summary.low_ns, 2),
                     )
                     for one in found
@@ -360,12 +361,12 @@ def _by_default_timer(
                     cache=case.cache,
                     call_ns=call_ns,
                     rule=rule_for(call_ns),
-                    observing=environment.gpu.observers.observe(Call("kernel", on_gpu=True), timer),
+                    observing=environment.gpu.observers.observe(ObservedCall("kernel", on_gpu=True), timer),
                 )
         except TimerUnavailable as reason:
             faults[case.id] = str(reason)
             continue
-        summary, clock = found.summary, found.state.get("sm_mhz")
+        summary, clock = found.summary, DeviceClocks.of(found).sm_mhz
         readings.append(
             GateReading(
                 case=case.id,

@@ -149,12 +149,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             more="With `--gpukern-against`, as many measure each revision.",
         ),
         Option(
-            "energy",
-            "measure the energy of a call, too: one more second for each case on a GPU",
-            flag=True,
-            more="The report gives the energy, or why there is none. Only cases of problems have it.",
-        ),
-        Option(
             "trace",
             "record one more execution of each case, for gpukern show --trace and gpukern trace",
             more="It needs CUPTI, and nothing is timed meanwhile. `--gpukern-output` keeps what is recorded.",

@@ -87,7 +87,6 @@ class Settings:
     against: str | None = None
     against_setup: str | None = None
     fail_on: frozenset[str] = frozenset(BY_DEFAULT)
-    energy: bool = False
     trace: bool = False
     threshold: float = DEFAULT_THRESHOLD
     isolate: bool | None = None
@@ -160,7 +159,6 @@ class Settings:
             against=against,
             against_setup=values.get("against-setup"),
             fail_on=frozenset() if NOTHING in more else frozenset((*usual, *more)),
-            energy=values.get("energy", False),
             trace=values.get("trace", False),
             threshold=values.get("threshold", DEFAULT_THRESHOLD),
             isolate={"on": True, "off": False}.get(values.get("isolate", "")),
@@ -334,7 +332,7 @@ def _contradictions(
 
     writes = given("baseline", *_WRITES)
     if not benchmark:
-        idle = [name for name in ("all", "sessions", "energy", "trace", "against") if given(name)]
+        idle = [name for name in ("all", "sessions", "trace", "against") if given(name)]
         for name in ["baseline"] * writes + idle:
             yield name, "nothing is measured; add --gpu-benchmark"
     if benchmark and given("sanitize"):
@@ -350,8 +348,6 @@ def _contradictions(
     for name, meant, other, excluded, reason in _EXCLUDING:
         if given(name, *meant) and given(other, *excluded):
             yield name, f"{reason}; drop it or {labels[other]}"
-    if given("energy") and "kernel" not in values.get("scope", ("kernel",)):
-        yield "energy", f"it is measured in scope kernel, which is not in {labels['scope']}; add it there"
     kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]
     if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds):
         yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"

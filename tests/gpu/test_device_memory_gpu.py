@@ -97,7 +97,7 @@ def found(pytester, plugin_option):
         options = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "-v", *options)
         done = pytester.runpytest_subprocess(*options)
         done.assert_outcomes(passed=source.count("def test_"))
-        done.stdout.fnmatch_lines(["*device memory of libraries: * before, * at most, * after*"])
+        done.stdout.fnmatch_lines(["*device memory of libraries: before *, at most *, after *"])
         results = json.loads((pytester.path / "run.json").read_text())["results"]
         return {result["case"]["variant"]: result for result in results}
 

@@ -138,7 +138,7 @@ class Rounds:
             ns,
             timer="cupti",
             traffic_bytes=3e12 * 1e-9 * ns if kernel % 3 == 2 else None,
-            state={"sm_mhz": 1980.0, "temperature_c": 50 + card},
+            observations={"clocks": {"sm_mhz": 1980.0, "temperature_c": 50 + card}},
         )
         result = made_up.result(f"numba.k{kernel}", measurement)
         fingerprint = {**result.fingerprint, "device_uuid": uuid}

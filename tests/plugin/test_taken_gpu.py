@@ -28,7 +28,6 @@ class SharedBoard(fake_gpu.Board):
     """A stranger computes on it, or idles and copies, while the environment says so."""
 
     def __init__(self, taken, free):
-        super().__init__()
         self.taken, self.free = taken, free
 
     def state(self):

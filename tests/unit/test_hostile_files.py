@@ -102,8 +102,8 @@ def use_baseline(baseline, path):
             sessions = baseline.session_times(name, key)
             scope, timer, cache = key.split("/")
             first = sessions[0].median_ns
-            state = {"sm_mhz": 1900.0}
-            fresh = [measured(first * f, scope, timer, cache, state=state) for f in (1.01, 1.5)]
+            clocks = {"clocks": {"sm_mhz": 1900.0}}
+            fresh = [measured(first * f, scope, timer, cache, observations=clocks) for f in (1.01, 1.5)]
             basis = Basis(
                 sessions,
                 sessions[0].conditions,
@@ -219,13 +219,11 @@ RESULTS = [
             timer="cupti",
             work=(EXP_KERNEL, COPY_IN),
             busy_ns=4e4,
-            state={"sm_mhz": 1980.0, "sm_mhz_range": [1900, 1980]},
-            energy_mj=1.5,
-            mean_power_w=600.0,
+            observations={"clocks": {"sm_mhz": 1980.0, "clock_events": ("sync_boost",)}},
             traffic_bytes=16e6,
             flops=8e6,
         ),
-        measured(energy_untold="too short", beside=True, fixed_cost_ns=2900.0, invalid_samples=3),
+        measured(beside=True, fixed_cost_ns=2900.0, invalid_samples=3),
         measured(1e6, "end_to_end", "host", "cold", warnings=("odd",)),
         verdicts=[verdict("SLOWER", 1.05), verdict("SAME", 1.0), verdict("UNDECIDED", 1.01)],
         kernels=kernel_facts((EXP_KERNEL,), (9, 0), lambda kernel, registers: "beef"),

@@ -37,6 +37,7 @@ from pytest_gpukern.values.result import Result
 DATA = Path(__file__).parents[2] / "data"
 KERNELS = 16
 CLASSES = {f"{name} {number}": name for name in ("memory", "compute", "short") for number in range(KERNELS)}
+CAPPED = {"clocks": {"clock_events": ("sw_power_cap",)}}
 
 
 # --- eight real cards -----------------------------------------------------------------------------
@@ -174,7 +175,7 @@ def test_few_kernels_of_a_class_say_nothing():
         ({"median_ns": 50_000, "traffic_bytes": 0.6 * 4e12 * 50e-6}, "memory"),
         ({"median_ns": 50_000, "traffic_bytes": 0.4 * 4e12 * 50e-6}, "compute"),
         ({"median_ns": 50_000}, "compute"),
-        ({"median_ns": 50_000, "state": {"clock_events": ["sw_power_cap"]}}, "power-limited"),
+        ({"median_ns": 50_000, "observations": CAPPED}, "power-limited"),
         ({"median_ns": 50_000, "scope": "transfer", "timer": "host"}, COPIES),
         ({"median_ns": 50_000, "scope": "end_to_end", "timer": "host"}, None),
     ],
@@ -186,7 +187,7 @@ def test_what_limits_a_kernel(measured, expected):
 
 
 def test_one_capped_card_does_not_make_a_kernel_power_limited():
-    held, free = (made_up.measured(50_000, state={"clock_events": e}) for e in (["sw_power_cap"], []))
+    held, free = (made_up.measured(50_000, observations=seen) for seen in (CAPPED, {}))
     result = made_up.result("cupy.exp", held)
     assert class_of([(result, held), (result, free)]) == "compute"
 

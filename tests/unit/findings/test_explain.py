@@ -146,7 +146,7 @@ def test_a_library_that_the_backend_does_not_use_is_no_reason(label, told):
 def test_a_host_variants_time_is_explained_by_the_host_and_not_by_the_device():
     fingerprint = {**BEFORE, "driver_version": "999", "cpu_count": 48}
     result = now(
-        label="host.saxpy", scope="kernel", timer="host", fingerprint=fingerprint, kernels=(), state={}
+        label="host.saxpy", scope="kernel", timer="host", fingerprint=fingerprint, kernels=(), clocks={}
     )
     assert reasons(result, past(session(key="kernel/host/cold"))) == ("CPUs 96 → 48",)
 

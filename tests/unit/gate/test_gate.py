@@ -80,7 +80,8 @@ def test_a_hosts_time_that_nobody_asked_to_fail_is_slower_and_no_suspicion():
 def test_a_busy_host_raises_no_suspicion_and_confirms_none(share, kind):
     basis = Basis(around(0, 1, -1, timer="host"), HERE, 0.02, 0.0, shared=spreading(0.01))
     slow = measured(BASE_NS * 1.5, timer="host")
-    beside_others = measured(BASE_NS * 1.5, timer="host", others_share=share)
+    load = {"load": {"others_share": share}}
+    beside_others = measured(BASE_NS * 1.5, timer="host", observations=load)
     suspicion, screened = judge([slow], basis), judge([beside_others], basis)
     assert suspicion.suspected
     assert screened.suspected is (kind is SLOWER)
@@ -88,7 +89,7 @@ def test_a_busy_host_raises_no_suspicion_and_confirms_none(share, kind):
         assert (found.kind, found.others_share) == (kind, share if kind is UNDECIDED else None)
         assert ("other programs used 40 % of the host's CPUs" in found.reason) is (kind is UNDECIDED)
         assert found.ratio == pytest.approx(1.5, rel=0.01)
-    faster = judge([measured(BASE_NS / 1.5, timer="host", others_share=share)], basis)
+    faster = judge([measured(BASE_NS / 1.5, timer="host", observations=load)], basis)
     assert faster.kind is FASTER
 
 

@@ -75,7 +75,7 @@ def confirmed(*percents, shared=SUITE):
 
 @pytest.mark.parametrize(("share", "kind"), [(0.05, SLOWER), (0.4, UNDECIDED)])
 def test_pairs_of_a_busy_host_raise_no_suspicion_and_confirm_none(share, kind):
-    suspicion, slower = judged(5, 5.2), pairs(5, 5.2, others_share=share)
+    suspicion, slower = judged(5, 5.2), pairs(5, 5.2, observations={"load": {"others_share": share}})
     limits = {"threshold": 0.02, "jitter_ns": 0.0, "shared": SUITE}
     for found in (judge_paired(slower, **limits), confirm_paired(suspicion, slower, **limits)):
         assert found.kind is kind

@@ -10,9 +10,9 @@ from fakes import FakeTimer
 
 from pytest_gpukern.baseline.record import RecordedTime
 from pytest_gpukern.measure import host_load
-from pytest_gpukern.measure.host_load import Reading, share_of_others
+from pytest_gpukern.measure.host_load import Reading, others_share, share_of_others
 from pytest_gpukern.measure.measure import Repeated, measure
-from pytest_gpukern.measure.observers import OBSERVERS, Call, Observers
+from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observers
 
 READ = host_load.read
 
@@ -95,11 +95,11 @@ def others(monkeypatch):
 
 
 def timed(observers, timer="host"):
-    observing = observers.observe(Call("end_to_end", on_gpu=False), FakeTimer(timer))
+    observing = observers.observe(ObservedCall("end_to_end", on_gpu=False), FakeTimer(timer))
     call, timer = Repeated(lambda: None), FakeTimer(timer)
     found = measure(call, timer, scope="end_to_end", cache="hot", call_ns=1e3, observing=observing)
-    assert RecordedTime.of(found).others_share == found.others_share
-    return found.others_share
+    assert RecordedTime.of(found).others_share == others_share(found)
+    return others_share(found)
 
 
 def test_a_short_measurement_by_the_hosts_clock_waits_only_where_what_was_before_does_not_tell(others):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
@@ -13,17 +12,21 @@ from fakes import FakeEnvironment, case_of, right, run
 from pytest_gpukern.measure import observers
 from pytest_gpukern.measure.observers import (
     OBSERVERS,
-    Call,
+    Figure,
     Look,
     Observation,
+    ObservedCall,
     ObservedTest,
     Observer,
     ObserverRow,
     Observers,
+    Seen,
     SeenInTest,
-    with_notes,
 )
 from pytest_gpukern.values.result import Finding, Result
+from pytest_gpukern.values.untrusted_json import built
+
+FIGURES = {"batches": Figure("batches"), "gusts_m_per_s": Figure("gusts", "m/s")}
 
 
 class Draft(Observer):
@@ -36,10 +39,6 @@ class Draft(Observer):
 
     def observe(self, call, timer, *, beside):
         return DraftObservation(self.log)
-
-    def measured(self, call, measurement):
-        self.log.append(f"measured {call.scope}")
-        return measurement
 
     def end_test(self, *, passed, let_go):
         return SeenInTest({"windows": 2}, Finding("draft", "a window is open"))
@@ -58,8 +57,10 @@ class DraftObservation(Observation):
         return Look(fault="a gust" if self.batches == 1 else None)
 
     def finish(self, measurement):
-        seen = {**measurement.observations, "draft": {"batches": self.batches}}
-        return with_notes(dataclasses.replace(measurement, observations=seen), "it is cold")
+        self.log.append("finish")
+        return Seen(
+            {"batches": self.batches, "gusts_m_per_s": None}, ("it is cold",), "it blew the clock over"
+        )
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def draft(monkeypatch):
     module = ModuleType("draft_of_tests")
     module.Draft = Draft
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(OBSERVERS, "draft", ObserverRow(module.__name__, "Draft"))
+    monkeypatch.setitem(OBSERVERS, "draft", ObserverRow(module.__name__, "Draft", "draft", FIGURES))
     Draft.log.clear()
     return Draft
 
@@ -78,17 +79,18 @@ def test_what_it_sees_of_a_measurement_travels_with_it(draft, gpu, timer):
     (measurement,) = result.measurements
     assert measurement.observations == {"draft": {"batches": draft.log.count("after")}}
     assert "it is cold" in measurement.summary.warnings
+    assert measurement.invalid == "it blew the clock over"
     assert measurement.invalid_samples > 0, "those of the gust"
     assert Result.from_json(result.to_json()) == result
     assert draft.log[:2] == ["before", "after"]
-    assert draft.log[-1] == "measured kernel"
+    assert draft.log[-1] == "finish"
 
 
 def test_what_it_sees_of_a_test_travels_to_the_process_that_reports(draft, gpu, timer):
     watching = Observers(FakeEnvironment(gpu))
     watching.begin_test()
     told = watching.end_test(passed=True, let_go=lambda: None).to_json()
-    result = ObservedTest.from_json(told).added_to(run(case_of(right), FakeEnvironment(gpu)))
+    result = built(told, ObservedTest).added_to(run(case_of(right), FakeEnvironment(gpu)))
     assert result.observations == {"draft": {"windows": 2}}
     assert result.findings == (Finding("draft", "a window is open"),)
     assert Result.from_json(result.to_json()) == result
@@ -108,8 +110,9 @@ def test_the_first_row_is_nearest_to_what_is_timed(monkeypatch):
             order.append(row)
             return row
 
-        return lambda name, bench: SimpleNamespace(observe=observe)
+        return lambda name, bench: SimpleNamespace(name=name, observe=observe)
 
     monkeypatch.setattr(observers, "_class_of", class_of)
-    found = Observers(None, {"near": "near", "far": "far"}).observe(Call("kernel", on_gpu=True), None)
-    assert (order, found) == (["far", "near"], ["near", "far"])
+    watching = Observers(None, {"near": "near", "far": "far"})
+    found = watching.observe(ObservedCall("kernel", on_gpu=True), None)
+    assert (order, [*found.items()]) == (["far", "near"], [("near", "near"), ("far", "far")])

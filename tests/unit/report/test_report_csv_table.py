@@ -54,7 +54,8 @@ def test_the_columns_are_those_of_the_documentation_in_its_order():
         name for row in re.findall(r"^\| (`.*?`) \|", documented, re.MULTILINE) for name in row.split(", ")
     ]
     (row,) = table(result("cupy.exp", measured()))
-    assert [f"`{name}`" for name in row] == names
+    own = [name for name in row if "." not in name]  # those of observers are in tests of their table
+    assert [f"`{name}`" for name in own] == [name for name in names if "." not in name]
 
 
 def test_other_sessions_of_a_test_are_rows_too_and_say_what_for():

@@ -59,13 +59,9 @@ def test_what_the_device_did_comes_back_too(tmp_path):
             timer="cupti",
             work=(work,),
             busy_ns=4e4,
-            state={"sm_mhz": 1980.0},
-            energy_mj=1.5,
-            mean_power_w=600.0,
+            observations={"clocks": {"sm_mhz": 1980.0, "clock_events": ("sw_power_cap",)}},
         ),
-        measured(
-            energy_untold="too short", beside=True, fixed_cost_ns=2900.0, buffer_sets=3, invalid_samples=12
-        ),
+        measured(beside=True, fixed_cost_ns=2900.0, buffer_sets=3, invalid_samples=12),
         kernels=kernel_facts((work,), (9, 0), lambda kernel, registers: "beef"),
         compile_ns=3e8,
         dtype="float32",

@@ -109,7 +109,6 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
         "reason",
         "prune",
         "all",
-        "energy",
         "trace",
         "sessions",
         "against",
@@ -122,7 +121,6 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     ("values", "attribute", "expected"),
     [
         ({"all": True}, "measure_all", True),
-        ({"energy": True}, "energy", True),
         ({"trace": True, "output": "run.json"}, "trace", True),
         ({"baseline": "update", "reason": "new tiles"}, "reason", "new tiles"),
         ({"baseline": "update", "reason": "x", "prune": True}, "prune", True),
@@ -131,12 +129,6 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
 def test_what_needs_another_option_is_read_beside_it(source, values, attribute, expected):
     assert getattr(read(benchmark=True, **{source: values}), attribute) == expected
     assert not getattr(read(benchmark=True), attribute)
-
-
-def test_energy_of_a_run_without_the_scope_that_it_is_told_of_is_refused():
-    with pytest.raises(SettingsError, match=r"--gpukern-energy: .* not in --gpukern-scope=transfer; add it"):
-        read(benchmark=True, given={"energy": True, "scope": "transfer"})
-    assert read(benchmark=True, given={"energy": True, "scope": "transfer,kernel"}).energy
 
 
 def test_a_blank_reason_is_none():
@@ -295,7 +287,6 @@ CONTRADICTIONS = [
     (False, {"baseline": "update"}, {}, "--gpukern-baseline=update", "add --gpu-benchmark"),
     (False, {"all": True}, {}, "--gpukern-all", "add --gpu-benchmark"),
     (False, {"sessions": "3"}, {}, "--gpukern-sessions=3", "add --gpu-benchmark"),
-    (False, {"energy": True}, {}, "--gpukern-energy", "add --gpu-benchmark"),
     (False, {"trace": True}, {}, "--gpukern-trace", "add --gpu-benchmark"),
     (True, {"trace": True}, {}, "--gpukern-trace", "only the file of the run keeps it; add --gpukern-output"),
     (False, {"size": "huge", "simulator": "always"}, {}, "--gpukern-size=huge", "never end in the simulator"),
