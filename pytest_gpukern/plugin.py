@@ -281,7 +281,7 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
         from pytest_gpukern.benchmark_interop.plugin import machine_info as describe
         from pytest_gpukern.run.stash import environment_of
 
-        machine_info.update(describe(environment_of(config).gpu.fingerprint.to_json()))
+        machine_info.update(describe(environment_of(config).gpu.fingerprint))
 
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)

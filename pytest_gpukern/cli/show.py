@@ -55,12 +55,7 @@ def _run(known: argparse.Namespace) -> int:
         return exits.FINE
     if known.text:
         failures = {each.nodeid: run.failures[each.nodeid] for each in results if each.nodeid in run.failures}
-        run = Run(
-            results,
-            failures=failures,
-            compared_with=run.compared_with,
-            failures_known=run.failures_known,
-        )
+        run = Run(results, failures=failures, compared_with=run.compared_with)
     if known.trace:
         lines, reason = gpu_trace(results, exits.width(exits.UNLIMITED)), UNTRACED
     elif known.durations:

@@ -14,7 +14,7 @@ from pytest_gpukern.measure.statistics import interval_rank, student_t
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpukern.baseline.history import Past
+    from pytest_gpukern.baseline.record import Past
     from pytest_gpukern.values.result import Result
 
 FEWEST_CASES = 8

@@ -282,8 +282,8 @@ def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -
         info = measured_case(config, item)
         past = environment.records.past(info) if info is not None and info.on_gpu else None
         if past is not None:
-            uuids = {session.fingerprint.get("device_uuid") for session in past.sessions}
-            found[item.nodeid] = sorted(uuid for uuid in uuids if isinstance(uuid, str))
+            uuids = {session.fingerprint.device_uuid for session in past.sessions}
+            found[item.nodeid] = sorted(uuid for uuid in uuids if uuid is not None)
     told = {"gpus": found, "data": data, "last": last, "durations_s": recorded_durations(config, items)}
     replace(folder / RECORDED, own_json.dumps(told).encode())  # the controller may look at any time
 

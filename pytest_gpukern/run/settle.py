@@ -196,7 +196,7 @@ def _basis_of(
         ),
         threshold=marker.threshold or environment.settings.threshold,
         jitter_ns=measurement.jitter_ns,
-        device=result.fingerprint.get("device_uuid") if on_gpu else None,
+        device=result.fingerprint.device_uuid if on_gpu else None,
         shared=environment.records.shared_spread(key, on_gpu=on_gpu) if compares else None,
         anchor=environment.records.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
         choice=choice_of(result),

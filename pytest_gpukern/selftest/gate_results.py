@@ -421,7 +421,7 @@ class Replay:
         found = self._measured(case, number, recorded=True)
         summary = found.summary
         times = summary.median_ns, summary.low_ns, summary.high_ns
-        return SessionTime(found.key, *times, summary.n, self._conditions, self._device)
+        return SessionTime(summary.n, *times, key=found.key, conditions=self._conditions, device=self._device)
 
     def _measured(self, case: str, number: int, *, recorded: bool = False) -> Measurement:
         reading = self._readings[case, number]

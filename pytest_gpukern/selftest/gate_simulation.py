@@ -245,7 +245,7 @@ def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float) -
     """Says whether each case is SLOWER: judged by one new session, and where suspected, by two fresh ones."""
     times = _centres(samples)
     record = [
-        [SessionTime(_KEY, *times[s][c], _SAMPLES, _HERE) for s in range(recorded)]
+        [SessionTime(_SAMPLES, *times[s][c], key=_KEY, conditions=_HERE) for s in range(recorded)]
         for c in range(samples.shape[1])
     ]
     shared = shared_spread(record).get(spread_key(_KEY))

@@ -474,7 +474,7 @@ def _decoded(path: Path) -> JsonDict:
 def _built(data: JsonDict, kind: type[Shaped], path: Path) -> Shaped:
     """Returns plain JSON as the dataclass `kind`, every field checked."""
     try:
-        found: Shaped = built(data, kind, null_floats=False)
+        found: Shaped = built(data, kind)
     except ShapeError as error:
         raise _damaged(path, error.where, error.problem) from error
     return found

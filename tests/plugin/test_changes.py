@@ -70,7 +70,7 @@ def of_one_block(baseline):
     sessions = tuple(
         structs.replace(
             session,
-            kernels=tuple(dataclasses.replace(kernel, grid=(1, 1, 1)) for kernel in session.kernels),
+            kernels=tuple(structs.replace(kernel, grid=(1, 1, 1)) for kernel in session.kernels),
         )
         for session in last.sessions
     )

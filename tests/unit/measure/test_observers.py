@@ -96,12 +96,6 @@ def test_what_it_sees_of_a_test_travels_to_the_process_that_reports(draft, gpu, 
     assert Result.from_json(result.to_json()) == result
 
 
-def test_results_that_nobody_observed_are_stored_as_ever(gpu, timer):
-    stored = run(case_of(right), FakeEnvironment(gpu)).to_json()
-    assert "observations" not in stored
-    assert "observations" not in stored["measurements"][0]
-
-
 def test_the_first_row_is_nearest_to_what_is_timed(monkeypatch):
     order = []
 
