@@ -287,7 +287,7 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
         from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
         from pytest_gpukern.run.stash import environment_of
 
-        machine_info.update(describe(environment_of(config).gpu.fingerprint.to_json()))
+        machine_info.update(describe(environment_of(config).gpu.fingerprint))
 
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)

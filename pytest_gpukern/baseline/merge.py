@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,22 +9,24 @@ from msgspec import structs
 
 from pytest_gpukern.baseline.record import (
     DURATION_DIGITS,
-    NOTHING,
     Baseline,
     Epoch,
+    Launches,
     OutputAccuracy,
     Record,
     RecordedSession,
-    RecordedTime,
     SessionEntry,
-    as_recorded,
     rounded,
+    time_of,
 )
-from pytest_gpukern.values.result import CaseInfo, JsonDict, Result, SessionRole
+from pytest_gpukern.values.fingerprint import NO_PROVENANCE
+from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from pytest_gpukern.values.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True)
@@ -44,28 +43,35 @@ class Entry:
 
     case: CaseInfo
     model_key: str
-    fingerprint: JsonDict
+    fingerprint: Fingerprint
     session: RecordedSession
-    canaries: dict[str, float | None]
+    shared: SessionEntry
 
     @classmethod
     def of(cls, result: Result, *, model_key: str, recorded: str) -> Entry:
         """Returns what is kept of a result, passed through JSON so that it equals what a later run reads."""
         plain = Result.from_json(result.to_json())
         session = RecordedSession(
-            recorded=recorded,
-            fingerprint="",  # merging names it, by what the file holds
-            first_call_ns=None if plain.first_call_ns is None else rounded(plain.first_call_ns),
-            correctness={name: OutputAccuracy.of(error) for name, error in plain.errors.items()},
-            measurements={each.key: RecordedTime.of(each) for each in plain.measurements},
-            compile_ns=None if plain.compile_ns is None else rounded(plain.compile_ns),
-            kernels=tuple(dict.fromkeys(map(as_recorded, plain.kernels))),
-            session=plain.session or None,
-            autotuned=plain.autotuned or NOTHING,
+            session=plain.session or "unknown",
+            times={each.key: time_of(each) for each in plain.measurements},
+            first_call_ns=_rounded(plain.first_call_ns),
+            compile_ns=_rounded(plain.compile_ns),
             duration_s=None if plain.duration_s is None else rounded(plain.duration_s, DURATION_DIGITS),
+            autotuned=plain.autotuned,
+            correctness={name: OutputAccuracy.of(error) for name, error in plain.errors.items()},
+            launches=Launches.of(plain),
         )
-        canaries = {name: None if ns is None else rounded(ns) for name, ns in plain.canaries.items()}
-        return cls(plain.case, model_key, plain.fingerprint, session, canaries)
+        shared = SessionEntry(
+            recorded,
+            "unknown",  # merging names it, by what the file holds
+            {name: _rounded(ns) for name, ns in plain.canaries.items()},
+            None if plain.provenance == NO_PROVENANCE else plain.provenance,
+        )
+        return cls(plain.case, model_key, plain.fingerprint, session, shared)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else rounded(value)
 
 
 class Merge:
@@ -84,27 +90,27 @@ class Merge:
     def create(self, group: list[Entry]) -> None:
         """Adds a case, or those of its measurements that are missing; what is there stays as it is."""
         case = group[0].case
-        record = self.baseline.lookup(case.id)
+        record = self.baseline.cases.get(case.id)
         if record is None:
             self._open(group, None)
             return
-        missing = {key for entry in group for key in entry.session.measurements} - record.keys
+        missing = {key for entry in group for key in entry.session.times} - record.keys
         if not missing:
             self.kept.append(case.id)
             return
-        lacking = [entry for entry in group if missing & entry.session.measurements.keys()]
+        lacking = [entry for entry in group if missing & entry.session.times.keys()]
         added = self._into({len(record.epochs) - 1: missing}, lacking, record)
         self.added += [case.id] if added else []
 
     def append(self, group: list[Entry]) -> None:
         """Adds sessions to the current epochs of what they measured, or opens a case's first."""
         case = group[0].case
-        record = self.baseline.lookup(case.id)
+        record = self.baseline.cases.get(case.id)
         if record is None:
             self._open(group, None)
             return
         places: dict[int, set[str]] = {}
-        for key in {key for entry in group for key in entry.session.measurements}:
+        for key in {key for entry in group for key in entry.session.times}:
             epoch = record.current(key) or record.epochs[-1]
             places.setdefault(record.epochs.index(epoch), set()).add(key)
         added = self._into(places, group, record)
@@ -113,9 +119,9 @@ class Merge:
     def update(self, group: list[Entry]) -> None:
         """Opens a new epoch; the record keeps its first one as the anchor."""
         case = group[0].case
-        record = self.baseline.lookup(case.id)
+        record = self.baseline.cases.get(case.id)
         if record is not None:
-            current = {session.session for session in record.epochs[-1].sessions} - {None}
+            current = {session.session for session in record.epochs[-1].sessions}
             if {entry.session.session for entry in group} <= current:
                 self._refuse(case, "the current epoch holds these sessions already")
                 return
@@ -123,13 +129,16 @@ class Merge:
 
     def _open(self, group: list[Entry], record: Record | None) -> None:
         case = group[0].case
+        sessions = [self._session(entry) for entry in self._fitting(group)]
         epoch = Epoch(
             opened=self._opened,
             reason=self._reason,
             problem_version=case.problem_version,
             measured_point=case.measured_point,
             sessions=(),
-        ).adding(map(self._session, self._fitting(group)))
+            correctness=sessions[0].correctness or {},
+            launches=sessions[0].launches or Launches(),
+        ).adding(sessions, self.baseline.sessions)
         if record is None:
             self._put(case, Record(case.point, (epoch,)))
             self.added.append(case.id)
@@ -151,8 +160,8 @@ class Merge:
             return False
         sessions = [self._session(entry) for entry in entries]
         for index, keys in places.items():
-            parts = (session.only(keys) for session in sessions if keys & session.measurements.keys())
-            epochs[index] = epochs[index].adding(parts)
+            parts = (session.only(keys) for session in sessions if keys & session.times.keys())
+            epochs[index] = epochs[index].adding(parts, self.baseline.sessions)
         self._put(case, structs.replace(record, epochs=tuple(epochs)))
         return True
 
@@ -162,16 +171,14 @@ class Merge:
         Two measurements by one process are not independent, so a session counts once.
         """
         first = group[0].case
-        seen = {
-            (each.session, key) for epoch in epochs for each in epoch.sessions for key in each.measurements
-        }
+        seen = {(each.session, key) for epoch in epochs for each in epoch.sessions for key in each.times}
         fitting: list[Entry] = []
         for entry in group:
             case, session = entry.case, entry.session
-            own = {(session.session, key) for key in session.measurements}
+            own = {(session.session, key) for key in session.times}
             if (case.problem_version, case.measured_point) != (first.problem_version, first.measured_point):
                 self._refuse(case, "its sessions differ in problem version or measured point")
-            elif session.session is not None and own & seen:
+            elif own & seen:
                 self._refuse(case, f"session {session.session} is recorded already")
             else:
                 seen |= own
@@ -180,33 +187,25 @@ class Merge:
 
     def _session(self, entry: Entry) -> RecordedSession:
         """Returns an entry's session, and stores once what the session's cases share."""
-        fingerprint = self._fingerprint(entry.fingerprint)
-        session = structs.replace(entry.session, fingerprint=fingerprint)
-        if session.session is None:
-            return session
-        known = self.baseline.sessions.get(session.session)
-        if known is None:
-            known = SessionEntry(session.recorded, fingerprint)
-        elif known.fingerprint != fingerprint:
-            return session  # two processes under one id: the session keeps its own fields
-        known = structs.replace(known, canaries={**entry.canaries, **known.canaries})
-        sessions = {**self.baseline.sessions, session.session: known}
-        self.baseline = dataclasses.replace(self.baseline, sessions=sessions)
-        return structs.replace(session, recorded=known.recorded)
+        fingerprint, name = self._fingerprint(entry.fingerprint), entry.session.session
+        while (known := self.baseline.sessions.get(name)) is not None and known.fingerprint != fingerprint:
+            name += "+"  # two processes under one id
+        shared = structs.replace(known or entry.shared, fingerprint=fingerprint)
+        shared = structs.replace(shared, canaries={**entry.shared.canaries, **shared.canaries})
+        self.baseline = structs.replace(self.baseline, sessions={**self.baseline.sessions, name: shared})
+        return structs.replace(entry.session, session=name)
 
-    def _fingerprint(self, values: JsonDict) -> str:
+    def _fingerprint(self, values: Fingerprint) -> str:
         """Returns the id of a fingerprint, and stores it if it is new."""
-        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-        length = 12
+        digest, length = values.identity(), 12
         while self.baseline.fingerprints.get(digest[:length], values) != values:
             length += 1  # other values have this id: a collision, or an edited file
         stored = {**self.baseline.fingerprints, digest[:length]: values}
-        self.baseline = dataclasses.replace(self.baseline, fingerprints=stored)
+        self.baseline = structs.replace(self.baseline, fingerprints=stored)
         return digest[:length]
 
     def _put(self, case: CaseInfo, record: Record) -> None:
-        cases = {**self.baseline.cases, case.id: record}
-        self.baseline = dataclasses.replace(self.baseline, cases=cases)
+        self.baseline = structs.replace(self.baseline, cases={**self.baseline.cases, case.id: record})
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self.refused.append(Refusal(case.id, reason))

@@ -1,35 +1,37 @@
-"""Holds the record of a case in memory: epochs of sessions of times, oldest first.
+"""Defines the content of a baseline file: the records of cases, as epochs of sessions of times, oldest first.
 
-Every value has `extra`: fields that this version does not know. They are kept when the file is rewritten, so
-that an older release does not lose the optional fields of a newer one.
+The model is the schema: msgspec reads and writes these values as they are. What several sessions share is
+stored once. `Baseline` puts it together again: `times` for the gate and for reports, `past` for explanations.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, field, structs
 
 from pytest_gpukern.gate.change import FEWEST
-from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.comparability import Conditions, Number, SessionTime
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.measure.host_load import others_share
 from pytest_gpukern.measure.statistics import quantiles
-from pytest_gpukern.values.result import Choice, KernelFacts
+from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, KernelFacts, Whole
+from pytest_gpukern.values.untrusted_json import Json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
-    from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result
+    from pytest_gpukern.values.result import Measurement, OutputError, Result
+
+SCHEMA = 3
+"""The version of the files. Raise it when a reader of the old one would misunderstand the new."""
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles of a session's samples that a record keeps."""
@@ -56,93 +58,30 @@ Moment = Annotated[
         description="a time such as 2026-11-20T10:00:00Z",
     ),
 ]
-Number = Annotated[float, Meta(ge=0, description="a number that is not negative")]
-Whole = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
 Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$", description="a key of the form scope/timer/cache")]
 
-NOTHING: Any = MappingProxyType({})
-"""No unknown fields. While a file is read, also a placeholder for what the epoch or the record stores."""
+
+def time_of(measurement: Measurement) -> SessionTime:
+    """Returns what a record keeps of a measurement, rounded to `DIGITS` significant digits."""
+    summary, clocks = measurement.summary, DeviceClocks.of(measurement)
+    q05, q25, q50, q75, q95 = (rounded(q) for q in quantiles(measurement.samples_ns, QUANTILES))
+    return SessionTime(
+        summary.n,
+        rounded(summary.median_ns),
+        rounded(summary.low_ns),
+        rounded(summary.high_ns),
+        (q05, q25, q50, q75, q95),
+        mean_ns=_finite(statistics.fmean(measurement.samples_ns)),
+        sm_mhz=_finite(clocks.sm_mhz),
+        memory_mhz=_finite(clocks.memory_mhz),
+        invalid_samples=measurement.invalid_samples,
+        fixed_cost_ns=_finite(measurement.fixed_cost_ns),
+        jitter_ns=_finite(measurement.jitter_ns) or None,
+        others_share=_finite(others_share(measurement)),
+    )
 
 
-class _Inherited(tuple[KernelFacts, ...]):
-    """Marks a session that has no kernels of its own."""
-
-
-INHERITED: Any = _Inherited()
-"""While a file is read, the placeholder for kernels that the epoch stores."""
-
-
-class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """Holds one measurement of one session in nanoseconds, without samples; fields are a file's columns.
-
-    Attributes:
-        n: number of samples.
-        median_ns: median of the samples.
-        low_ns: lower bound of its 95 % interval within the session.
-        high_ns: upper bound.
-        q05_ns: quantile of the samples, as `q25_ns`, `q75_ns`, `q95_ns` and `q50_ns`.
-        sm_mhz: clock of the multiprocessors during the samples, or None.
-        memory_mhz: clock of the memory, or None.
-        invalid_samples: other samples, not used because the device was not fit, if any.
-        fixed_cost_ns: what the timer read for an empty kernel beyond that kernel's own time, or None.
-        jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
-        q50_ns: the middle quantile where it is not the median.
-        mean_ns: mean of the samples; None in records of older releases.
-        others_share: which share of the host's CPUs other programs used meanwhile, where that is known.
-        extra: unknown fields.
-    """
-
-    n: Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
-    median_ns: Annotated[float, Meta(gt=0, description="a number that is positive")]
-    low_ns: Number
-    high_ns: Number
-    q05_ns: Number
-    q25_ns: Number
-    q75_ns: Number
-    q95_ns: Number
-    sm_mhz: Number | None = None
-    memory_mhz: Number | None = None
-    invalid_samples: Whole | None = None
-    fixed_cost_ns: Number | None = None
-    jitter_ns: Number | None = None
-    q50_ns: Number | None = None
-    mean_ns: Number | None = None
-    others_share: Number | None = None
-    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
-
-    @property
-    def quantiles_ns(self) -> tuple[float, ...]:
-        """Returns the `QUANTILES` of the samples."""
-        middle = self.median_ns if self.q50_ns is None else self.q50_ns
-        return (self.q05_ns, self.q25_ns, middle, self.q75_ns, self.q95_ns)
-
-    @classmethod
-    def of(cls, measurement: Measurement) -> RecordedTime:
-        """Returns what a record keeps of a measurement, rounded to `DIGITS` significant digits."""
-        summary, clocks = measurement.summary, DeviceClocks.of(measurement)
-        median_ns = rounded(summary.median_ns)
-        q05, q25, q50, q75, q95 = (rounded(q) for q in quantiles(measurement.samples_ns, QUANTILES))
-        return cls(
-            n=summary.n,
-            median_ns=median_ns,
-            low_ns=rounded(summary.low_ns),
-            high_ns=rounded(summary.high_ns),
-            q05_ns=q05,
-            q25_ns=q25,
-            q75_ns=q75,
-            q95_ns=q95,
-            sm_mhz=_finite(clocks.sm_mhz),
-            memory_mhz=_finite(clocks.memory_mhz),
-            invalid_samples=measurement.invalid_samples or None,
-            fixed_cost_ns=_finite(measurement.fixed_cost_ns),
-            jitter_ns=_finite(measurement.jitter_ns) or None,
-            q50_ns=q50 if q50 != median_ns else None,
-            mean_ns=_finite(statistics.fmean(measurement.samples_ns)),
-            others_share=others_share(measurement),
-        )
-
-
-class OutputAccuracy(Struct, frozen=True, omit_defaults=True, gc=False):
+class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Says how far one output was from its reference; None where nothing finite was compared.
 
     Attributes:
@@ -150,9 +89,7 @@ class OutputAccuracy(Struct, frozen=True, omit_defaults=True, gc=False):
         max_rel: largest relative error.
         max_ulp: largest error in units in the last place.
         bits: hash of the output's bytes for the first data set, or None.
-        determinism: `bitwise`, `run-to-run` or `tolerant`; None where the session did not look, as in records
-            of older releases.
-        extra: unknown fields.
+        determinism: `bitwise`, `run-to-run` or `tolerant`; None where the session did not look.
     """
 
     max_abs: Number | None
@@ -160,7 +97,6 @@ class OutputAccuracy(Struct, frozen=True, omit_defaults=True, gc=False):
     max_ulp: Number | None
     bits: Text | None = None
     determinism: Text | None = None
-    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     @classmethod
     def of(cls, error: OutputError) -> OutputAccuracy:
@@ -187,66 +123,76 @@ def choice_of(result: Result) -> Choice:
     return Choice.of(result.autotuned, map(as_recorded, result.kernels))
 
 
-class SessionEntry(Struct, frozen=True, omit_defaults=True):
+class Launches(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Says what a call launches; the sessions of an epoch mostly share it.
+
+    Attributes:
+        kernels: each launch configuration once, by its first launch; empty where no timer saw them.
+        order: place in `kernels` of each launch of a call; empty where calls differ, or it is not known.
+    """
+
+    kernels: tuple[KernelFacts, ...] = ()
+    order: tuple[Whole, ...] = ()
+
+    @classmethod
+    def of(cls, result: Result) -> Launches:
+        """Returns what a record keeps of the launches that a timer saw."""
+        seen = [as_recorded(kernel) for kernel in result.kernels]
+        kernels = list(dict.fromkeys(seen))
+        launched = next((each for each in result.measurements if each.order and each.scope == "kernel"), None)
+        if launched is None:
+            return cls(tuple(kernels))
+        works = [place for place, each in enumerate(launched.work) if each.kind == "kernel"]
+        order = [works.index(place) for place in launched.order if place in works]
+        known = len(works) == len(seen)  # else the kernels are those of another measurement
+        return cls(tuple(kernels), tuple(kernels.index(seen[place]) for place in order) if known else ())
+
+
+class SessionEntry(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Holds what all cases of one session share; each file stores it once.
 
     Attributes:
         recorded: when, as an ISO 8601 time with its offset.
         fingerprint: key into `Baseline.fingerprints`.
         canaries: name → median time in nanoseconds of the fixed kernels that every session measures.
-        extra: unknown fields.
+        provenance: commit, branch and CI run that it was recorded on; None where nothing of it is known.
     """
 
     recorded: Moment
     fingerprint: Text
     canaries: dict[str, Number | None] = {}
-    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
+    provenance: Provenance | None = None
 
 
-class RecordedSession(Struct, frozen=True, omit_defaults=True):
+class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Holds what one process measured of one case.
 
     Attributes:
-        recorded: when, as an ISO 8601 time with its offset; a file has it where the session's entry differs.
-        fingerprint: key into `Baseline.fingerprints`; stored as `recorded` is.
-        first_call_ns: time of the first call, compilation included, or None.
-        correctness: output name → accuracy; a file has it where it differs from that of its epoch.
-        measurements: `scope/timer/cache` → time; never empty. A scope that two timers read has both.
-        compile_ns: time that compiling took, or None.
-        kernels: what the case launches, where a timer saw it; each launch configuration once. As
-            `correctness`, a file has them where they differ.
-        session: key into `Baseline.sessions`; None in records of older releases.
+        session: key into `Baseline.sessions`.
+        times: `scope/timer/cache` → time; never empty. A scope that two timers read has both.
+        first_call_ns: time of the first call, compilation included.
+        compile_ns: time that compiling took.
+        duration_s: how long the whole test took, in seconds.
         autotuned: kernel → configuration that an autotuner chose for it, as texts.
-        duration_s: how long the whole test took, in seconds; None in records of older releases.
-        extra: unknown fields.
+        correctness: output name → accuracy, where that differs from its epoch's.
+        launches: what a call launches, where that differs from its epoch's.
     """
 
-    recorded: Moment = ""
-    fingerprint: Text = ""
+    session: Text
+    times: Annotated[dict[Key, SessionTime], Meta(min_length=1, description="at least one measurement")]
     first_call_ns: Number | None = None
-    correctness: Mapping[str, OutputAccuracy] = NOTHING
-    measurements: Annotated[
-        Mapping[Key, RecordedTime], Meta(min_length=1, description="at least one measurement")
-    ] = field(default=NOTHING, name="times")
     compile_ns: Number | None = None
-    kernels: tuple[KernelFacts, ...] = INHERITED
-    session: Text | None = None
     duration_s: Number | None = None
-    autotuned: Mapping[str, Mapping[str, str]] = NOTHING
-    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
-
-    @property
-    def choice(self) -> Choice:
-        """Returns what an autotuner or a library chose."""
-        return Choice.of(self.autotuned, self.kernels)
+    autotuned: dict[str, dict[str, str]] = {}
+    correctness: dict[str, OutputAccuracy] | None = None
+    launches: Launches | None = None
 
     def only(self, keys: AbstractSet[str]) -> RecordedSession:
         """Returns the session with some of its measurements."""
-        kept = {key: time for key, time in self.measurements.items() if key in keys}
-        return structs.replace(self, measurements=kept)
+        return structs.replace(self, times={key: time for key, time in self.times.items() if key in keys})
 
 
-class Epoch(Struct, frozen=True, omit_defaults=True):
+class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Holds the sessions of a record between two deliberate updates.
 
     The problem version and the measured point belong here, not to the record: an update may follow a change
@@ -256,67 +202,72 @@ class Epoch(Struct, frozen=True, omit_defaults=True):
         opened: when, as an ISO 8601 time with its offset.
         problem_version: the version that was measured.
         sessions: oldest first, never empty.
-        measured_point: values of the axes as run; a file has them where they differ from the record's point.
+        measured_point: values of the axes as run.
         reason: why the epoch was opened, where somebody said.
-        correctness: what its sessions share, in a file; empty in memory, where each session has its own.
-        kernels: as `correctness`.
-        extra: unknown fields.
+        correctness: what its sessions share.
+        launches: likewise.
     """
 
     opened: Moment
     problem_version: Whole
+    measured_point: dict[str, Json]
     sessions: Annotated[
         tuple[RecordedSession, ...], Meta(min_length=1, description="a list with at least one entry")
     ]
-    measured_point: Mapping[str, Any] = NOTHING
     reason: Text | None = None
-    correctness: Mapping[str, OutputAccuracy] = NOTHING
-    kernels: tuple[KernelFacts, ...] = INHERITED
-    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
+    correctness: dict[str, OutputAccuracy] = {}
+    launches: Launches = Launches()
 
     @property
     def keys(self) -> set[str]:
         """Returns the measurements that its sessions hold."""
-        return {key for session in self.sessions for key in session.measurements}
+        return {key for session in self.sessions for key in session.times}
 
     def holding(self, key: str) -> list[RecordedSession]:
         """Returns its sessions that hold a measurement, oldest first."""
-        return [session for session in self.sessions if key in session.measurements]
+        return [session for session in self.sessions if key in session.times]
 
-    def first(self, key: str) -> int:
+    def first(self, key: str, entries: Mapping[str, SessionEntry]) -> int:
         """Returns how many of its sessions under a key opened it: they stay, as the anchor against drift.
 
         If those are too few to gate, the first appended ones count too.
         """
-        holding = self.holding(key)
-        opened = sum(1 for _ in itertools.takewhile(lambda each: each.recorded <= self.opened, holding))
+        moments = (entries[session.session].recorded for session in self.holding(key))
+        opened = sum(1 for _ in itertools.takewhile(lambda moment: moment <= self.opened, moments))
         return min(opened if opened >= FEWEST else FIRST_SESSIONS, MOST_SESSIONS // 2)
 
-    def adding(self, sessions: Iterable[RecordedSession]) -> Epoch:
+    def adding(self, sessions: Iterable[RecordedSession], entries: Mapping[str, SessionEntry]) -> Epoch:
         """Returns the epoch with more sessions; it keeps `MOST_SESSIONS` of every measurement.
 
         These are the ones that opened it, against steps that add up, and the newest.
         """
-        longer = structs.replace(self, sessions=(*self.sessions, *sessions))
+        longer = structs.replace(self, sessions=(*self.sessions, *map(self._sharing, sessions)))
         surplus: dict[int, set[str]] = {}
         for key in longer.keys:
-            holders = [i for i, each in enumerate(longer.sessions) if key in each.measurements]
-            first = longer.first(key)
+            holders = [i for i, each in enumerate(longer.sessions) if key in each.times]
+            first = longer.first(key, entries)
             for index in holders[first : first - MOST_SESSIONS]:
                 surplus.setdefault(index, set()).add(key)
         trimmed = (
-            each.only(each.measurements.keys() - surplus[i]) if i in surplus else each
+            each.only(each.times.keys() - surplus[i]) if i in surplus else each
             for i, each in enumerate(longer.sessions)
         )
-        return structs.replace(longer, sessions=tuple(each for each in trimmed if each.measurements))
+        return structs.replace(longer, sessions=tuple(each for each in trimmed if each.times))
+
+    def _sharing(self, session: RecordedSession) -> RecordedSession:
+        """Returns a session without what its epoch has for it."""
+        return structs.replace(
+            session,
+            correctness=None if session.correctness == self.correctness else session.correctness,
+            launches=None if session.launches == self.launches else session.launches,
+        )
 
 
-class Record(Struct, frozen=True, omit_defaults=True):
+class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Holds what a baseline stores for one case: its point as asked for, and its epochs, oldest first."""
 
-    point: dict[str, Any]
+    point: dict[str, Json]
     epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1, description="a list with at least one entry")]
-    extra: Mapping[str, Any] = field(default=NOTHING, name="(unknown)")
 
     @property
     def keys(self) -> set[str]:
@@ -330,13 +281,6 @@ class Record(Struct, frozen=True, omit_defaults=True):
     def anchor(self, key: str) -> Epoch | None:
         """Returns the oldest epoch that holds a measurement: it shows small steps that have added up."""
         return next((epoch for epoch in self.epochs if key in epoch.keys), None)
-
-    @property
-    def duration_s(self) -> float | None:
-        """Returns how long the test took in the newest session that knows it, in seconds, or None."""
-        sessions = [session for epoch in self.epochs for session in epoch.sessions]
-        known = [session for session in reversed(sessions) if session.duration_s is not None]
-        return max(known, key=lambda session: session.recorded).duration_s if known else None
 
     def opening(self, epoch: Epoch) -> Record:
         """Returns the record with a new current epoch.
@@ -352,33 +296,99 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """Holds the contents of one file: the records of one problem on one device model.
+class PastSession:
+    """Holds one recorded session of a case, with what a file stores for several.
+
+    Attributes:
+        fingerprint: device, driver and library versions.
+        times: `scope/timer/cache` → time.
+        kernels: what the case launched; empty where no timer saw it.
+        outputs: output name → accuracy.
+        canaries: name → time of the session's canaries in nanoseconds.
+        session: id of the process that measured, the same in all its cases.
+        opening: whether its epoch was opened with this session; else it was appended.
+        choice: what an autotuner or a library chose in it.
+    """
+
+    fingerprint: Fingerprint
+    times: Mapping[str, SessionTime]
+    kernels: tuple[KernelFacts, ...]
+    outputs: Mapping[str, OutputAccuracy]
+    canaries: Mapping[str, float]
+    session: str = ""
+    opening: bool = False
+    choice: Choice = UNKNOWN_CHOICE
+
+
+@dataclass(frozen=True)
+class Past:
+    """Holds the sessions of one epoch of a case, oldest first.
+
+    Attributes:
+        problem_version: the version that was measured.
+        measured_point: values of the axes as run.
+        sessions: never empty.
+    """
+
+    problem_version: int
+    measured_point: Mapping[str, Json]
+    sessions: tuple[PastSession, ...]
+
+
+@dataclass(frozen=True)
+class RecordedEpoch:
+    """Says when an epoch was opened, as an ISO 8601 time, and why, where somebody said."""
+
+    opened: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class RecordedCase:
+    """Holds the times of all epochs of a case.
+
+    Attributes:
+        epochs: oldest first.
+        times: `scope/timer/cache` → recorded times, oldest first, as reports show them.
+    """
+
+    epochs: tuple[RecordedEpoch, ...]
+    times: dict[str, tuple[SessionTime, ...]]
+
+
+class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+    """Holds the content of one file: the records of one problem on one device model.
 
     Attributes:
         problem: the file's `baseline_name`: the problem or test module.
         device_model: key of the device model, or of the CPU model for host variants.
-        fingerprints: fingerprint → its identity's values, each stored once.
-        cases: case id → record.
+        fingerprints: key → what it stands for.
         sessions: session id → what all its cases share.
-        extra: unknown fields.
+        cases: case id → record.
     """
 
-    problem: str
-    device_model: str
-    fingerprints: dict[str, JsonDict] = dataclasses.field(default_factory=dict)
-    cases: dict[str, Record] = dataclasses.field(default_factory=dict)
-    sessions: dict[str, SessionEntry] = dataclasses.field(default_factory=dict)
-    extra: JsonDict = dataclasses.field(default_factory=dict)
+    problem: Text
+    device_model: Text
+    fingerprints: dict[Text, Fingerprint] = {}
+    sessions: dict[Text, SessionEntry] = {}
+    cases: dict[str, Record] = field(default_factory=dict, name="records")
 
-    def lookup(self, case_id: str) -> Record | None:
-        """Returns the record of a case, or None."""
-        return self.cases.get(case_id)
+    def fingerprint_of(self, session: RecordedSession) -> Fingerprint:
+        """Returns what a session was measured on."""
+        return self.fingerprints[self.sessions[session.session].fingerprint]
 
     def devices(self, case_id: str) -> set[str]:
         """Returns the UUIDs of the GPUs of the machines on which a case was recorded."""
         sessions = (session for epoch in self.cases[case_id].epochs for session in epoch.sessions)
-        return {str(self.fingerprints.get(each.fingerprint, {}).get("device_uuid")) for each in sessions}
+        return {str(self.fingerprint_of(session).device_uuid) for session in sessions}
+
+    def duration_s(self, case_id: str) -> float | None:
+        """Returns how long a case's test took in the newest session that knows it, in seconds, or None."""
+        record = self.cases.get(case_id)
+        sessions = [session for epoch in record.epochs for session in epoch.sessions] if record else []
+        known = [session for session in reversed(sessions) if session.duration_s is not None]
+        newest = max(known, key=lambda session: self.sessions[session.session].recorded, default=None)
+        return newest.duration_s if newest is not None else None
 
     def session_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with, from the current epoch.
@@ -394,56 +404,106 @@ class Baseline:
         return tuple(
             time
             for wanted in ([key] if key in similar else similar)
-            for time in self._times(record.current(wanted), wanted)
+            for time in self._times(record, record.current(wanted), wanted)
         )
 
     def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """Returns the sessions of the oldest epoch under `key`; none if that is the current one."""
         record = self.cases.get(case_id)
         first = record.anchor(key) if record else None
-        return () if record is None or first is record.current(key) else tuple(self._times(first, key))
+        return (
+            () if record is None or first is record.current(key) else tuple(self._times(record, first, key))
+        )
 
     def all_times(self) -> Iterator[tuple[SessionTime, ...]]:
         """Yields the current sessions of every case under every key, apart by what an autotuner chose."""
         for record in self.cases.values():
             for key in sorted(record.keys):
                 groups: dict[object, list[SessionTime]] = {}
-                for time in self._times(record.current(key), key):
+                for time in self._times(record, record.current(key), key):
                     groups.setdefault(time.choice.configurations, []).append(time)
                 yield from map(tuple, groups.values())
 
-    def _times(self, epoch: Epoch | None, key: str) -> Iterator[SessionTime]:
-        if epoch is not None:
-            first = epoch.first(key)
-            for number, session in enumerate(epoch.holding(key)):
-                time = session.measurements[key]
-                conditions = Conditions(epoch.problem_version, epoch.measured_point, self.device_model)
-                fingerprint = self.fingerprints.get(session.fingerprint, {})
-                # A host variant's session names the machine's GPU too, which does not affect its time.
-                on_device = fingerprint.get("device_model_key") == self.device_model
-                uuid = fingerprint.get("device_uuid") if on_device else None
-                device = uuid if isinstance(uuid, str) else None
-                opening = number < first
-                median, low, high = time.median_ns, time.low_ns, time.high_ns
-                yield SessionTime(key, median, low, high, time.n, conditions, device, opening, session.choice)
+    def past(self, case_id: str, key: str | None = None) -> Past | None:
+        """Returns the epoch that a measurement is judged by, or None; without a `key` the newest one.
+
+        Sessions that lack the measurement are left out.
+        """
+        record = self.cases.get(case_id)
+        epoch = None if record is None else record.epochs[-1] if key is None else record.current(key)
+        if record is None or epoch is None:
+            return None
+        sessions = epoch.sessions if key is None else epoch.holding(key)
+        first = 0 if key is None else epoch.first(key, self.sessions)
+        past = (self._past(epoch, session, number < first) for number, session in enumerate(sessions))
+        return Past(epoch.problem_version, epoch.measured_point, tuple(past))
+
+    def history(self, case_id: str) -> RecordedCase | None:
+        """Returns the times of all epochs of a case, or None if it has none."""
+        record = self.cases.get(case_id)
+        if record is None:
+            return None
+        times: dict[str, list[SessionTime]] = {}
+        for epoch in record.epochs:
+            for key in sorted(epoch.keys):
+                times.setdefault(key, []).extend(
+                    time.for_report() for time in self._times(record, epoch, key)
+                )
+        epochs = tuple(RecordedEpoch(epoch.opened, epoch.reason) for epoch in record.epochs)
+        return RecordedCase(epochs, {key: tuple(found) for key, found in times.items()})
+
+    def _past(self, epoch: Epoch, session: RecordedSession, opening: bool) -> PastSession:
+        canaries, launches = self.sessions[session.session].canaries, session.launches or epoch.launches
+        return PastSession(
+            fingerprint=self.fingerprint_of(session),
+            times=session.times,
+            kernels=launches.kernels,
+            outputs=epoch.correctness if session.correctness is None else session.correctness,
+            canaries={name: ns for name, ns in canaries.items() if ns},
+            session=session.session,
+            opening=opening,
+            choice=Choice.of(session.autotuned, launches.kernels),
+        )
+
+    def _times(self, record: Record, epoch: Epoch | None, key: str) -> Iterator[SessionTime]:
+        if epoch is None:
+            return
+        conditions = Conditions(epoch.problem_version, epoch.measured_point, self.device_model)
+        first = epoch.first(key, self.sessions)
+        for number, session in enumerate(epoch.holding(key)):
+            fingerprint = self.fingerprint_of(session)
+            # A host variant's session names the machine's GPU too, which does not affect its time.
+            on_device = fingerprint.device_model_key == self.device_model
+            yield structs.replace(
+                session.times[key],
+                key=key,
+                conditions=conditions,
+                device=fingerprint.device_uuid if on_device else None,
+                opening=number < first,
+                choice=Choice.of(session.autotuned, (session.launches or epoch.launches).kernels),
+                session=session.session,
+                recorded=self.sessions[session.session].recorded,
+                epoch=record.epochs.index(epoch),
+            )
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
         """Returns the baseline without some of its cases."""
         dropped = set(case_ids)
         kept = {name: record for name, record in self.cases.items() if name not in dropped}
-        return dataclasses.replace(self, cases=kept)
+        return structs.replace(self, cases=kept)
 
     def referenced(self) -> Baseline:
         """Returns the baseline without sessions and fingerprints that no record refers to."""
-        recorded = [
-            session for record in self.cases.values() for epoch in record.epochs for session in epoch.sessions
-        ]
-        named = {session.session for session in recorded}
+        named = {
+            session.session
+            for record in self.cases.values()
+            for epoch in record.epochs
+            for session in epoch.sessions
+        }
         sessions = {name: entry for name, entry in self.sessions.items() if name in named}
         used = {entry.fingerprint for entry in sessions.values()}
-        used |= {session.fingerprint for session in recorded}
         fingerprints = {name: value for name, value in self.fingerprints.items() if name in used}
-        return dataclasses.replace(self, fingerprints=fingerprints, sessions=sessions)
+        return structs.replace(self, fingerprints=fingerprints, sessions=sessions)
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.baseline import codec
-from pytest_gpukern.baseline.history import Past, RecordedCase, past_of, recorded_case
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.gate.spread import shared_spread
@@ -25,6 +24,7 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
 
+    from pytest_gpukern.baseline.record import Past, RecordedCase
     from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.gate.spread import SharedSpread
 
@@ -179,7 +179,7 @@ class Store:
             FileError: as for `baseline`.
         """
         own = self.baseline(case, model_key)
-        if own is not None and own.lookup(case.id) is not None:
+        if own is not None and case.id in own.cases:
             return own.session_times(case.id, key)
         found: list[SessionTime] = []
         for model in self._other_models(case, model_key):
@@ -189,14 +189,14 @@ class Store:
         return tuple(found)
 
     def past(self, case: CaseInfo, model_key: str, key: str | None = None) -> Past | None:
-        """Returns all that is known of the sessions that a measurement is judged by; see `past_of`."""
+        """Returns all that is known of the sessions that a measurement is judged by; see `Baseline.past`."""
         own = self.baseline(case, model_key)
-        return past_of(own, case.id, key) if own is not None else None
+        return own.past(case.id, key) if own is not None else None
 
     def all_times(self, case: CaseInfo, model_key: str) -> RecordedCase | None:
         """Returns the times of all epochs of a case, or None if it has none."""
         own = self.baseline(case, model_key)
-        return recorded_case(own, case.id) if own is not None else None
+        return own.history(case.id) if own is not None else None
 
     def anchor_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
         """Returns the sessions of the first epoch of a case, unless that is the current one."""
@@ -215,8 +215,7 @@ class Store:
     def duration_s(self, case: CaseInfo, model_key: str) -> float | None:
         """Returns the newest recorded duration of a case's test in seconds, or None."""
         own = self.baseline(case, model_key)
-        record = own.lookup(case.id) if own is not None else None
-        return record.duration_s if record is not None else None
+        return own.duration_s(case.id) if own is not None else None
 
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
         """Returns the spread that a device model's cases share, by `scope/timer`, from all files read."""
@@ -294,7 +293,7 @@ class Store:
             own = self.baseline(result.case, model_key)
         except FileError:
             return False
-        record = None if own is None else own.lookup(result.case.id)
+        record = None if own is None else own.cases.get(result.case.id)
         return record is None or bool({each.key for each in result.measurements} - record.keys)
 
     def flush(self) -> WriteReport:

@@ -178,8 +178,8 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "verdict_reason": verdict.explained if verdict else None,
         "verdict_ratio": verdict.ratio if verdict else None,
         "warnings": [*summary.warnings, *result.notes],
-        "device": result.fingerprint.get("device_name" if case.on_gpu else "cpu_model"),
-        "driver": result.fingerprint.get("driver_version"),
+        "device": result.fingerprint.hardware(on_gpu=case.on_gpu),
+        "driver": result.fingerprint.driver_version,
         **_device_info(result, measurement),
     }
     return {

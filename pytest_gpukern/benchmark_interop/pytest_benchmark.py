@@ -13,8 +13,9 @@ from pytest_gpukern.report import units
 from pytest_gpukern.values.result import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
+    from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Measurement
 
 OURS = "gpukern"
@@ -55,19 +56,20 @@ def counted_as_benchmarks(
             item.fixturenames = names
 
 
-def machine_info(fingerprint: Mapping[str, Any]) -> JsonDict:
+def machine_info(fingerprint: Fingerprint) -> JsonDict:
     """Returns what to add to pytest-benchmark's `machine_info`: device, driver, CUDA and library versions.
 
     It compares the machine info of a saved run while it is being configured, so the fingerprint must be known
     by then, and must be the same when the run ends.
     """
+    capability = fingerprint.compute_capability  # a list, as in the JSON that it is compared with
     return {
         OURS: {
-            "device": fingerprint.get("device_name"),
-            "compute_capability": fingerprint.get("compute_capability"),
-            "driver": fingerprint.get("driver_version"),
-            "cuda": fingerprint.get("cuda_driver_version"),
-            "libraries": dict(fingerprint.get("libraries") or {}),
+            "device": fingerprint.device_name,
+            "compute_capability": list(capability) if capability is not None else None,
+            "driver": fingerprint.driver_version,
+            "cuda": fingerprint.cuda_driver_version,
+            "libraries": dict(fingerprint.libraries),
         }
     }
 

@@ -321,7 +321,7 @@ class _Watch:
         measured = [
             each
             for result in results
-            for each in (result.measurements if result.fingerprint.get("device_uuid") == uuid else ())
+            for each in (result.measurements if result.fingerprint.device_uuid == uuid else ())
         ]
         clocks = [DeviceClocks.of(each) for each in measured if each.scope == "kernel"]
         setup, limits, ended = Configuration(), PowerLimits(), self._state(uuid)
@@ -368,8 +368,8 @@ def _on_cards(run: Run) -> _OnCards:
     wrong = {result.test for result in run.results if result.correctness is Correctness.INCORRECT}
     found: _OnCards = {}
     for result in run.results:
-        card = result.fingerprint.get("device_uuid")
-        if result.test in wrong or result.simulated or not isinstance(card, str):
+        card = result.fingerprint.device_uuid
+        if result.test in wrong or result.simulated or card is None:
             continue
         for each in result.measurements:
             if not each.beside and is_valid(each):

@@ -20,7 +20,6 @@ from pytest_gpukern.baseline.merge import Refusal, unselected
 from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.gate.change import FEWEST
-from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
@@ -95,15 +94,16 @@ def _file_row(file: Path, baseline: Baseline) -> JsonDict:
     records = baseline.cases.values()
     newest = [record.epochs[-1] for record in records]
     sessions = [session for record in records for epoch in record.epochs for session in epoch.sessions]
-    last = max(sessions, key=lambda session: session.recorded, default=None)
+    moment = {session.session: baseline.sessions[session.session].recorded for session in sessions}
+    last = max(sessions, key=lambda session: moment[session.session], default=None)
     return {
         "file": str(file),
         "device": baseline.device_model,
         "cases": len(baseline.cases),
         "epochs": max((len(record.epochs) for record in records), default=0),
         "sessions": sorted({len(epoch.sessions) for epoch in newest}),
-        "newest": last.recorded if last else None,
-        "driver": baseline.fingerprints.get(last.fingerprint, {}).get("driver_version") if last else None,
+        "newest": moment[last.session] if last else None,
+        "driver": baseline.fingerprint_of(last).driver_version if last else None,
     }
 
 
@@ -177,7 +177,7 @@ def _record_row(case_id: str, key: str, record: Record) -> JsonDict:
 
 
 def _medians(epoch: Epoch | None, key: str) -> list[float]:
-    return [session.measurements[key].median_ns for session in epoch.holding(key)] if epoch else []
+    return [session.times[key].median_ns for session in epoch.holding(key)] if epoch else []
 
 
 def _epoch_row(epoch: Epoch) -> JsonDict:
@@ -251,13 +251,14 @@ def _prune(known: argparse.Namespace) -> int:
         exits.show_json({"file": str(known.file), "dry_run": known.dry_run, "cases": removed})
     else:
         verb = "would remove" if known.dry_run else "removed"
-        exits.show(f"{verb} {name}: {_held(before.cases[name])}" for name in removed)
+        exits.show(f"{verb} {name}: {_held(before, before.cases[name])}" for name in removed)
     return exits.FINE
 
 
-def _held(record: Record) -> str:
+def _held(baseline: Baseline, record: Record) -> str:
     """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
-    sessions = [session.recorded for epoch in record.epochs for session in epoch.sessions]
+    entries = baseline.sessions
+    sessions = [entries[session.session].recorded for epoch in record.epochs for session in epoch.sessions]
     epochs = "1 epoch" if len(record.epochs) == 1 else f"{len(record.epochs)} epochs"
     count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
     return f"{epochs}, {count}, the newest of {max(sessions)[:10]}"
@@ -339,7 +340,7 @@ def _record(
     store, refused = Store(mode, directory_override=into, reason=reason), []
     for result in results:
         folder = into or _folder_beside_the_test(result.nodeid, Path.cwd())
-        model_key = model_key_of(result.fingerprint, on_gpu=result.case.on_gpu)
+        model_key = result.fingerprint.model_key(on_gpu=result.case.on_gpu)
         if folder is None:
             test = result.nodeid.partition("::")[0]
             remedy = "run this where pytest's ids begin (its rootdir), or give --into FOLDER"

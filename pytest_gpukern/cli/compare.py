@@ -21,7 +21,6 @@ from pytest_gpukern.gate.change import FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, fails, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
-from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.recorded import is_baseline
@@ -29,7 +28,6 @@ from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
 from pytest_gpukern.values.result import (
-    Choice,
     Correctness,
     Measurement,
     Summary,
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.baseline.record import Baseline
     from pytest_gpukern.gate.spread import SharedSpread
+    from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
 
 _SHOWN = 5
@@ -107,28 +106,12 @@ def _run(known: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class SessionMeasurement:
-    """Holds one session's measurement of a case, and what it was taken under."""
+    """Holds one session's measurement of a case, as a new one and as the gate takes it from a record."""
 
     measurement: Measurement
+    session: SessionTime
     conditions: Conditions
-    device: str | None
     on_gpu: bool
-    choice: Choice
-
-    @property
-    def session(self) -> SessionTime:
-        """Returns it as the gate takes it from a record."""
-        summary = self.measurement.summary
-        return SessionTime(
-            self.measurement.key,
-            summary.median_ns,
-            summary.low_ns,
-            summary.high_ns,
-            summary.n,
-            self.conditions,
-            self.device,
-            choice=self.choice,
-        )
 
 
 @dataclass
@@ -142,14 +125,14 @@ class Side:
     """
 
     times: dict[str, dict[str, list[SessionMeasurement]]] = field(default_factory=dict)
-    fingerprints: list[JsonDict] = field(default_factory=list)
+    fingerprints: list[Fingerprint] = field(default_factory=list)
     incorrect: dict[str, str] = field(default_factory=dict)
 
     def add(self, case: str, timed: SessionMeasurement) -> None:
         """Adds a session of a case."""
         self.times.setdefault(case, {}).setdefault(timed.measurement.key, []).append(timed)
 
-    def knows(self, fingerprint: JsonDict) -> None:
+    def knows(self, fingerprint: Fingerprint) -> None:
         """Notes what a session was measured on."""
         if fingerprint not in self.fingerprints:
             self.fingerprints.append(fingerprint)
@@ -188,13 +171,22 @@ def _add_result(side: Side, name: str, result: Result, sessions: Sequence[Result
 def _add_session(side: Side, name: str, result: Result) -> None:
     case = result.case
     side.knows(result.fingerprint)
-    model = model_key_of(result.fingerprint, on_gpu=case.on_gpu) or "unknown"
+    model = result.fingerprint.model_key(on_gpu=case.on_gpu) or "unknown"
     conditions = Conditions.of(case, device_model=model, simulated=result.simulated)
-    uuid = result.fingerprint.get("device_uuid") if case.on_gpu else None
-    device = uuid if isinstance(uuid, str) else None
     choice = choice_of(result)
-    for measurement in result.measurements:
-        side.add(name, SessionMeasurement(_finite(measurement), conditions, device, case.on_gpu, choice))
+    for measurement in map(_finite, result.measurements):
+        summary = measurement.summary
+        session = SessionTime(
+            summary.n,
+            summary.median_ns,
+            summary.low_ns,
+            summary.high_ns,
+            key=measurement.key,
+            conditions=conditions,
+            device=result.fingerprint.device_uuid if case.on_gpu else None,
+            choice=choice,
+        )
+        side.add(name, SessionMeasurement(measurement, session, conditions, case.on_gpu))
 
 
 def _finite(measurement: Measurement) -> Measurement:
@@ -229,25 +221,23 @@ def _add_baseline(side: Side, baseline: Baseline) -> None:
 
 def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[SessionMeasurement]:
     """Returns the sessions of a case's current epoch as measurements; their samples are the quantiles."""
-    epoch = baseline.cases[case_id].current(key)
-    times = baseline.session_times(case_id, key)
-    for session, time in zip(epoch.holding(key) if epoch else (), times, strict=True):
-        recorded = session.measurements[key]
+    for time in baseline.session_times(case_id, key):
         scope, timer, cache = key.split("/")
         measurement = Measurement(
             scope,
             timer,
             "as recorded",
             cache,
-            recorded.quantiles_ns,
+            time.quantiles_ns or (time.median_ns,),
             1,
             Summary(time.median_ns, time.low_ns, time.high_ns, time.n),
             "recorded",
-            jitter_ns=recorded.jitter_ns or 0.0,
+            jitter_ns=time.jitter_ns or 0.0,
         )
-        fingerprint = baseline.fingerprints.get(session.fingerprint, {})
-        on_gpu = model_key_of(fingerprint, on_gpu=True) == baseline.device_model
-        yield SessionMeasurement(measurement, time.conditions, time.device, on_gpu, session.choice)
+        fingerprint = baseline.fingerprints[baseline.sessions[time.session].fingerprint]
+        assert time.conditions is not None
+        on_gpu = fingerprint.device_model_key == baseline.device_model
+        yield SessionMeasurement(measurement, time, time.conditions, on_gpu)
 
 
 # --- judging B by A -------------------------------------------------------------------------------
@@ -341,7 +331,7 @@ def _basis(
     *,
     fails_with: str,
 ) -> Basis:
-    devices = {timed.device for timed in fresh}
+    devices = {timed.session.device for timed in fresh}
     return Basis(
         [timed.session for timed in recorded],
         fresh[0].conditions,
@@ -349,7 +339,7 @@ def _basis(
         jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
         device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded ones
         shared=shared,
-        choice=fresh[0].choice,
+        choice=fresh[0].session.choice,
         fails_with=fails_with,
     )
 

@@ -35,7 +35,7 @@ from pytest_gpukern.measure.device_clocks import INVALIDATING, ORDINARY, DeviceC
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpukern.baseline.history import RecordedCase
+    from pytest_gpukern.baseline.record import RecordedCase
     from pytest_gpukern.values.result import Measurement, Result
 
 Times = dict[str, dict[str, float]]
@@ -399,8 +399,8 @@ def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCa
     """
     ratios: dict[str, list[float]] = {}
     for result in results:
-        card, recorded = result.fingerprint.get("device_uuid"), history.get(result.nodeid)
-        if not isinstance(card, str) or recorded is None:
+        card, recorded = result.fingerprint.device_uuid, history.get(result.nodeid)
+        if card is None or recorded is None:
             continue
         for each in result.measurements:
             times = [time for time in recorded.times.get(each.key, ()) if time.device == card]

@@ -15,7 +15,7 @@ from pytest_gpukern.values.difference import DEVICE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpukern.baseline.history import Past
+    from pytest_gpukern.baseline.record import Past
     from pytest_gpukern.values.difference import Difference
     from pytest_gpukern.values.result import Result
 

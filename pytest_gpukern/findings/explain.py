@@ -29,11 +29,12 @@ from pytest_gpukern.values.result import Choice, hash_method
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from pytest_gpukern.baseline.history import Past
-    from pytest_gpukern.baseline.record import RecordedTime
-    from pytest_gpukern.values.result import JsonDict, KernelFacts, Measurement, Result, Verdict
+    from pytest_gpukern.baseline.record import Past
+    from pytest_gpukern.gate.comparability import SessionTime
+    from pytest_gpukern.values.fingerprint import Fingerprint
+    from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Verdict
 
 NOT_INSTALLED = "none"
 
@@ -125,23 +126,21 @@ def significant(verdict: Verdict) -> bool:
 
 
 def other_machine(
-    now: JsonDict, recorded: Sequence[JsonDict], *, host: bool, unused: Collection[str] = ()
+    now: Fingerprint, recorded: Sequence[Fingerprint], *, host: bool, unused: Collection[str] = ()
 ) -> tuple[Difference, ...]:
     """Returns in which device or host, and in which libraries, a session differs from all recorded ones.
 
-    A field that a recorded session lacks, such as one by an older release, is no difference. Versions of
-    `unused` libraries are not told.
+    A field that no recorded session knows is no difference. Versions of `unused` libraries are not told.
     """
     rows = _OF_THE_HOST if host else _OF_THE_DEVICE
     found = [
-        _difference(label, unit, now.get(field), [each[field] for each in recorded if field in each])
+        _difference(label, unit, getattr(now, field), [getattr(each, field) for each in recorded])
         for field, label, unit in rows
     ]
-    libraries: Mapping[str, Any] = now["libraries"] if isinstance(now.get("libraries"), dict) else {}
-    before = [each["libraries"] for each in recorded if isinstance(each.get("libraries"), dict)]
-    for name in sorted({*libraries, *(name for each in before for name in each)}.difference(unused)):
+    before = [each.libraries for each in recorded if each.libraries]
+    for name in sorted({*now.libraries, *(name for each in before for name in each)}.difference(unused)):
         versions = [each.get(name, NOT_INSTALLED) for each in before]
-        found.append(_difference(name, "", libraries.get(name, NOT_INSTALLED), versions))
+        found.append(_difference(name, "", now.libraries.get(name, NOT_INSTALLED), versions))
     return tuple(difference for difference in found if difference is not None)
 
 
@@ -251,7 +250,7 @@ def _median(clocks_mhz: Sequence[float]) -> float | None:
     return statistics.median(clocks_mhz) if clocks_mhz else None
 
 
-def _times(key: str, past: Past) -> list[RecordedTime]:
+def _times(key: str, past: Past) -> list[SessionTime]:
     return [session.times[key] for session in past.sessions if key in session.times]
 
 

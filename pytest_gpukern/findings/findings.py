@@ -27,7 +27,7 @@ from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from pytest_gpukern.baseline.history import Past
+    from pytest_gpukern.baseline.record import Past
     from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict
 
     PastOf = Callable[[CaseInfo, str | None], Past | None]

@@ -7,7 +7,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.baseline.record import RecordedTime, as_recorded
+from pytest_gpukern.baseline.record import as_recorded, time_of
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.determinism import Determinism, of_sessions
@@ -15,9 +15,10 @@ from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding, hash_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpukern.baseline.history import Past, PastSession
+    from pytest_gpukern.baseline.record import Past, PastSession
+    from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.values.result import KernelFacts, Measurement, OutputError
 
 ACCURACY, BITS, DETERMINISM = "accuracy", "bits", "determinism"
@@ -88,7 +89,7 @@ def other_bits(
         return ()
     findings = []
     for name, error in errors.items():
-        recorded = [session.bits.get(name) for session in past.sessions]
+        recorded = [_bits(session, name) for session in past.sessions]
         (first, *others) = dict.fromkeys(recorded)
         if others or first is None or error.bits is None or len(recorded) < FEWEST_WITH_THE_SAME_BITS:
             continue
@@ -142,6 +143,11 @@ def _found(name: str, sessions: Iterable[PastSession]) -> list[tuple[str | None,
     """Returns what each session found of an output's determinism, and its hash."""
     outputs = [session.outputs[name] for session in sessions if name in session.outputs]
     return [(output.determinism, output.bits) for output in outputs]
+
+
+def _bits(session: PastSession, name: str) -> str | None:
+    """Returns the hash of an output's bytes, where a session took it."""
+    return session.outputs[name].bits if name in session.outputs else None
 
 
 def _largest(name: str, past: Past) -> dict[str, float | None]:
@@ -222,11 +228,11 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
     key = deciding[0].key
     if any(ns is None or not math.isfinite(ns) for each in deciding for ns in each.samples_ns):
         return ()
-    new = [RecordedTime.of(measurement) for measurement in deciding if measurement.samples_ns]
+    new = [time_of(measurement) for measurement in deciding if measurement.samples_ns]
     old = [session.times[key] for session in past.sessions if key in session.times]
     grown = []
-    for name, field in (("mean", "mean_ns"), ("95th percentile", "q95_ns")):
-        now, before = _above_median(new, field), _above_median(old, field)
+    for name, figure in (("mean", lambda time: time.mean_ns), ("95th percentile", _q95_ns)):
+        now, before = _above_median(new, figure), _above_median(old, figure)
         if len(now) < len(deciding) or len(before) < FEWEST:
             continue
         usual, found = statistics.fmean(before), statistics.fmean(now)
@@ -237,10 +243,14 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
     return (Finding(TAIL, f"{key}: the median is no slower, but {', '.join(grown)}"),) if grown else ()
 
 
-def _above_median(times: Iterable[RecordedTime], field: str) -> list[float]:
+def _q95_ns(time: SessionTime) -> float | None:
+    return time.quantiles_ns[-1] if time.quantiles_ns is not None else None
+
+
+def _above_median(times: Iterable[SessionTime], figure: Callable[[SessionTime], float | None]) -> list[float]:
     """Returns the log of a figure relative to the median, of each session that tells it of enough samples."""
-    figures = [(getattr(time, field), time.median_ns) for time in times if time.n >= _FEWEST_SAMPLES]
-    return [math.log(figure) - math.log(median) for figure, median in figures if figure]
+    known = [(figure(time), time.median_ns) for time in times if time.n >= _FEWEST_SAMPLES]
+    return [math.log(value) - math.log(median) for value, median in known if value]
 
 
 def by_name(kernels: Iterable[KernelFacts]) -> dict[str, list[KernelFacts]]:

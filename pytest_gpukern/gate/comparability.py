@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads annotations
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
-from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice
+from msgspec import Meta, Struct
+
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Whole
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpukern.values.result import CaseInfo
 
@@ -38,31 +41,73 @@ class Conditions:
         return cls(case.problem_version, case.measured_point, device_model, simulated)
 
 
-@dataclass(frozen=True)
-class SessionTime:
-    """Holds one recorded session's time of a case, with its conditions.
+Number = Annotated[float, Meta(ge=0, description="a number that is not negative")]
+Positive = Annotated[float, Meta(gt=0, description="a number that is positive")]
+Quantiles = tuple[Number, Number, Number, Number, Number]
+
+
+class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Holds the time of a case in one session, from a file to the gate and to reports; times in nanoseconds.
+
+    A baseline file stores once what several times share. There a time has only the fields down to
+    `others_share`, and `Baseline` adds the others.
 
     Attributes:
-        key: `scope/timer/cache` of the measurement.
-        median_ns: median of the session's samples.
-        low_ns: lower bound of the median's 95 % interval within the session.
-        high_ns: upper bound.
         n: number of samples.
-        conditions: what must agree with the new measurement's conditions.
-        device: UUID of the device, or None for the host's processor.
+        median_ns: median of the samples.
+        low_ns: lower bound of its 95 % interval within the session.
+        high_ns: upper bound.
+        quantiles_ns: 5, 25, 50, 75 and 95 % of the samples.
+        mean_ns: mean of the samples.
+        sm_mhz: clock of the multiprocessors during the samples.
+        memory_mhz: clock of the memory.
+        invalid_samples: other samples, not used because the device was not fit.
+        fixed_cost_ns: what the timer read for an empty kernel beyond that kernel's own time.
+        jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
+        others_share: which share of the host's CPUs other programs used meanwhile, where that is known.
+        key: `scope/timer/cache` of the measurement.
+        conditions: what must agree with a new measurement's conditions.
+        device: UUID of the device; None for the host's processor, or where it is not known.
         opening: whether its epoch was opened with this session; else it was appended.
         choice: what an autotuner or a library chose in it.
+        session: id of the process that measured.
+        recorded: when, as an ISO 8601 time.
+        epoch: place of its epoch in the record, oldest first.
     """
 
-    key: str
-    median_ns: float
-    low_ns: float
-    high_ns: float
-    n: int
-    conditions: Conditions
+    n: Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
+    median_ns: Positive
+    low_ns: Number
+    high_ns: Number
+    quantiles_ns: Quantiles | None = None
+    mean_ns: Number | None = None
+    sm_mhz: Number | None = None
+    memory_mhz: Number | None = None
+    invalid_samples: Whole = 0
+    fixed_cost_ns: Number | None = None
+    jitter_ns: Number | None = None
+    others_share: Number | None = None
+    key: str = ""
+    conditions: Conditions | None = None
     device: str | None = None
     opening: bool = False
     choice: Choice = UNKNOWN_CHOICE
+    session: str = ""
+    recorded: str = ""
+    epoch: int = 0
+
+    def for_report(self) -> SessionTime:
+        """Returns what a report shows: the interval, and when and where it was measured."""
+        return SessionTime(
+            self.n,
+            self.median_ns,
+            self.low_ns,
+            self.high_ns,
+            device=self.device,
+            session=self.session,
+            recorded=self.recorded,
+            epoch=self.epoch,
+        )
 
 
 class HasChoice(Protocol):
@@ -96,11 +141,12 @@ def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> st
     """Returns the first condition in which a recorded session differs from now, with both values, or None."""
     if all(session.key == key and session.conditions == now for session in sessions):
         return None
+    then = [session.conditions for session in sessions if session.conditions is not None]
     rows: list[tuple[str, list[object], object]] = [
-        ("", [_where(s.conditions) for s in sessions], _where(now)),
-        ("on ", [s.conditions.device_model for s in sessions], now.device_model),
-        ("with problem version ", [s.conditions.problem_version for s in sessions], now.problem_version),
-        ("at ", [_point(s.conditions.measured_point) for s in sessions], _point(now.measured_point)),
+        ("", [_where(each) for each in then], _where(now)),
+        ("on ", [each.device_model for each in then], now.device_model),
+        ("with problem version ", [each.problem_version for each in then], now.problem_version),
+        ("at ", [_point(each.measured_point) for each in then], _point(now.measured_point)),
         ("as ", [s.key for s in sessions], key),
     ]
     for label, recorded, current in rows:

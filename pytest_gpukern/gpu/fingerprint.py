@@ -2,76 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
-from dataclasses import dataclass, fields
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
-from pytest_gpukern.gpu.model import file_key
 from pytest_gpukern.gpu.nvml import PowerLimits
 from pytest_gpukern.values.backend_table import library_distributions
-from pytest_gpukern.values.untrusted_json import own_json
+from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.gpu.nvml import Nvml
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """The conditions of a session, in watts and MHz; None if there is no device or the value is unknown."""
-
-    device_name: str | None
-    device_uuid: str | None
-    device_model_key: str | None
-    compute_capability: tuple[int, int] | None
-    mig_profile: str | None
-    is_simulated: bool
-    driver_version: str | None
-    cuda_driver_version: str | None
-    power_limit_w: float | None
-    max_sm_clock_mhz: int | None
-    max_memory_clock_mhz: int | None
-    python_version: str
-    platform: str
-    cpu_model: str
-    cpu_count: int
-    blas: str
-    libraries: Mapping[str, str]
-
-    @property
-    def cpu_model_key(self) -> str:
-        """The processor's model as part of a file name, for baselines of host variants: "amd-epyc-9654"."""
-        return _cpu_model_key(self.cpu_model)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as plain JSON values; equal fingerprints give equal values."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        plain["compute_capability"] = list(self.compute_capability) if self.compute_capability else None
-        plain["libraries"] = dict(self.libraries)
-        return plain
-
-    def identity(self) -> str:
-        """Returns twelve hexadecimal digits, equal for equal fields in every process."""
-        canonical = own_json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-def model_key_of(fingerprint: Mapping[str, Any], *, on_gpu: bool) -> str | None:
-    """Returns the hardware that a stored result was timed on, as part of a file name; None if unknown."""
-    if on_gpu:
-        return fingerprint.get("device_model_key")
-    model = fingerprint.get("cpu_model")
-    return _cpu_model_key(model) if isinstance(model, str) else None
-
-
-def _cpu_model_key(model: str) -> str:
-    return file_key(model.replace("(R)", "").replace("(TM)", ""))
 
 
 def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
@@ -98,6 +45,63 @@ def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
         blas=blas(),
         libraries=library_versions(),
     )
+
+
+_GIT_S = 5.0
+_OF_A_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+"""Variables that git sets for its hooks, which would name another repository."""
+_CI_PAGES = ("CI_JOB_URL", "BUILD_URL", "CIRCLE_BUILD_URL", "BUILDKITE_BUILD_URL")
+_CI_BRANCHES = (
+    "GITHUB_HEAD_REF",
+    "GITHUB_REF_NAME",
+    "CI_COMMIT_REF_NAME",
+    "BUILDKITE_BRANCH",
+    "CIRCLE_BRANCH",
+)
+
+
+def take_provenance(folder: Path, environ: Mapping[str, str] = os.environ) -> Provenance:
+    """Returns the commit and branch that a folder is checked out at, and the page of the CI run.
+
+    Asks git once, for five seconds at most; without git or a repository nothing is known. CI mostly checks
+    out no branch by name, and then its variables name it.
+    """
+    known = {name: value for name, value in environ.items() if name not in _OF_A_REPOSITORY}
+    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        asked = subprocess.run(
+            command, cwd=folder, env=known, capture_output=True, text=True, timeout=_GIT_S, check=True
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return Provenance(ci_url=_ci_page(environ))
+    lines = asked.stdout.splitlines()
+    head = dict(
+        line.removeprefix("# branch.").split(" ", 1) for line in lines if line.startswith("# branch.")
+    )
+    commit, branch = head.get("oid"), head.get("head")
+    if branch == "(detached)":
+        branch = next((environ[name] for name in _CI_BRANCHES if environ.get(name)), None)
+    return Provenance(
+        commit=None if commit == "(initial)" else commit,
+        dirty=any(not line.startswith("#") for line in lines),
+        branch=branch,
+        ci_url=_ci_page(environ),
+    )
+
+
+def _ci_page(environ: Mapping[str, str]) -> str | None:
+    """Returns the page of this run of CI, without what a user or a token may be in."""
+    parts = [environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
+    github = f"{parts[0]}/{parts[1]}/actions/runs/{parts[2]}" if all(parts) else ""
+    page = github or next((environ[name] for name in _CI_PAGES if environ.get(name)), "")
+    try:
+        split = urlsplit(page)
+        port = f":{split.port}" if split.port else ""
+    except ValueError:
+        return None
+    if split.scheme not in ("http", "https") or not split.hostname:
+        return None
+    return urlunsplit((split.scheme, split.hostname + port, split.path, "", ""))
 
 
 def header_lines(

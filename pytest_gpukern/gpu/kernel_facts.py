@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 import gc
 import itertools
@@ -13,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import structs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +39,7 @@ def kernel_facts(
         filled = occupancy(kernel, compute_capability) if compute_capability is not None else None
         asked = (entry.name, kernel.registers)
         facts.append(
-            dataclasses.replace(
+            structs.replace(
                 kernel,
                 blocks_per_sm=filled.blocks if filled else None,
                 occupancy=filled.share if filled else None,

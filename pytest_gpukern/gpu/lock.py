@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
-from pytest_gpukern.gpu.model import file_key
 from pytest_gpukern.gpu.processes import ancestors, is_alive, process_id
+from pytest_gpukern.values.fingerprint import file_key
 from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid
+from pytest_gpukern.values.fingerprint import file_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -164,11 +165,3 @@ def short_uuid(uuid: str, uuids: Iterable[str]) -> str:
     others = [other for other in uuids if other != uuid]
     lengths = range(12, len(uuid))
     return next((uuid[:n] for n in lengths if not any(other.startswith(uuid[:n]) for other in others)), uuid)
-
-
-def file_key(text: str) -> str:
-    """Reduces a name to lower-case letters, digits and "+_-", which are safe in file names everywhere.
-
-    A dot becomes "_", since dots separate the parts of a file name.
-    """
-    return re.sub(r"[^a-z0-9+_]+", "-", text.lower().replace(".", "_")).strip("-_") or "unknown"

@@ -17,8 +17,8 @@ from pytest_gpukern.values.untrusted_json import FileError, decoded, own_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpukern.gpu.fingerprint import Fingerprint
     from pytest_gpukern.gpu.theory import Peaks
+    from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict
 
 _METHOD = 1

@@ -277,6 +277,7 @@ class Samples:
         self.batches: list[int] = []
         self.busy: list[float] = []
         self.work: tuple[DeviceWork, ...] = ()
+        self.order: tuple[int, ...] = ()
         self.warnings: dict[str, None] = {}
         self.iterations = 1
         self.executions_a_sample = 1
@@ -295,7 +296,7 @@ class Samples:
         self.samples += batch.samples_ns
         self.batches.append(len(batch.samples_ns))
         self.busy += batch.busy_ns
-        self.work = batch.work
+        self.work, self.order = batch.work, batch.order
         self.warnings.update(dict.fromkeys(batch.warnings))
         self.iterations = batch.iterations
         self.executions_a_sample = max(1, executions // len(batch.samples_ns))
@@ -434,6 +435,7 @@ class Sampler:
             fixed_cost_ns=timer.fixed_cost_ns,
             busy_ns=statistics.median(sampling.busy) if sampling.busy else None,
             work=sampling.work,
+            order=sampling.order,
             buffer_sets=self.executions.buffer_sets,
             invalid_samples=sampling.invalid_samples,
         )

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.rows import Row, ScopeTime, Timing
     from pytest_gpukern.report.run import Run
     from pytest_gpukern.report.summary import Told
+    from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -364,7 +365,7 @@ class _RunData:
             for each in session.measurements:
                 known = _drawable(each.summary.median_ns)
                 if each.key == measurement.key and each.invalid is None and known:
-                    card = self._card(session.fingerprint.get("device_uuid") if result.case.on_gpu else None)
+                    card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)
                     found.append((self._moment(self.run.created), card, None, *_TIMES(each.summary)))
         return found
 
@@ -522,18 +523,16 @@ def _without_our_name(lines: Sequence[str]) -> list[str]:
 
 
 def _outcome(run: Run) -> str:
-    """Says in a word how a run ended; nothing where it is not known, since an older release wrote it."""
+    """Says in a word how a run ended."""
     if run.failures or run.problems:
         return FAILED
-    if not run.failures_known:
-        return ""
     return "PASSED" if run.ran else "NOTHING RAN"
 
 
 def _device(run: Run) -> str:
     """Names the devices that a run measured on."""
     names = dict.fromkeys(
-        str(result.fingerprint.get("device_name") or "")
+        result.fingerprint.device_name or ""
         for result in run.results
         if result.case.on_gpu and not result.simulated
     )
@@ -555,14 +554,12 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _of_fingerprint(fingerprint: JsonDict) -> list[tuple[str, str]]:
-    libraries = fingerprint.get("libraries")
-    named = libraries if isinstance(libraries, dict) else {}
-    driver, cuda = fingerprint.get("driver_version"), fingerprint.get("cuda_driver_version")
+def _of_fingerprint(fingerprint: Fingerprint) -> list[tuple[str, str]]:
+    driver, cuda = fingerprint.driver_version, fingerprint.cuda_driver_version
     facts = [
         ("driver", f"{driver}, CUDA {cuda or 'unknown'}" if driver else ""),
-        ("libraries", ", ".join(f"{name} {version}" for name, version in named.items())),
-        ("host", str(fingerprint.get("cpu_model") or "")),
+        ("libraries", ", ".join(f"{name} {version}" for name, version in fingerprint.libraries.items())),
+        ("host", fingerprint.cpu_model or ""),
     ]
     return [(label, text) for label, text in facts if text]
 

@@ -42,7 +42,7 @@ def _values(result: Result, failure: str | None) -> Iterator[tuple[str, str]]:
             yield "high", _change(verdict.ratio_high)
     yield "verdict", kind
     yield "reason", reason.partition("\n")[0]
-    yield "device", str(result.fingerprint.get("device_name" if result.case.on_gpu else "cpu_model") or "")
+    yield "device", result.fingerprint.hardware(on_gpu=result.case.on_gpu) or ""
 
 
 def _change(ratio: float | None) -> str:

@@ -64,9 +64,7 @@ def summary(run: Run, *, most: int) -> str:
     failed, changed = list(_failed(run)), sorted(_changed(run), key=_by_size)
     count = len(run.failures)
     title = f"### gpukern: {count or 'no'} test{'s' * (count != 1)} failed"
-    if not run.failures_known:
-        title = f"### gpukern: {count} incorrect, other failures are not stored"
-    elif not run.ran:
+    if not run.ran:
         title = "### gpukern: nothing ran"
     counts = [totals(run), _devices(run), *run.since_record, *run.problems]
     end = "\n\n".join(_fitting([_text(text) for text in counts if text], most // 4))
@@ -173,9 +171,9 @@ def _by_size(row: _Row) -> tuple[bool, float]:
 def _devices(run: Run) -> str:
     """Returns the devices that results are from, with their drivers."""
     found = {
-        f"{name}, driver {result.fingerprint.get('driver_version')}"
+        f"{name}, driver {result.fingerprint.driver_version}"
         for result in run.results
-        if result.case.on_gpu and not result.simulated and (name := result.fingerprint.get("device_name"))
+        if result.case.on_gpu and not result.simulated and (name := result.fingerprint.device_name)
     }
     return "; ".join(sorted(found))
 

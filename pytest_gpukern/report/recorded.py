@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.history import recorded_case
-from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.report.run import Run
 from pytest_gpukern.report.run_file import read_run
@@ -17,7 +15,8 @@ from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Res
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpukern.baseline.record import Baseline, Epoch, RecordedSession, RecordedTime
+    from pytest_gpukern.baseline.record import Baseline, RecordedSession
+    from pytest_gpukern.gate.comparability import SessionTime
 
 
 def read(path: Path) -> Run:
@@ -45,11 +44,7 @@ def run_of(baseline: Baseline, name: str) -> Run:
     so the label of a case is its id without the problem.
     """
     sessions = {
-        case_id: [
-            _session(baseline, case_id, epoch, session)
-            for epoch in [record.epochs[-1]]
-            for session in epoch.sessions
-        ]
+        case_id: [_session(baseline, case_id, session) for session in record.epochs[-1].sessions]
         for case_id, record in baseline.cases.items()
     }
     moments = [_moment(session.recorded) for session in baseline.sessions.values()]
@@ -57,15 +52,17 @@ def run_of(baseline: Baseline, name: str) -> Run:
         [found[-1] for found in sessions.values()],
         {case_id: found[:-1] for case_id, found in sessions.items()},
         heading=[f"gpukern: records of {baseline.problem} on {baseline.device_model}"],
-        history={case_id: known for case_id in sessions if (known := recorded_case(baseline, case_id))},
+        history={case_id: known for case_id in sessions if (known := baseline.history(case_id))},
         created=max(moments, default=datetime.fromtimestamp(0, UTC)),
         name=name,
     )
 
 
-def _session(baseline: Baseline, case_id: str, epoch: Epoch, session: RecordedSession) -> Result:
-    fingerprint = baseline.fingerprints.get(session.fingerprint, {})
-    on_gpu = model_key_of(fingerprint, on_gpu=True) == baseline.device_model
+def _session(baseline: Baseline, case_id: str, session: RecordedSession) -> Result:
+    epoch = baseline.cases[case_id].epochs[-1]
+    fingerprint = baseline.fingerprint_of(session)
+    on_gpu = fingerprint.device_model_key == baseline.device_model
+    correctness = epoch.correctness if session.correctness is None else session.correctness
     label = case_id.removeprefix(f"{baseline.problem}/")
     case = CaseInfo(
         id=case_id,
@@ -84,18 +81,18 @@ def _session(baseline: Baseline, case_id: str, epoch: Epoch, session: RecordedSe
         nodeid=case_id,
         fingerprint=fingerprint,
         simulated=False,
-        correctness=Correctness.PASSED if session.correctness else Correctness.UNCHECKED,
+        correctness=Correctness.PASSED if correctness else Correctness.UNCHECKED,
         first_call_ns=session.first_call_ns,
         compile_ns=session.compile_ns,
-        measurements=tuple(_measurement(key, time) for key, time in session.measurements.items()),
-        kernels=session.kernels,
-        session=session.session or "",
+        measurements=tuple(_measurement(key, time) for key, time in session.times.items()),
+        kernels=(session.launches or epoch.launches).kernels,
+        session=session.session,
         role=SessionRole.MEASURED if session is epoch.sessions[-1] else SessionRole.FURTHER,
         duration_s=session.duration_s,
     )
 
 
-def _measurement(key: str, time: RecordedTime) -> Measurement:
+def _measurement(key: str, time: SessionTime) -> Measurement:
     scope, timer, cache = key.split("/")
     clocks = {"sm_mhz": time.sm_mhz, "memory_mhz": time.memory_mhz}
     return Measurement(
@@ -103,7 +100,7 @@ def _measurement(key: str, time: RecordedTime) -> Measurement:
         timer,
         "as recorded",
         cache,
-        time.quantiles_ns,
+        time.quantiles_ns or (),
         1,
         Summary(time.median_ns, time.low_ns, time.high_ns, time.n),
         "recorded",

@@ -12,7 +12,7 @@ from pytest_gpukern.values.result import GateFailure  # noqa: TC001 - the codec 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpukern.baseline.history import RecordedCase
+    from pytest_gpukern.baseline.record import RecordedCase
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.values.result import Result
 
@@ -62,20 +62,19 @@ class Run:
         skips: id and reason of each case or test that did not run.
         rejected: ids of the broken cases that the checks rejected as they must; these have no result.
         failures: test → why it failed. Some of these tests have no result.
-        history: test, in older releases id of a case → the recorded sessions that it may be compared with.
+        history: test → the recorded sessions that it may be compared with.
         shift: how the times of all compared results moved together; None where they are too few.
         since_record: what else all cases have in common since the record, a sentence each.
         compared_with: what verdicts are about, in words.
         heading: lines above the tables.
         closing: lines below them, with the commands that record and accept.
         problems: what went wrong in the run as a whole.
-        duration_s: how long the run took until its report was made; None where an older release wrote it.
+        duration_s: how long the run took until its report was made; None where that is not known.
         spent_s: `phases.Phase` → seconds of all tests and of the run around them. Workers side by
             side spend more than the run takes.
         created: when the run ended.
         version: release of pytest-gpukern that made it.
         name: that of the file that it was read from; empty for a run that has just ended.
-        failures_known: whether `failures` has every test that failed; older releases wrote none.
     """
 
     results: Sequence[Result] = ()
@@ -95,7 +94,6 @@ class Run:
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     version: str = __version__
     name: str = field(default="", compare=False)
-    failures_known: bool = True
 
     @property
     def ran(self) -> bool:
@@ -115,7 +113,6 @@ class Run:
             created=self.created,
             version=self.version,
             name=self.name,
-            failures_known=self.failures_known,
         )
 
     def own_failure(self, result: Result) -> str | None:
@@ -125,7 +122,7 @@ class Run:
 
     def recorded_of(self, result: Result) -> RecordedCase | None:
         """Returns the recorded sessions that a test may be compared with, or None."""
-        return self.history.get(result.nodeid) or self.history.get(result.case.id)
+        return self.history.get(result.nodeid)
 
     def sessions_of(self, result: Result) -> Sequence[Result]:
         """Returns the sessions of one test besides the one that is reported."""

@@ -158,12 +158,7 @@ def totals(run: Run) -> str:
     counts[rejected] = len(run.rejected)
     order = ("passed", rejected, *_FAILED, "simulated", "unchecked")
     right = counts["simulated"] or run.rejected
-    names = {} if run.failures_known else {"passed": "correct, which tests failed is not stored"}
-    parts = [
-        f"{counts[name]} {names.get(name, name)}"
-        for name in order
-        if counts[name] or (name == "passed" and not right)
-    ]
+    parts = [f"{counts[name]} {name}" for name in order if counts[name] or (name == "passed" and not right)]
     if run.skips:
         parts.append(_skipped(run.skips))
     line = f"gpukern: {', '.join(parts)}"

@@ -100,7 +100,7 @@ def _bytes(count: int | None) -> str:
 
 
 def _device(activity: DeviceActivity, result: Result) -> str:
-    name = result.fingerprint.get("device_name")
+    name = result.fingerprint.device_name
     return f"{name} ({activity.device})" if name else str(activity.device)
 
 

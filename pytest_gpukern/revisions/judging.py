@@ -375,7 +375,7 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
     for label, old, new in (
         ("problem version", base.case.problem_version, head.case.problem_version),
         ("measured point", base.case.measured_point, head.case.measured_point),
-        ("device", base.fingerprint.get("device_uuid"), head.fingerprint.get("device_uuid")),
+        ("device", base.fingerprint.device_uuid, head.fingerprint.device_uuid),
     ):
         if old != new:
             return f"{label} {old} on the base, {new} in the working tree"

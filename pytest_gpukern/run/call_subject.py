@@ -482,7 +482,8 @@ def result_of(context: SubjectContext, *, simulated: bool = False) -> Result:
     return Result(
         case=case_of_test(context.nodeid, context.test_file, context.rootdir),
         nodeid=context.nodeid,
-        fingerprint=environment.gpu.fingerprint.to_json(),
+        fingerprint=environment.gpu.fingerprint,
+        provenance=environment.provenance,
         simulated=simulated,
         session=environment.session,
     )

@@ -95,7 +95,8 @@ class CaseSubject:
         return Result(
             case=case_info(case, self._point, self._context.test_file),
             nodeid=self._context.nodeid,
-            fingerprint=environment.gpu.fingerprint.to_json(),
+            fingerprint=environment.gpu.fingerprint,
+            provenance=environment.provenance,
             simulated=self._backend.simulated,
             speedup_against=case.problem.speedup_against,
             session=environment.session,

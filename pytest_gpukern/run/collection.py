@@ -302,8 +302,8 @@ def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -
             continue
         past = environment.store.past(info, environment.gpu.model_key(on_gpu=True))
         if past is not None:
-            uuids = {session.fingerprint.get("device_uuid") for session in past.sessions}
-            found[item.nodeid] = sorted(uuid for uuid in uuids if isinstance(uuid, str))
+            uuids = {session.fingerprint.device_uuid for session in past.sessions}
+            found[item.nodeid] = sorted(uuid for uuid in uuids if uuid is not None)
     told = {"gpus": found, "data": data, "last": last, "durations_s": recorded_durations(config, items)}
     replace(folder / RECORDED, own_json.dumps(told).encode())  # the controller may look at any time
 

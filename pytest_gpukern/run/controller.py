@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from pytest_gpukern.baseline.history import RecordedCase
+    from pytest_gpukern.baseline.record import RecordedCase
     from pytest_gpukern.baseline.store import KnownCases, ToPrune, WriteReport
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.progress import Progress, TimeLeft
     from pytest_gpukern.report.run import Failure
+    from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ class Controller:
         self._config = config
         self._results: dict[str, Result] = {}
         self._sessions: dict[str, list[Result]] = {}
-        self._fingerprints: dict[str, JsonDict] = {}
+        self._fingerprints: dict[str, Fingerprint] = {}
         self.skips: list[tuple[str, str]] = []
         self._rejected: dict[str, str] = {}
         self.groups: dict[str, str | None] = {}
@@ -556,7 +557,7 @@ class Controller:
         given = gpus_of_workers(self._config)
         found: dict[str | None, list[str]] = {}
         for nodeid in nodeids:
-            uuid = self._results[nodeid].fingerprint.get("device_uuid")
+            uuid = self._results[nodeid].fingerprint.device_uuid
             found.setdefault(uuid if uuid in given else None, []).append(nodeid)
         return found
 

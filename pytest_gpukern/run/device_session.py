@@ -34,11 +34,11 @@ from pytest_gpukern.values.phases import phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpukern.gpu.fingerprint import Fingerprint
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
     from pytest_gpukern.gpu.theory import Peaks
     from pytest_gpukern.measure.ceilings import Ceilings
     from pytest_gpukern.timers.cupti.machine_code import MachineCode
+    from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.settings import Settings
 
 

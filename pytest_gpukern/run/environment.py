@@ -13,10 +13,12 @@ from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.backends import skcuda_imports
 from pytest_gpukern.baseline.store import Store
+from pytest_gpukern.gpu.fingerprint import take_provenance
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets, HostResults
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS
+from pytest_gpukern.values.fingerprint import NO_PROVENANCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.backends.backend import Backend
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
     from pytest_gpukern.processes.child_sessions import ChildSessions
+    from pytest_gpukern.values.fingerprint import Provenance
     from pytest_gpukern.values.settings import Settings
 
 
@@ -38,6 +41,7 @@ class Environment:
         on_wait: is told who holds the device while we wait for it.
         children: makes what starts child sessions of the run's tests; None if there is no run.
         datasets: folder in which this session keeps data sets for others of the same tree, or None.
+        rootdir: folder whose commit is recorded, or None.
         waiting: returns the context in which a test waits for the device or for other processes.
 
     Attributes:
@@ -59,6 +63,7 @@ class Environment:
         on_wait: Callable[[str], None] | None = None,
         children: Callable[[], ChildSessions] | None = None,
         datasets: Path | None = None,
+        rootdir: Path | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.settings = settings
@@ -74,7 +79,15 @@ class Environment:
         self.datasets = Datasets(seed=settings.seed, folder=datasets)
         self.corner_datasets = Datasets(points=MOST_CORNERS, seed=settings.seed)
         self.waiting = waiting
+        self._rootdir = rootdir
         self._children = children
+
+    @functools.cached_property
+    def provenance(self) -> Provenance:
+        """Returns which state of the code is measured; nothing is known in a run that does not measure."""
+        if self._rootdir is None or not self.settings.benchmark:
+            return NO_PROVENANCE
+        return take_provenance(self._rootdir)
 
     @property
     def size(self) -> str:

@@ -311,7 +311,8 @@ def _report_data(item: pytest.Item, why: str) -> JsonDict | None:
     result = Result(
         case=info,
         nodeid=item.nodeid,
-        fingerprint=environment.gpu.fingerprint.to_json(),
+        fingerprint=environment.gpu.fingerprint,
+        provenance=environment.provenance,
         simulated=environment.gpu.simulated.active and info.on_gpu,
         session=environment.session,
         correctness=Correctness.INCORRECT,

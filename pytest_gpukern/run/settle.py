@@ -21,7 +21,7 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpukern.baseline.history import Past
+    from pytest_gpukern.baseline.record import Past
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import CaseInfo, Measurement
@@ -202,7 +202,7 @@ def _basis_of(
         Conditions.of(result.case, device_model=model, simulated=result.simulated),
         threshold=marker.threshold or environment.settings.threshold,
         jitter_ns=measurement.jitter_ns,
-        device=result.fingerprint.get("device_uuid") if on_gpu else None,
+        device=result.fingerprint.device_uuid if on_gpu else None,
         shared=store.shared_spread(model).get(spread_key(key)) if compares else None,
         anchor=store.anchor_for(result.case, model, key) if compares else (),
         choice=choice_of(result),

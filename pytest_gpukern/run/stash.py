@@ -225,6 +225,7 @@ def environment_of(config: pytest.Config) -> Environment:
             on_wait=lambda message: tell(config, message),
             children=lambda: children_of(config),
             datasets=config.stash.get(DATASETS, None),
+            rootdir=config.rootpath,
             waiting=lambda: waiting(config),
         )
         config.add_cleanup(environment.gpu.close)

@@ -95,6 +95,8 @@ def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:
 
 def _lines_of(function: Any) -> dict[str, bool]:
     """Returns the option that keeps the lines of a function, where it has a source."""
+    if getattr(getattr(function, "__code__", None), "co_filename", None) == "<string>":
+        return {}  # from Python 3.13 on, `python -c` gives this name the lines of its own command
     try:
         inspect.getsourcelines(function)
     except (OSError, TypeError):

@@ -20,6 +20,7 @@ from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.selftest import known_times
 from pytest_gpukern.selftest.targets import SUITES_S, Conclusions, Section, conclude, suites_row
 from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.untrusted_json import FileError, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -153,10 +154,10 @@ def _remarks(run: Run) -> Iterator[str]:
 
 
 def _device(run: Run) -> str:
-    known = run.results[0].fingerprint if run.results else {}
-    driver = f"driver {known.get('driver_version')}, CUDA {known.get('cuda_driver_version')}"
+    machine = run.results[0].fingerprint if run.results else Fingerprint()
+    driver = f"driver {machine.driver_version}, CUDA {machine.cuda_driver_version}"
     made = f"{run.created.isoformat(timespec='seconds')} · pytest-gpukern {run.version}"
-    return f"{known.get('device_name')} · {driver} · {known.get('cpu_model')} · {made}"
+    return f"{machine.device_name} · {driver} · {machine.cpu_model} · {made}"
 
 
 def _table(rows: Sequence[Row], width: int) -> list[str]:

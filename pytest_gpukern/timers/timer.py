@@ -71,6 +71,7 @@ class Batch:
         warnings: what the timer had to do differently, in words.
         busy_ns: how long kernels ran in each sample, if the timer knows.
         work: a call's kernels, copies and memsets, if the timer knows them.
+        order: places in `work` of what each call had the device do; empty where calls differ.
     """
 
     samples_ns: list[float]
@@ -79,6 +80,7 @@ class Batch:
     warnings: list[str] = field(default_factory=list)
     busy_ns: list[float] = field(default_factory=list)
     work: tuple[DeviceWork, ...] = ()
+    order: tuple[int, ...] = ()
 
 
 class TimerUnavailable(Exception):  # noqa: N818 - it states a fact, nothing went wrong
@@ -207,6 +209,7 @@ class PerCall:
                 )
                 for work in batch.work
             ),
+            order=batch.order[: len(batch.order) // calls],
         )
 
     def suspicion(self, iteration: Iteration) -> str | None:

@@ -11,17 +11,21 @@ import enum
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct, to_builtins
 
 from pytest_gpukern.values.backend_table import runs_on_gpu
-from pytest_gpukern.values.difference import Difference  # noqa: TC001 - `built` reads it
-from pytest_gpukern.values.untrusted_json import EXTRA, ShapeError, built
+from pytest_gpukern.values.difference import Difference  # noqa: TC001 - a file is read by it
+from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
+from pytest_gpukern.values.untrusted_json import Figure, Json, built
 from pytest_gpukern.values.verdict_table import VerdictKind  # noqa: TC001 - `built` reads it
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 JsonDict = dict[str, Any]
+Whole = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
 Value = bool | int | float | str | tuple[str, ...] | None
 """One value that an observer saw, such as a clock; its label and unit are in the row of the observer."""
 Observations = dict[str, dict[str, Value]]
@@ -56,9 +60,9 @@ class Summary:
     nothing about the spread between sessions, which is the gate's business.
     """
 
-    median_ns: float
-    low_ns: float
-    high_ns: float
+    median_ns: Figure
+    low_ns: Figure
+    high_ns: Figure
     n: int
     warnings: tuple[str, ...] = ()
 
@@ -68,8 +72,7 @@ class Summary:
         return (self.high_ns - self.low_ns) / 2 / self.median_ns if self.median_ns else float("inf")
 
 
-@dataclass(frozen=True)
-class KernelFacts:
+class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """Describes a kernel that a call launches, as a timer sees it or as a record has it.
 
     Attributes:
@@ -79,27 +82,25 @@ class KernelFacts:
         shared_bytes: shared memory of a block, static and dynamic.
         machine_code_sha256: hash of the code that the device executes, without names (`code:…`), or of the
             whole module (`module:…`); None if the backend cannot give it.
-        grid: blocks in x, y, z; None in records of older releases.
+        grid: blocks in x, y, z; None where no timer saw it.
         block: threads in x, y, z; None likewise.
         symbol: its name as the compiler mangled it; None in a record.
         blocks_per_sm: blocks that fit on a multiprocessor at once; None where its limits are not known.
         occupancy: their share of the warps that a multiprocessor holds, or None likewise.
         limited_by: why no more blocks fit, in words; None at full occupancy.
-        extra: fields of a record that this release does not know.
     """
 
     name: str
-    registers: int
-    local_bytes: int
-    shared_bytes: int
+    registers: Whole
+    local_bytes: Whole
+    shared_bytes: Whole
     machine_code_sha256: str | None = None
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
+    grid: tuple[Whole, Whole, Whole] | None = None
+    block: tuple[Whole, Whole, Whole] | None = None
     symbol: str | None = None
     blocks_per_sm: int | None = None
     occupancy: float | None = None
     limited_by: str | None = None
-    extra: JsonDict = field(default_factory=dict, hash=False)
 
     @property
     def executed(self) -> tuple[object, ...]:
@@ -152,9 +153,9 @@ class DeviceWork:
 
     kind: str
     name: str
-    count: float
-    time_ns: float
-    size_bytes: float = 0.0
+    count: Figure
+    time_ns: Figure
+    size_bytes: Figure = 0.0
     kernel: KernelFacts | None = None
 
 
@@ -175,6 +176,8 @@ class Measurement:
         busy_ns: median time that kernels ran in a call; less than the time of the call if there are gaps.
             None if the timer does not know.
         work: what a call had the device do, in order; empty if the timer does not know.
+        order: what each call had the device do, in order, as places in `work`; empty where calls differ, and
+            where the timer does not know.
         buffer_sets: sets of inputs with different contents that were used in turn.
         invalid_samples: number of other samples that we did not use, because the device was not fit.
         beside: whether it was taken beside the main timer's, to compare with records that lack that one.
@@ -188,14 +191,15 @@ class Measurement:
     timer: str
     measures: str
     cache: str
-    samples_ns: tuple[float, ...]
+    samples_ns: tuple[Figure, ...]
     iterations: int
     summary: Summary
     stopped: str
-    jitter_ns: float = 0.0
+    jitter_ns: Figure = 0.0
     fixed_cost_ns: float | None = None
     busy_ns: float | None = None
     work: tuple[DeviceWork, ...] = ()
+    order: tuple[int, ...] = ()
     buffer_sets: int = 1
     invalid_samples: int = 0
     beside: bool = False
@@ -343,9 +347,9 @@ class Verdict:
     sessions: int = 1
     anchor: float | None = None
     differences: tuple[Difference, ...] = ()
-    false_alarm: float = 0.0
+    false_alarm: Figure = 0.0
     threshold: float | None = None
-    pairs: tuple[tuple[float, float], ...] = ()
+    pairs: tuple[tuple[Figure, Figure], ...] = ()
     others_share: float | None = None
     unconfirmed: bool = False
 
@@ -416,9 +420,9 @@ class CaseInfo:
     problem_version: int
     variant: str
     backend: str | None
-    point: dict[str, Any]
-    measured_point: dict[str, Any]
-    parameters: dict[str, Any]
+    point: dict[str, Json]
+    measured_point: dict[str, Json]
+    parameters: dict[str, Json]
     baseline_dir: str
     baseline_name: str
 
@@ -448,6 +452,7 @@ class Result:
 
     Attributes:
         fingerprint: device, driver and library versions of the session.
+        provenance: commit, branch and CI run that the session was recorded on.
         unchecked: the declared outputs of a plain test that nothing compared with a reference.
         diagnosis: what was wrong with the outputs, or None.
         errors: output name → how far it was from its reference.
@@ -475,7 +480,7 @@ class Result:
 
     case: CaseInfo
     nodeid: str
-    fingerprint: JsonDict
+    fingerprint: Fingerprint
     simulated: bool
     correctness: Correctness = Correctness.UNCHECKED
     diagnosis: str | None = None
@@ -501,6 +506,7 @@ class Result:
     trace: Trace | None = None
     inputs: str | None = None
     unchecked: tuple[str, ...] = ()
+    provenance: Provenance = NO_PROVENANCE
 
     @property
     def gpu_in_name(self) -> str:
@@ -530,21 +536,11 @@ class Result:
 
     def to_json(self) -> JsonDict:
         """Returns the result as plain JSON values."""
-        data: JsonDict = plain(self)
-        for each in (data, *data["measurements"]):
-            if not each["observations"]:
-                del each["observations"]
-        for name in ("trace", "inputs"):
-            if data[name] is None:
-                del data[name]
-        return data
+        return plain(self)  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, data: JsonDict) -> Result:
-        """Returns what `to_json` was made of, also by an older release; raises ShapeError for the rest."""
-        for name in ("correctness", "errors", "measurements", "verdicts", "notes"):  # of every release
-            if name not in data:
-                raise ShapeError(name, "is missing")
+        """Returns what `to_json` was made of; raises ShapeError for anything else."""
         return built(data, cls)  # type: ignore[no-any-return]
 
 
@@ -568,9 +564,10 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, Struct):
+        return plain(to_builtins(value))
     if dataclasses.is_dataclass(value):
-        known = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {**known.pop(EXTRA, {}), **known}
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if hasattr(value, "tolist"):  # a NumPy scalar or array in a point or a parameter
         return plain(value.tolist())
     return str(value)

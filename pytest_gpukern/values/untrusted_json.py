@@ -7,18 +7,21 @@ import dataclasses
 import enum
 import functools
 import importlib.util
+import itertools
 import json
 import math
-import re
 import sys
 import types
 import typing
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import msgspec
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -42,6 +45,21 @@ _INCOMPLETE = json.JSONDecodeError, own_json.JSONDecodeError
 
 DEEPEST = 50
 """Most levels of nesting; our files need twelve at most, and code that walks them is recursive."""
+
+if TYPE_CHECKING:
+    Figure = float
+    Json = Any
+else:
+    Figure = float | None
+    """A number; None where it was not finite, for which JSON has no word."""
+    Json = bool | int | float | str | None
+    """A value that a user chose, such as that of an axis, up to six levels deep."""
+    for _ in range(6):
+        Json = bool | int | float | str | list[Json] | dict[str, Json] | None
+
+
+_MOST_DIGITS = 20
+"""Of a whole number of 64 bits, with its sign."""
 
 
 class JsonError(ValueError):
@@ -73,6 +91,11 @@ def decoded(content: bytes) -> Any:
         raise JsonError("is nested too deeply") from error
     if deep(value):
         raise JsonError("is nested too deeply")
+    if b"\\u" in content:
+        try:
+            own_json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # an escaped half of a surrogate pair, which cannot be written
+            raise JsonError(f"is not UTF-8 text: {error.reason}") from error
     return value
 
 
@@ -87,7 +110,8 @@ def _fraction(token: str) -> float:
 
 def _whole(token: str) -> int:
     # Python converts longer numbers not at all, or in a time that grows with the square of their digits.
-    return int(token) if math.isfinite(float(token)) else _out_of_range(token)
+    value = int(token) if len(token) <= _MOST_DIGITS else math.inf
+    return int(value) if -(2**63) <= value < 2**64 else _out_of_range(token)
 
 
 def _out_of_range(token: str) -> NoReturn:
@@ -116,39 +140,84 @@ def deep(value: Any) -> bool:
 
 
 class ShapeError(ValueError):
-    """Says that a field is missing, unknown or of a wrong type; `where` is its path."""
+    """Says that a field is missing, unknown or of a wrong type.
 
-    def __init__(self, where: str, problem: str) -> None:
-        self.where, self.problem = where, problem
+    Attributes:
+        where: path of the field.
+        problem: what is wrong with it.
+        remedy: what to do about it, where that is another than for any damage.
+    """
+
+    def __init__(self, where: str, problem: str, remedy: str = "") -> None:
+        self.where, self.problem, self.remedy = where, problem, remedy
         super().__init__(f"{where}: {problem}" if where else problem)
 
     def inside(self, step: str) -> ShapeError:
         """Returns the same error with `step` in front of its path."""
         dot = "." if self.where and not self.where.startswith("[") else ""
-        return ShapeError(f"{step}{dot}{self.where}", self.problem)
+        return ShapeError(f"{step}{dot}{self.where}", self.problem, self.remedy)
 
 
-def built(value: object, kind: Any, *, null_floats: bool = True) -> Any:
-    """Returns plain JSON as a value of `kind`, with every field checked.
+def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
+    """Returns the content of a file as a value of `kind`; see `built`.
 
-    The model is the schema: dataclasses, msgspec's Structs, named tuples (a list in a file), enums, str, int,
-    float, bool, dict, tuple, unions with None, and `Annotated` with a `msgspec.Meta`. Fields with a default
-    may be missing. Unknown fields go into the field `extra`; if there is none, we refuse them.
+    msgspec takes a key that an object has twice, and passes over fields that a dataclass does not have. So we
+    write again what it read. The same text, apart from spaces, hides nothing. Any other is read strictly,
+    which takes longer and finds the words for what is wrong.
 
     Args:
-        value: a value as read from JSON.
-        kind: the type that it should become.
-        null_floats: whether any float may be null, as which a `Result` writes infinity.
+        content: of the file.
+        kind: of the value.
+        refuse: raises an error for what is no such file at all; given the plain value.
 
     Raises:
+        JsonError: it is no JSON that `decoded` takes.
         ShapeError: it does not fit.
     """
-    return _reader(kind, null_floats)(value)
+    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, OverflowError, TypeError):
+        value = msgspec.json.decode(content, type=kind)
+        if _compact(msgspec.json.encode(value)) == _compact(content):
+            return value
+    value = decoded(content)
+    refuse(value)
+    return built(value, kind)
 
 
-_MOST = 2**64
-_SCALARS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_Reader = Callable[[Any], Any]
+def _compact(content: bytes) -> bytes:
+    return msgspec.json.format(content, indent=-1)
+
+
+def of_schema(value: Any, schema: int) -> None:
+    """Raises ShapeError unless a file's content has this version: none but ours was ever written."""
+    if not isinstance(value, dict):
+        raise unexpected("an object", value)
+    found = value.get("schema")
+    if found is None:
+        raise ShapeError("schema", "is missing")
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise unexpected("a whole number", found).inside("schema")
+    if found != schema:
+        problem = f"is {found}, and this pytest-gpukern reads {schema}"
+        newer = "Upgrade pytest-gpukern, or name another folder or file"
+        raise ShapeError("schema", problem, newer if found > schema else "")
+
+
+def built(value: object, kind: Any) -> Any:
+    """Returns plain JSON as a value of `kind`, with every field checked.
+
+    The model is the schema: msgspec's Structs, dataclasses and what else msgspec decodes. Fields with a
+    default may be missing. Unknown ones are refused.
+
+    Raises:
+        ShapeError: it does not fit, with the path of the first field that does not.
+    """
+    made, fits = None, _fits(value, kind)
+    if fits:
+        made = msgspec.convert(value, kind)
+    problem = _problem(value, kind, fits=fits)
+    if problem is not None:
+        raise problem
+    return made
 
 
 def unexpected(wanted: str, found: object) -> ShapeError:
@@ -156,190 +225,105 @@ def unexpected(wanted: str, found: object) -> ShapeError:
     return ShapeError("", f"expected {wanted}, found {bounded(repr(found), 60)}")
 
 
-@functools.cache
-def _reader(kind: Any, null_floats: bool) -> _Reader:
-    """Returns the function that turns plain JSON into a type; we make it once for each type."""
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+        return False
+    return True
+
+
+def _problem(value: Any, kind: Any, *, fits: bool) -> ShapeError | None:
+    """Returns the first thing that is wrong with a value, or None; `fits` says what msgspec says of it."""
+    if fits and not _passes_over(kind):
+        return None
+    plain, fields = _bare(kind, value), _fields(_bare(kind, value))
+    if fields and isinstance(value, dict):
+        for name in value:
+            if name not in fields:
+                return ShapeError(name, "is not a known field")
+        for name, (_, required) in fields.items():
+            if required and name not in value:
+                return ShapeError(name, "is missing")
+    for step, item, part in _parts(value, plain, fields):
+        found = _problem(item, part, fits=fits or _fits(item, part))
+        if found is not None:
+            return found.inside(step)
+    return None if fits else unexpected(_wanted(kind), value)
+
+
+def _bare(kind: Any, value: object) -> Any:
+    """Returns a type without its bounds, and without None if there is a value."""
+    known = _known(kind) if value is not None else kind
+    return _bare(known.__origin__, value) if typing.get_origin(known) is Annotated else known
+
+
+def _known(kind: Any) -> Any:
+    """Returns a type that may be None without that."""
+    kinds = [part for part in typing.get_args(kind) if part is not types.NoneType]
+    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    return kinds[0] if is_union and len(kinds) == 1 else kind
+
+
+def _parts(value: Any, kind: Any, fields: Mapping[str, tuple[Any, bool]]) -> Iterator[tuple[str, Any, Any]]:
+    """Yields each part of a value: the step that leads to it, the part, and its type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return lambda value: value
-    if origin is Annotated:
-        scalar = typing.get_origin(arguments[0]) is None
-        return _constrained(_reader(arguments[0], null_floats), arguments[1], scalar=scalar)
-    if origin in (types.UnionType, typing.Union):
-        inner = [_reader(part, null_floats) for part in arguments if part is not type(None)]
-        read = inner[0] if len(inner) == 1 else _of_several(inner)
-        return lambda value: None if value is None else read(value)
-    if origin in (dict, Mapping):
-        return _of_object(*(_reader(part, null_floats) for part in arguments))
-    if origin is tuple:
-        size = None if arguments[-1] is Ellipsis else len(arguments)
-        return _of_list(_reader(arguments[0], null_floats), size)
-    if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
-        return _of_fields(kind, null_floats)
-    if hasattr(kind, "_fields"):
-        return _of_named_tuple(kind, null_floats)
-    if isinstance(kind, enum.EnumMeta):
-        return _of_enum(kind)
-    return _of_scalar(kind, nullable=kind is float and null_floats)
-
-
-def _of_several(readers: Sequence[_Reader]) -> _Reader:
-    """Returns a reader of what the first reader that takes a value makes of it."""
-
-    def read(value: Any) -> Any:
-        for reader in readers:
-            with contextlib.suppress(ShapeError):
-                return reader(value)
-        raise unexpected("another kind of value", value)
-
-    return read
-
-
-def _of_scalar(kind: type, *, nullable: bool) -> _Reader:
-    taken: Any = (int, float) if kind is float else kind
-
-    def read(value: Any) -> Any:
-        if value is None and nullable:
-            return None
-        if not isinstance(value, taken) or isinstance(value, bool) is not (kind is bool):
-            raise unexpected(_SCALARS[kind], value)
-        if kind is int and abs(value) >= _MOST:
-            raise unexpected("a whole number of 64 bits", value)
-        if kind is str:
-            return sys.intern(value)  # thousands of results hold the same names and notes
-        return float(value) if kind is float else value
-
-    return read
-
-
-def _of_enum(kind: enum.EnumMeta) -> _Reader:
-    members: dict[Any, Any] = {member.value: member for member in kind}  # type: ignore[var-annotated]
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, str) or value not in members:
-            raise unexpected(f"one of {', '.join(members)}", value)
-        return members[value]
-
-    return read
-
-
-def _constrained(inner: _Reader, meta: Any, *, scalar: bool) -> _Reader:
-    """Returns a reader that also holds a value to `ge`, `gt`, `min_length` and `pattern`."""
-
-    def read(value: Any) -> Any:
-        try:
-            found = inner(value)
-        except ShapeError as error:
-            raise unexpected(meta.description, value) if scalar else error from None
-        fits = (
-            (meta.ge is None or found >= meta.ge)
-            and (meta.gt is None or found > meta.gt)
-            and (meta.min_length is None or len(found) >= meta.min_length)
-            and (meta.pattern is None or re.search(meta.pattern, found) is not None)
-        )
-        if not fits:
-            raise unexpected(meta.description, value)
-        return found
-
-    return read
-
-
-def _of_object(name_of: _Reader, item_of: _Reader) -> _Reader:
-    def read(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise unexpected("an object", value)
-        found = {}
+    if isinstance(value, dict) and fields:
+        yield from ((name, item, fields[name][0]) for name, item in value.items())
+    elif isinstance(value, dict) and origin in (dict, Mapping):
         for name, item in value.items():
-            try:
-                known = name_of(name)
-                found[known] = item_of(item)
-            except ShapeError as error:
-                raise error.inside(f"[{name!r}]") from None
-        return found
-
-    return read
-
-
-def _of_list(item_of: _Reader, size: int | None) -> _Reader:
-    def read(value: Any) -> Any:
-        if not isinstance(value, list) or (size is not None and len(value) != size):
-            raise unexpected("a list" if size is None else f"a list of {size}", value)
-        found = []
-        for index, item in enumerate(value):
-            try:
-                found.append(item_of(item))
-            except ShapeError as error:
-                raise error.inside(f"[{index}]") from None
-        return tuple(found)
-
-    return read
+            yield f"[{name!r}]", name, arguments[0]
+            yield f"[{name!r}]", item, arguments[1]
+    elif isinstance(value, list) and origin is tuple:
+        kinds = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else arguments
+        yield from ((f"[{i}]", item, part) for i, (item, part) in enumerate(zip(value, kinds, strict=False)))
+    elif isinstance(value, list) and hasattr(kind, "_fields"):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        named = zip(value, kind._fields, strict=False)
+        yield from ((f"[{i}]", item, hints[name]) for i, (item, name) in enumerate(named))
 
 
-def _of_named_tuple(kind: Any, null_floats: bool) -> _Reader:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    readers = [_reader(hints[field], null_floats) for field in kind._fields]
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, list) or len(value) != len(readers):
-            raise unexpected(f"a list of {len(readers)}", value)
-        found = []
-        for index, (item_of, item) in enumerate(zip(readers, value, strict=True)):
-            try:
-                found.append(item_of(item))
-            except ShapeError as error:
-                raise error.inside(f"[{index}]") from None
-        return kind(*found)
-
-    return read
-
-
-def _of_fields(kind: Any, null_floats: bool) -> _Reader:
-    hints = typing.get_type_hints(kind, include_extras=True)
+@functools.cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Returns field → its type and whether a file must have it, of a dataclass or Struct; else nothing."""
     if dataclasses.is_dataclass(kind):
-        stored = {field.name: field.name for field in dataclasses.fields(kind)}
-        missing = dataclasses.MISSING
-        required = {
-            field.name
-            for field in dataclasses.fields(kind)
-            if field.default is missing and field.default_factory is missing
+        hints, missing = typing.get_type_hints(kind, include_extras=True), dataclasses.MISSING
+        return {
+            each.name: (hints[each.name], each.default is missing and each.default_factory is missing)
+            for each in dataclasses.fields(kind)
         }
-    else:
-        names = kind.__struct_fields__
-        stored = dict(zip(kind.__struct_encode_fields__, names, strict=True))
-        required = set(names[: len(names) - len(kind.__struct_defaults__)])
-    known = {
-        name: (field, _reader(hints[field], null_floats)) for name, field in stored.items() if field != EXTRA
-    }
-    needed = {name for name, (field, _) in known.items() if field in required}
-    keeps = EXTRA in stored.values()
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise unexpected("an object", value)
-        found, unknown = {}, {}
-        for name, item in value.items():
-            if name in known:
-                field, item_of = known[name]
-                try:
-                    found[field] = item_of(item)
-                except ShapeError as error:
-                    raise error.inside(name) from None
-            elif keeps:
-                unknown[name] = item
-            else:
-                raise ShapeError(name, "is not a known field")
-        for name in known:
-            if name in needed and name not in value:
-                raise ShapeError(name, "is missing")
-        if unknown:
-            found[EXTRA] = unknown
-        return kind(**found)
-
-    return read
+    if not hasattr(kind, "__struct_config__"):
+        return {}
+    tag = kind.__struct_config__.tag_field
+    own = {each.encode_name: (each.type, each.required) for each in msgspec.structs.fields(kind)}
+    return {tag: (Any, True), **own} if tag else own
 
 
-EXTRA = "extra"
-"""The field of a model that takes unknown fields of a file."""
+@functools.cache
+def _passes_over(kind: Any) -> bool:
+    """Returns whether a type holds a dataclass, of which msgspec passes over unknown fields."""
+    parts = [*typing.get_args(kind), *(part for part, _ in _fields(kind).values())]
+    return dataclasses.is_dataclass(kind) or any(_passes_over(part) for part in parts if part is not Ellipsis)
+
+
+_WANTED = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _wanted(kind: Any) -> str:
+    """Returns what a file should have for a type, in words."""
+    for meta in getattr(_known(kind), "__metadata__", ()):
+        return str(meta.description)
+    plain = _bare(kind, ...)
+    origin, arguments = typing.get_origin(plain), typing.get_args(plain)
+    if isinstance(plain, enum.EnumMeta):
+        return f"one of {', '.join(plain)}"
+    if origin is tuple:
+        return "a list" if arguments[-1] is Ellipsis else f"a list of {len(arguments)}"
+    if hasattr(plain, "_fields"):
+        return f"a list of {len(plain._fields)}"
+    if origin in (dict, Mapping) or _fields(plain):
+        return "an object"
+    return _WANTED.get(plain, "another kind of value")
 
 
 _LONGEST_WHERE = 200

@@ -280,7 +280,7 @@ class Replay:
         measured = self._measured(case, number, recorded=True)
         summary = measured.summary
         times = summary.median_ns, summary.low_ns, summary.high_ns
-        return SessionTime(measured.key, *times, summary.n, self._conditions)
+        return SessionTime(summary.n, *times, key=measured.key, conditions=self._conditions)
 
     def _measured(self, case: str, number: int, *, recorded: bool = False) -> Measurement:
         reading = self.readings[case, number]

@@ -244,7 +244,7 @@ def repeat_sessions(folder, times):
             for identity, entry in found.sessions.items()
             for number in range(times)
         }
-        path.write_bytes(render(dataclasses.replace(found, cases=cases, sessions=known)))
+        path.write_bytes(render(structs.replace(found, cases=cases, sessions=known)))
 
 
 def refused(result, *lines):

@@ -1,5 +1,6 @@
 """Tests `gpukern validate --all-gpus` with fake GPUs: by real rounds once, and by made-up ones."""
 
+import dataclasses
 import json
 import signal
 import sys
@@ -141,7 +142,7 @@ class Rounds:
             observations={"clocks": {"sm_mhz": 1980.0, "temperature_c": 50 + card}},
         )
         result = made_up.result(f"numba.k{kernel}", measurement)
-        fingerprint = {**result.fingerprint, "device_uuid": uuid}
+        fingerprint = dataclasses.replace(result.fingerprint, device_uuid=uuid)
         return made_up.result(
             f"numba.k{kernel}",
             measurement,

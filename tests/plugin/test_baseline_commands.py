@@ -76,11 +76,11 @@ def test_list_looks_into_folders_below_but_not_into_hidden_ones(recorded, gpuker
 
 def test_list_goes_on_behind_a_bad_file_and_says_what_is_wrong_with_it(recorded, gpukern, file):
     bad = file.with_name("broken.fake-gpu.json")
-    bad.write_text('{"schema": 2}')
+    bad.write_text('{"schema": 3}')
     status, shown, complaints = gpukern("baseline", "list", file.parent.name)
     assert status == 3
     assert "baselines/doubling.fake-gpu.json" in shown
-    assert f"gpukern baseline list: baselines/{bad.name}: columns: is missing" in complaints
+    assert f"gpukern baseline list: baselines/{bad.name}: problem: is missing" in complaints
 
 
 def test_list_where_there_is_nothing(gpukern, tmp_path):
@@ -174,7 +174,8 @@ def test_an_intended_slowdown_is_accepted_from_a_run_file(slower_run, recorded, 
     assert [epoch.reason for epoch in epochs(file)] == [None, "exact now"]
     assert len(epochs(file, SECOND)) == 1
     created = json.loads(slower_run.read_text())["created"][:19]
-    assert epochs(file)[1].sessions[0].recorded == f"{created}Z"
+    session = epochs(file)[1].sessions[0].session
+    assert load(file).sessions[session].recorded == f"{created}Z"
     recorded().assert_outcomes(passed=2)
 
 

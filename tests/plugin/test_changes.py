@@ -57,25 +57,28 @@ def edit(pytester):
 
 def of_an_older_numpy(baseline):
     fingerprints = {
-        name: {**values, "libraries": {**values["libraries"], "numpy": "0.1"}}
+        name: dataclasses.replace(values, libraries={**values.libraries, "numpy": "0.1"})
         for name, values in baseline.fingerprints.items()
     }
-    return dataclasses.replace(baseline, fingerprints=fingerprints)
+    return structs.replace(baseline, fingerprints=fingerprints)
 
 
 def of_one_block(baseline):
     """Returns the baseline with one block in each launch of the first case."""
+
+    def of_one(launches):
+        kernels = tuple(structs.replace(kernel, grid=(1, 1, 1)) for kernel in launches.kernels)
+        return structs.replace(launches, kernels=kernels)
+
     record = baseline.cases[FIRST]
     *older, last = record.epochs
     sessions = tuple(
-        structs.replace(
-            session,
-            kernels=tuple(dataclasses.replace(kernel, grid=(1, 1, 1)) for kernel in session.kernels),
-        )
+        structs.replace(session, launches=session.launches and of_one(session.launches))
         for session in last.sessions
     )
-    record = structs.replace(record, epochs=(*older, structs.replace(last, sessions=sessions)))
-    return dataclasses.replace(baseline, cases={**baseline.cases, FIRST: record})
+    last = structs.replace(last, sessions=sessions, launches=of_one(last.launches))
+    record = structs.replace(record, epochs=(*older, last))
+    return structs.replace(baseline, cases={**baseline.cases, FIRST: record})
 
 
 def test_a_slowdown_of_the_same_code_says_so_in_the_failure_and_in_the_report(with_kernels, monkeypatch):

@@ -102,7 +102,7 @@ def test_an_impossible_threshold_is_a_wrong_command_line(compare, capsys):
 def test_what_differs_between_the_machines_comes_first(files, compare):
     def of(driver, numba):
         def change(content):
-            for fingerprint in content["fingerprints"].values():
+            for fingerprint in [each["fingerprint"] for each in content["results"]]:
                 fingerprint["driver_version"] = driver
                 fingerprint["libraries"]["numba"] = numba
 
@@ -118,15 +118,14 @@ def of_sessions(*factors, uuids=()):
     """Returns an edit of a run file: sessions with times scaled by these factors, on these devices."""
 
     def change(content):
-        (fingerprint,) = content["fingerprints"].values()
         devices = list(uuids) or ["GPU-a"] * len(factors)
-        content["fingerprints"] = {uuid: {**fingerprint, "device_uuid": uuid} for uuid in devices}
         results = []
         for number, (factor, uuid) in enumerate(zip(factors, devices, strict=True)):
             for result in json.loads(json.dumps(content["results"])):
+                on = {**result["fingerprint"], "device_uuid": uuid}
                 summary = result["measurements"][0]["summary"]
                 summary.update({name: factor * summary[name] for name in ("median_ns", "low_ns", "high_ns")})
-                results.append({**result, "session": f"0000000{number}", "fingerprint": uuid})
+                results.append({**result, "session": f"0000000{number}", "fingerprint": on})
         content["results"] = results
 
     return change
@@ -188,7 +187,8 @@ def other_model(files):
             for epoch in content["records"][FIRST]["epochs"]:
                 for session in epoch["sessions"]:
                     (row,) = session["times"].values()
-                    row[1:8] = [2 * value for value in row[1:8]]
+                    row["quantiles_ns"] = [2 * ns for ns in row["quantiles_ns"]]
+                    row.update({name: 2 * row[name] for name in ("median_ns", "low_ns", "high_ns")})
 
         edit(other, slower)
 
@@ -300,7 +300,10 @@ def test_other_problem_versions_are_uncomparable(files, compare):
     [
         (lambda path: path.write_text("{"), "is not complete JSON"),
         (lambda path: path.unlink(), "cannot be read"),
-        (lambda path: path.write_text('{"device_model": 3, "schema": 2}'), "columns: is missing"),
+        (
+            lambda path: path.write_text('{"device_model": 3, "schema": 3}'),
+            "problem: is missing",
+        ),
         (lambda path: path.write_text('{"results": [], "schema": 99}'), "schema: is 99"),
     ],
     ids=["damaged", "missing", "baseline", "newer"],

@@ -55,7 +55,7 @@ def test_append_adds_a_session_to_the_current_epoch(recorded, pytester, monkeypa
     monkeypatch.setenv("FIRST_TAKES_NS", "1002")
     recorded("--gpukern-baseline=append", "-k", "first").assert_outcomes(passed=1, deselected=1)
     (epoch,) = epochs(pytester)
-    medians = [session.measurements["kernel/event/cold"].median_ns for session in epoch.sessions]
+    medians = [session.times["kernel/event/cold"].median_ns for session in epoch.sessions]
     assert medians == pytest.approx([1000, 1002])
     assert [len(epoch.sessions) for epoch in epochs(pytester, SECOND)] == [1]
 
@@ -361,4 +361,4 @@ def test_two_runs_that_append_at_once_lose_nothing(recorded, pytester):
     assert [run.returncode for run in runs] == [0, 0], told
     assert all(re.search("gpukern: wrote .*json", text) for text in told)
     assert [len(epoch.sessions) for epoch in epochs(pytester)] == [3]
-    assert json.loads(stored(pytester).read_text())["schema"] == 2
+    assert json.loads(stored(pytester).read_text())["schema"] == 3

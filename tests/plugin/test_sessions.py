@@ -91,7 +91,7 @@ def sessions_of(pytester):
 
 def recorded_sessions(pytester, case_id):
     (path,) = (pytester.path / "baselines").iterdir()
-    record = load(path).lookup(case_id)
+    record = load(path).cases.get(case_id)
     return 0 if record is None else len(record.epochs[-1].sessions)
 
 
@@ -342,7 +342,7 @@ def test_a_confirmed_slowdown_is_accepted_from_the_run_file_with_sessions_enough
     assert [each["role"] for each in sessions] == ["confirming", "confirming", "further"]
     assert cli.main(["baseline", "merge", str(path), "--accept", FIRST, "--reason", "more exact"]) == 0
     (file,) = (pytester.path / "baselines").iterdir()
-    epoch = load(file).lookup(FIRST).epochs[-1]
+    epoch = load(file).cases[FIRST].epochs[-1]
     assert [each.session for each in epoch.sessions] == [each["session"] for each in sessions]
     assert reported not in [each.session for each in epoch.sessions]
     project("-k", "first").assert_outcomes(passed=1, deselected=1)
@@ -388,6 +388,6 @@ def test_an_update_records_the_confirming_sessions_and_not_the_suspicious_one(
     recorded(*options).assert_outcomes(passed=2)
     reported = results_in(pytester.path / "run.json")[FIRST]["session"]
     (file,) = (pytester.path / "baselines").iterdir()
-    sessions = [each.session for each in load(file).lookup(FIRST).epochs[-1].sessions]
+    sessions = [each.session for each in load(file).cases[FIRST].epochs[-1].sessions]
     assert (len(sessions), reported in sessions) == (4, False)
     assert recorded_sessions(pytester, SECOND) == 3

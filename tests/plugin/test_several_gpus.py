@@ -45,7 +45,7 @@ def ran(pytester):
 def gpus(pytester):
     """Returns test → UUID of the GPU in its result."""
     run = read_run(pytester.path / "run.json")
-    return {result.nodeid.partition("::")[2]: result.fingerprint["device_uuid"] for result in run.results}
+    return {result.nodeid.partition("::")[2]: result.fingerprint.device_uuid for result in run.results}
 
 
 def test_auto_starts_a_worker_for_each_gpu_which_sees_no_other_from_its_first_import(several, pytester):
@@ -122,11 +122,11 @@ def test_the_sessions_of_a_record_are_measured_on_the_gpu_of_the_first(several, 
     several("-n", "auto", *create, there=TWO).assert_outcomes(passed=12)
     run = read_run(pytester.path / "run.json")
     of_a_test = {
-        nodeid: [session.fingerprint["device_uuid"] for session in sessions]
+        nodeid: [session.fingerprint.device_uuid for session in sessions]
         for nodeid, sessions in run.sessions.items()
     }
     assert {len(uuids) for uuids in of_a_test.values()} == {1}
-    assert all(set(of_a_test[result.nodeid]) == {result.fingerprint["device_uuid"]} for result in run.results)
+    assert all(set(of_a_test[result.nodeid]) == {result.fingerprint.device_uuid} for result in run.results)
 
 
 def test_a_slowdown_is_confirmed_on_the_gpu_that_found_it(several, pytester, monkeypatch):
@@ -138,9 +138,7 @@ def test_a_slowdown_is_confirmed_on_the_gpu_that_found_it(several, pytester, mon
     several("-n", "auto", there=TWO).assert_outcomes(failed=2)
     run = read_run(pytester.path / "run.json")
     found = {
-        result.fingerprint["device_uuid"]: {
-            each.fingerprint["device_uuid"] for each in run.sessions[result.nodeid]
-        }
+        result.fingerprint.device_uuid: {each.fingerprint.device_uuid for each in run.sessions[result.nodeid]}
         for result in run.results
     }
     assert found == {"GPU-A": {"GPU-A"}, "GPU-B": {"GPU-B"}}

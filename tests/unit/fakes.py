@@ -20,6 +20,7 @@ from pytest_gpukern.run.case_subject import CaseSubject
 from pytest_gpukern.run.settle import judged_by_record
 from pytest_gpukern.run.subject import Found, SubjectContext
 from pytest_gpukern.timers.timer import Batch, Iteration
+from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.settings import Settings
 
@@ -233,7 +234,7 @@ class FakeEnvironment:
         self.datasets, self.corner_datasets = Datasets(), Datasets(points=100)
         self.host_results = HostResults(float("inf"))
         self.simulated = SimpleNamespace(active=simulating)
-        self.fingerprint = SimpleNamespace(to_json=lambda: {"device_name": "fake"})
+        self.fingerprint, self.provenance = Fingerprint(device_name="fake"), NO_PROVENANCE
         self.session, self.poisons = "5e551041", POISONS
         self.sessions = recorded
         self.first_sessions = ()

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import made_up_results as made_up
+from msgspec import structs
 
-from pytest_gpukern.baseline.history import Past, PastSession
-from pytest_gpukern.baseline.record import OutputAccuracy, RecordedTime
+from pytest_gpukern.baseline.record import OutputAccuracy, Past, PastSession
+from pytest_gpukern.gate.comparability import SessionTime
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import KernelFacts
 
 KEY = "kernel/cupti/cold"
 UUID = "GPU-11111111"
-BEFORE = {
-    "device_uuid": UUID,
-    "driver_version": "580.65.06",
-    "cuda_driver_version": "13.0",
-    "power_limit_w": 700.0,
-    "max_sm_clock_mhz": 1980,
-    "cpu_model": "AMD EPYC 9654",
-    "cpu_count": 96,
-    "libraries": {"cupy": "14.0", "numba": "0.67"},
-}
+BEFORE = Fingerprint(
+    device_uuid=UUID,
+    driver_version="580.65.06",
+    cuda_driver_version="13.0",
+    power_limit_w=700.0,
+    max_sm_clock_mhz=1980,
+    cpu_model="AMD EPYC 9654",
+    cpu_count=96,
+    libraries={"cupy": "14.0", "numba": "0.67"},
+)
 
 
 def kernel(name="saxpy", code="beef", **changes):
@@ -33,11 +35,14 @@ def facts(name="saxpy", code="beef", *, registers=32, local=0, shared=0, grid=(6
     return KernelFacts(name, registers, local, shared, code, grid=grid, block=block, symbol=name)
 
 
-def session(*kernels, sm_mhz=1980.0, memory_mhz=2619.0, fingerprint=BEFORE, key=KEY, scale=1.0, **changes):
+def session(
+    *kernels, sm_mhz=1980.0, memory_mhz=2619.0, fingerprint=BEFORE, key=KEY, scale=1.0, bits=None, **changes
+):
     """A recorded session that took `scale` times 50 µs."""
     ns = 50_000.0 * scale
-    time = RecordedTime(100, ns, ns * 0.998, ns * 1.002, ns, ns, ns, ns, sm_mhz=sm_mhz, memory_mhz=memory_mhz)
-    values = {"outputs": {"y": accuracy()}, "bits": {}, "canaries": {}}
+    clocks = {"sm_mhz": sm_mhz, "memory_mhz": memory_mhz}
+    time = SessionTime(100, ns, ns * 0.998, ns * 1.002, (ns,) * 5, **clocks)
+    values = {"outputs": {"y": structs.replace(accuracy(), bits=bits)}, "canaries": {}}
     return PastSession(fingerprint, {key: time}, kernels or (kernel(),), **{**values, **changes})
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime
 
 from pytest_gpukern.baseline.store import Store
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, OutputError, Result, Summary
 
 H200 = "nvidia-h200"
 KERNEL = "kernel/event/cold"
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
+_NUMBERS = itertools.count(0xABCD0000)
 
 
 def case_of(folder, variant="numba", name="vector_exp", version=1, n=1000, ran=None):
@@ -37,11 +40,12 @@ def result_of(case, *medians_ns, measurements=None, **changes):
     values = {
         "case": case,
         "nodeid": case.id,
-        "fingerprint": {"driver": "580.159", "libraries": {"numba": "0.61"}},
+        "fingerprint": Fingerprint(driver_version="580.159", libraries={"numba": "0.61"}),
         "simulated": False,
         "correctness": Correctness.PASSED,
         "errors": {"out": OutputError(1000, 0, 1e-7, 2.123456789e-7, 1.0)},
         "first_call_ns": 123456789.0,
+        "session": f"{next(_NUMBERS):08x}",
         "measurements": measurements or tuple(measurement_of(ns) for ns in medians_ns or (50_000.0,)),
     }
     return Result(**{**values, **changes})

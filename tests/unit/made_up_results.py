@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
@@ -15,14 +16,14 @@ from pytest_gpukern.values.result import (
 )
 from pytest_gpukern.values.verdict_table import VerdictKind
 
-FINGERPRINT = {
-    "device_name": "NVIDIA H200",
-    "compute_capability": [9, 0],
-    "driver_version": "580.159",
-    "cuda_driver_version": "13.0",
-    "cpu_model": "AMD EPYC",
-    "libraries": {"cupy": "14.0"},
-}
+FINGERPRINT = Fingerprint(
+    device_name="NVIDIA H200",
+    compute_capability=(9, 0),
+    driver_version="580.159",
+    cuda_driver_version="13.0",
+    cpu_model="AMD EPYC",
+    libraries={"cupy": "14.0"},
+)
 
 CEILINGS = {
     "device_copy_bytes_per_s": 4e12,

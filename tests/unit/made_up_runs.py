@@ -7,9 +7,11 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import made_up_results as made_up
+from msgspec import structs
 
-from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, RecordedMedian
+from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import run_text
 from pytest_gpukern.values.atomic_file import write_named
@@ -66,7 +68,7 @@ def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = 
     for number in range(cases):
         result, recorded = _case(draw, number, samples, pairs, name)
         results.append(result)
-        history[result.case.id] = recorded
+        history[result.nodeid] = recorded
     slower = [each for each in results if any(v.kind is VerdictKind.SLOWER for v in each.verdicts.values())]
     failures = {
         each.nodeid: Failure(verdict.explained, (GateFailure("SLOWER", verdict.explained, key),))
@@ -108,8 +110,10 @@ def hostile_run() -> Run:
             diagnosis=HOSTILE,
             errors={HOSTILE: made_up.error()},
             findings=(Finding(HOSTILE, HOSTILE),),
-            kernels=(dataclasses.replace(each.kernels[0], name=HOSTILE),) if each.kernels else (),
-            fingerprint={**each.fingerprint, "device_name": HOSTILE, "libraries": {HOSTILE: HOSTILE}},
+            kernels=(structs.replace(each.kernels[0], name=HOSTILE),) if each.kernels else (),
+            fingerprint=dataclasses.replace(
+                each.fingerprint, device_name=HOSTILE, libraries={HOSTILE: HOSTILE}
+            ),
             verdicts={key: dataclasses.replace(v, reason=HOSTILE) for key, v in each.verdicts.items()},
         )
         for each in run.results
@@ -184,7 +188,7 @@ def _case(draw, number, samples, pairs, name):
         problem=f"{problem}{name}",
         point={"n": size},
         parameters={"block": 256} if number >= 576 else {},
-        fingerprint={**made_up.FINGERPRINT, "device_uuid": CARDS[0]},
+        fingerprint=dataclasses.replace(made_up.FINGERPRINT, device_uuid=CARDS[0]),
         correctness=Correctness.INCORRECT if wrong else Correctness.PASSED,
         diagnosis="12 of 1000 elements are wrong, the first at index 7:\nexpected 1.5, got nan"
         if wrong
@@ -235,7 +239,16 @@ def _history(draw, key, ns) -> RecordedCase:
         median = ns * (1.05 if epoch == 0 else 1.0) * draw.gauss(1, 0.004)
         recorded = (CREATED - timedelta(days=60 - 10 * number)).isoformat()
         times.append(
-            RecordedMedian(recorded, epoch, f"s{number}", card, median, median * 0.998, median * 1.002)
+            SessionTime(
+                100,
+                median,
+                median * 0.998,
+                median * 1.002,
+                recorded=recorded,
+                epoch=epoch,
+                session=f"s{number}",
+                device=card,
+            )
         )
     opened = [(CREATED - timedelta(days=days)).isoformat() for days in (60, 30)]
     return RecordedCase(

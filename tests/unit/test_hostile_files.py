@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,10 +15,11 @@ from mutations import Mutations
 
 from pytest_gpukern.baseline.codec import load, parse
 from pytest_gpukern.baseline.codec import render as render_baseline
-from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, RecordedMedian, past_of
+from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.findings.common_shift import CanaryChange, Compared, Shift, shift_among
 from pytest_gpukern.findings.findings import explained
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
@@ -34,35 +34,32 @@ from pytest_gpukern.report.progress import Progress, TimeLeft
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render, whole
-from pytest_gpukern.values.result import CaseInfo, Correctness, GateFailure, SessionRole
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import (
+    CaseInfo,
+    Correctness,
+    GateFailure,
+    SessionRole,
+)
 from pytest_gpukern.values.untrusted_json import FileError
 
 REPOSITORY = Path(__file__).parents[2]
-TIMES = int(os.environ.get("HOSTILE_TIMES", "1"))
-"""How many times as many files as usual, and others than usual."""
-SEED = "" if TIMES == 1 else f"{TIMES} times, "
+SEED = ""
 LONGEST = 1200
 """Characters of an error about a file, its path left aside."""
 
 
 def shortened(content):
-    """A committed baseline with two cases of one epoch of two sessions: so small that thousands are read.
-
-    Each session has a duration, which these files were recorded without.
-    """
+    """A committed baseline with two cases of one epoch of two sessions."""
     data = json.loads(content)
-    records = "cases" if "cases" in data else "records"
-    data[records] = dict(list(data[records].items())[:2])
-    for record in data[records].values():
+    data["records"] = dict(list(data["records"].items())[:2])
+    for record in data["records"].values():
         for epoch in record["epochs"]:
             epoch["sessions"] = [{"duration_s": 12.3, **session} for session in epoch["sessions"][:2]]
     return json.dumps(data, ensure_ascii=False).encode()
 
 
-OLD = (REPOSITORY / "tests" / "data" / "baseline-schema-1.json").read_bytes()
 COMMITTED = [path.read_bytes() for path in sorted(REPOSITORY.glob("suites/*/baselines/*.json"))]
-BASELINES = Mutations(OLD, *map(shortened, COMMITTED), seed=SEED)
-WHOLE = Mutations(OLD, *COMMITTED, seed=SEED)
 
 
 def case_of(baseline, name, record):
@@ -89,7 +86,7 @@ def use_baseline(baseline, path):
     compared = []
     for name, record in baseline.cases.items():
         case = case_of(baseline, name, record)
-        left_s = TimeLeft({name: record.duration_s or 0.0}).left_s(1.0, 1, 3)
+        left_s = TimeLeft({name: baseline.duration_s(name) or 0.0}).left_s(1.0, 1, 3)
         Progress(None, in_place=True).show(name, 1, 2, left_s=left_s)
         made = []
         for key in sorted(record.keys):
@@ -113,10 +110,10 @@ def use_baseline(baseline, path):
             result("cupy.exp", *(each for each, _ in made), verdicts=[each for _, each in made]),
             case=case,
             kernels=kernel_facts((EXP_KERNEL,), (9, 0)),
-            errors={each: error() for session in record.epochs[-1].sessions for each in session.correctness},
+            errors={each: error() for each in record.epochs[-1].correctness},
         )
-        found = explained(found, lambda case, key: past_of(baseline, case.id, key))
-        compared.append(Compared(found, past_of(baseline, name)))
+        found = explained(found, lambda case, key: baseline.past(case.id, key))
+        compared.append(Compared(found, baseline.past(name)))
         render(Run([found]), width=100, verbose=True)
     head(compared, shift_among(compared))
 
@@ -170,42 +167,6 @@ def commands_on(path):
     )
 
 
-CHUNK = 500
-
-
-@pytest.mark.parametrize("chunk", range(2 * TIMES))
-def test_a_damaged_baseline_works_or_is_one_clear_error(chunk, tmp_path, capsys):
-    path = tmp_path / "a.b.json"
-    loaded = 0
-    for number in range(chunk * CHUNK, (chunk + 1) * CHUNK):
-        content = BASELINES.file(number)
-        with about(number):
-            try:
-                baseline = parse(content, path)
-            except FileError as problem:
-                fails_clearly(problem, path)
-                continue
-            loaded += 1
-            use_baseline(baseline, path)
-            if baseline.cases and number % 3 == 0:
-                path.write_bytes(content)
-                which = commands_on(path)
-                runs(capsys, *which[number // 3 % len(which)])
-    assert CHUNK / 10 < loaded < CHUNK / 2  # enough of either to mean something
-
-
-def test_a_damaged_baseline_of_full_size_loads_or_is_one_clear_error(tmp_path):
-    path = tmp_path / "a.b.json"
-    for number in range(40 * TIMES):
-        with about(number):
-            try:
-                baseline = parse(WHOLE.file(number), path)
-            except FileError as problem:
-                fails_clearly(problem, path)
-            else:
-                assert parse(render_baseline(baseline), path) == baseline
-
-
 CREATED = datetime(2026, 11, 5, tzinfo=UTC)
 RESULTS = [
     result(
@@ -251,13 +212,9 @@ RUN = Run(
         "test_x": GREW,
     },
     history={
-        RESULTS[0].case.id: RecordedCase(
+        RESULTS[0].nodeid: RecordedCase(
             (RecordedEpoch("2026-11-01T00:00:00+00:00", "first"),),
-            {
-                "kernel/cupti/cold": (
-                    RecordedMedian("2026-11-01T00:00:00+00:00", 0, "a", "b", 5e4, 4e4, None),
-                )
-            },
+            {"kernel/cupti/cold": (SessionTime(9, 5e4, 4e4, 6e4, session="a", device="b"),)},
         )
     },
     shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
@@ -276,44 +233,67 @@ def run_file(path):
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("chunk", range(TIMES))
-def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys):
-    path, into = tmp_path / "run.json", tmp_path / "into" / "baselines"
-    made, loaded = Mutations(run_file(path), seed=SEED), 0
+def use_run(run, path):
+    """All that becomes of a run that was read."""
+    again = path.with_name("again.json")
+    write_run_file(again, run)
+    assert read_run(again) == run
+    whole(run, width=40, failures_shown=True)
+    page([run])
+    comment(run)
+    csv_text([run])
+    for each in run.results:
+        properties(each)
+
+
+def commands_on_run(path):
+    """The commands that read a run, each with its arguments."""
+    into = path.parent / "into" / "baselines"
     merge = ("baseline", "merge", path, "--into", into, "--all", "--write-in-ci")
-    for number in range(chunk * CHUNK, (chunk + 1) * CHUNK):
-        path.write_bytes(made.file(number))
+    return (
+        ("report", path),
+        ("report", path, "-k", ""),
+        ("compare", path, path),
+        (*merge, "--reason=x"),
+        (*merge, "--append"),
+        ("compare", path, path, "--json"),
+    )
+
+
+def held(kind, read):
+    """What a file holds that a command can work on."""
+    return read.cases if kind == "a.b.json" else read.results
+
+
+@pytest.mark.parametrize(
+    ("name", "originals", "read", "use", "commands"),
+    [
+        ("a.b.json", lambda path: map(shortened, COMMITTED), load, use_baseline, commands_on),
+        ("run.json", lambda path: [run_file(path)], read_run, use_run, commands_on_run),
+    ],
+    ids=["baseline", "run"],
+)
+def test_a_damaged_file_works_or_is_one_clear_error(tmp_path, capsys, name, originals, read, use, commands):
+    path, loaded = tmp_path / name, 0
+    files = Mutations(*originals(path), seed=SEED)
+    for number in range(100):
+        path.write_bytes(files.file(number))
         with about(number):
             try:
-                run = read_run(path)
+                found = read(path)
             except FileError as problem:
                 fails_clearly(problem, path)
                 continue
             loaded += 1
-            again = tmp_path / "again.json"
-            write_run_file(again, run)
-            assert read_run(again) == run
-            whole(run, width=40, failures_shown=True)
-            page([run])
-            comment(run)
-            csv_text([run])
-            for each in run.results:
-                properties(each)
-            if not run.results:
-                continue
-            form = ["--json"] if number % 2 else []
-            if number % 4 < 2:
-                runs(capsys, "report", path)
-                runs(capsys, "report", path, "-k", "")
-                runs(capsys, "compare", path, path, *form)
-                continue
-            runs(capsys, *merge, "--reason=x", *form)
-            runs(capsys, *merge, "--append")
-            for written in into.iterdir() if into.is_dir() else ():
+            use(found, path)
+            if held(name, found):
+                which = commands(path)
+                runs(capsys, *which[loaded % len(which)])
+            for written in tmp_path.glob("into/baselines/*.json"):
                 load(written)
                 written.unlink()
-    assert CHUNK / 10 < loaded < CHUNK / 2
-    known = {tmp_path / name for name in ("run.json", "again.json", "into", "into/baselines")}
+    assert 10 < loaded < 60  # enough of either to mean something
+    known = {tmp_path / each for each in (name, "again.json", "into", "into/baselines")}
     assert set(tmp_path.rglob("*")) <= known
 
 
@@ -329,7 +309,7 @@ def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(
         {"kind": "end", "status": 0},
     ]
     files = Mutations(*(json.dumps(line).encode() for line in told), seed=SEED)
-    for number in range(1000 * TIMES):
+    for number in range(200):
         file.write_bytes(files.file(number) + b"\n")
         heard = Heard(file, ChildRun())
         with about(number):
@@ -341,7 +321,7 @@ def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(
 def test_a_damaged_entry_of_a_lock_names_a_holder_or_nobody(tmp_path):
     path = tmp_path / "gpu.lock"
     files = Mutations(json.dumps(dataclasses.asdict(Holder.here("GPU-1"))).encode(), seed=SEED)
-    for number in range(1000 * TIMES):
+    for number in range(200):
         path.write_bytes(files.file(number))
         with about(number):
             assert str(read_holder(path))
@@ -412,7 +392,7 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
     here.mkdir()
     (tmp_path / "test_it.py").write_text("")
     monkeypatch.chdir(here)
-    fingerprint = {**RESULTS[0].fingerprint, "device_name": name, "device_model_key": name, "cpu_model": name}
+    fingerprint = Fingerprint(device_name=name, device_model_key=name, cpu_model=name)
     case = dataclasses.replace(RESULTS[0].case, id=name, baseline_dir=name, baseline_name=name, problem=name)
     nodeids = (f"{name}::test_it", f"{name}/test_it.py::test_it", f"../test_it.py::{name}")
     forged = [

@@ -50,6 +50,7 @@ _FEW_BLOCKS = 4
 """Up to so many blocks a multiprocessor, recording them costs less than a tick: about 10 ns each."""
 _NEAR_NS = 256.0
 _CALIBRATION = 64
+_MOST_IN_ORDER = 256  # launches of a call whose order is kept
 _OWN_STREAMS = (
     "the call waits for the device or uses streams of its own, so its time contains the host's launch cost"
 )
@@ -146,6 +147,7 @@ class CuptiTimer:
             warnings=[*self._notes, *([gaps] if with_gaps else [])],
             busy_ns=[busy(work) for work in calls],
             work=summed(calls),
+            order=in_order(calls),
         )
 
     @property
@@ -470,6 +472,15 @@ def summed(calls: Sequence[list[Activity]]) -> tuple[DeviceWork, ...]:
         )
         for (kind, name, kernel), each in groups.items()
     )
+
+
+def in_order(calls: Sequence[list[Activity]]) -> tuple[int, ...]:
+    """Returns the places in `summed(calls)` of a call's activities; none where calls differ or are long."""
+    kinds = [[(each.kind, each.name, each.kernel) for each in work] for work in calls]
+    if len(kinds[0]) > _MOST_IN_ORDER or any(each != kinds[0] for each in kinds):
+        return ()
+    places = {kind: place for place, kind in enumerate(dict.fromkeys(kinds[0]))}
+    return tuple(places[kind] for kind in kinds[0])
 
 
 def _shown(activities: Sequence[Activity]) -> str:

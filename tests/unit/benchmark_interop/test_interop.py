@@ -17,10 +17,12 @@ from pytest_gpukern.benchmark_interop.pytest_benchmark import counted_as_benchma
 from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
 from pytest_gpukern.benchmark_interop.publishing import write
 from pytest_gpukern.report.forms import RunReport
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.untrusted_json import built
 
 MADE_UP = json.loads(pathlib.Path(__file__).with_name("results.json").read_text())
-FINGERPRINT = json.loads(pathlib.Path(__file__).with_name("fingerprint.json").read_text())
+FINGERPRINT = built(json.loads(pathlib.Path(__file__).with_name("fingerprint.json").read_text()), Fingerprint)
 RECEIVED = []
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def suite(pytester, monkeypatch):
         tests = (EXP, "test_grouped", "test_other")
         made_up = {test: [r.to_json()] for test, r in zip(tests, results, strict=False)}
         (pytester.path / "results.json").write_text(json.dumps(made_up))
-        (pytester.path / "fingerprint.json").write_text(json.dumps(FINGERPRINT))
+        (pytester.path / "fingerprint.json").write_text(json.dumps(FINGERPRINT.to_json()))
         (pytester.path / "out.json").unlink(missing_ok=True)
         return pytester.runpytest(*WITHOUT, *options)
 

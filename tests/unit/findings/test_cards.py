@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import itertools
 import json
@@ -13,7 +14,7 @@ import made_up_results as made_up
 import numpy as np
 import pytest
 
-from pytest_gpukern.baseline.history import RecordedCase, RecordedMedian
+from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.cards import (
     COPIES,
     FRESH_ROUNDS,
@@ -31,6 +32,7 @@ from pytest_gpukern.findings.cards import (
     since_own_record,
     suspected,
 )
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gpu.nvml import PcieLink
 from pytest_gpukern.values.result import Result
 
@@ -46,7 +48,7 @@ CAPPED = {"clocks": {"clock_events": ("sw_power_cap",)}}
 def h200s():
     """Returns the times of eight H200s, one session each, and the class of each kernel that is known."""
     run = json.loads(gzip.decompress((DATA / "run-h200.json.gz").read_bytes()))
-    on_one = [Result.from_json({**each, "fingerprint": {}}) for each in run["results"]]
+    on_one = [Result.from_json(each) for each in run["results"]]
     classes = {
         result.case.id: class_of([(result, each)])
         for result in on_one
@@ -284,10 +286,10 @@ def test_a_card_without_valid_times_is_not_compared():
 
 def test_times_since_the_record_are_by_the_cards_own_sessions_of_the_newest_epoch():
     def recorded(epoch, device, ns):
-        return RecordedMedian("2026", epoch, "", device, ns, None, None)
+        return SessionTime(10, ns, ns, ns, recorded="2026", epoch=epoch, device=device)
 
     measurement = made_up.measured(110.0)
-    fingerprint = {**made_up.FINGERPRINT, "device_uuid": "A"}
+    fingerprint = dataclasses.replace(made_up.FINGERPRINT, device_uuid="A")
     results = [
         made_up.result("cupy.exp", measurement, point={"n": n}, fingerprint=fingerprint) for n in range(5)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -17,6 +18,7 @@ from pytest_gpukern.findings.explain import (
     significant,
 )
 from pytest_gpukern.values.difference import CYCLES, Difference
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Choice, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -133,7 +135,9 @@ def test_many_kernels_with_the_same_to_say_are_counted():
 
 
 def test_versions_that_differ_are_told_and_those_that_do_not_are_not():
-    fingerprint = {**BEFORE, "driver_version": "580.95", "libraries": {"cupy": "14.0", "numba": "0.68"}}
+    fingerprint = dataclasses.replace(
+        BEFORE, driver_version="580.95", libraries={"cupy": "14.0", "numba": "0.68"}
+    )
     assert reasons(now(fingerprint=fingerprint)) == (
         SAME_CODE,
         "driver 580.65.06 → 580.95",
@@ -151,12 +155,12 @@ def test_versions_that_differ_are_told_and_those_that_do_not_are_not():
     ],
 )
 def test_a_library_that_the_backend_does_not_use_is_no_reason(label, told):
-    fingerprint = {**BEFORE, "libraries": {"cupy": "14.1", "numba": "0.68"}}
+    fingerprint = dataclasses.replace(BEFORE, libraries={"cupy": "14.1", "numba": "0.68"})
     assert reasons(now(label=label, fingerprint=fingerprint)) == (SAME_CODE, *told)
 
 
 def test_a_host_variants_time_is_explained_by_the_host_and_not_by_the_device():
-    fingerprint = {**BEFORE, "driver_version": "999", "cpu_count": 48}
+    fingerprint = dataclasses.replace(BEFORE, driver_version="999", cpu_count=48)
     result = now(
         label="host.saxpy", scope="kernel", timer="host", fingerprint=fingerprint, kernels=(), clocks={}
     )
@@ -195,7 +199,7 @@ def test_an_undecided_change_is_significant_where_its_interval_leaves_out_no_cha
 
 # fingerprints
 def told(host=False, recorded=(BEFORE,), **changes):
-    return said(other_machine({**BEFORE, **changes}, recorded, host=host))
+    return said(other_machine(dataclasses.replace(BEFORE, **changes), recorded, host=host))
 
 
 def test_what_an_upgrade_changes_is_told_with_both_values_and_the_unit():
@@ -211,20 +215,20 @@ def test_what_an_upgrade_changes_is_told_with_both_values_and_the_unit():
 
 
 def test_what_any_recorded_session_had_is_no_difference():
-    other = {**BEFORE, "device_uuid": "GPU-2"}
+    other = dataclasses.replace(BEFORE, device_uuid="GPU-2")
     assert told(recorded=(BEFORE, other), device_uuid="GPU-2") == ()
     assert told(recorded=(BEFORE, other), device_uuid="GPU-3") == (f"device {UUID} or GPU-2 → GPU-3",)
 
 
 def test_many_recorded_cards_are_counted():
-    others = [{**BEFORE, "device_uuid": f"GPU-{number}"} for number in range(2, 6)]
+    others = [dataclasses.replace(BEFORE, device_uuid=f"GPU-{number}") for number in range(2, 6)]
     assert told(recorded=(BEFORE, *others), device_uuid="GPU-9") == ("device → GPU-9 (5 others recorded)",)
 
 
 def test_what_a_fingerprint_does_not_tell_is_no_difference():
-    assert told(recorded=({"libraries": {"cupy": "14.0", "numba": "0.67"}},), driver_version="590") == ()
+    assert told(recorded=(Fingerprint(libraries=BEFORE.libraries),), driver_version="590") == ()
     assert told(driver_version=None) == ()
-    assert told(recorded=({},), libraries={"numba": "0.68"}) == ()
+    assert told(recorded=(Fingerprint(),), libraries={"numba": "0.68"}) == ()
 
 
 def test_for_a_host_it_is_the_processor_that_counts():

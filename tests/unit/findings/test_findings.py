@@ -63,7 +63,7 @@ def test_only_what_was_measured_and_right_is_held_against_the_record(changes):
 
 def test_findings_of_every_kind_are_gathered():
     errors = {"y": dataclasses.replace(WORSE["y"], bits="splitmix64:0000000000000001")}
-    recorded = past(*[session(kernel(), bits={"y": BITS})] * 2)
+    recorded = past(*[session(kernel(), bits=BITS)] * 2)
     result = now(kind="SAME", errors=errors, kernels=(facts(registers=96),))
     found = with_changes(result, recorded).findings
     assert [finding.kind for finding in found] == ["resources", "accuracy", "bits"]

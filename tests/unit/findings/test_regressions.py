@@ -9,7 +9,7 @@ import pytest
 from made_up_past import KEY, accuracy, facts, kernel, past, session
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import RecordedTime, as_recorded
+from pytest_gpukern.baseline.record import as_recorded, time_of
 from pytest_gpukern.findings.regressions import (
     grown_errors,
     grown_resources,
@@ -82,7 +82,7 @@ SAXPY = facts()
 
 
 def bits(now, *recorded, kernels=(SAXPY,), code="beef"):
-    sessions = [session(kernel(code=code), bits={"y": each} if each else {}) for each in recorded]
+    sessions = [session(kernel(code=code), bits=each) for each in recorded]
     return other_bits({"y": error(bits=now)}, kernels, past(*sessions))
 
 
@@ -154,7 +154,7 @@ def timed(samples):
 
 def slow(samples, *recorded, older=False):
     """Texts about new samples, by sessions of recorded ones; those of an older release have no mean."""
-    times = [RecordedTime.of(timed(each)) for each in recorded]
+    times = [time_of(timed(each)) for each in recorded]
     times = [structs.replace(time, mean_ns=None) for time in times] if older else times
     sessions = (dataclasses.replace(session(), times={KEY: time}) for time in times)
     found = slow_calls([timed(samples)], past(*sessions))

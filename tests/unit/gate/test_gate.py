@@ -10,6 +10,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from pytest_gpukern.gate.change import Change, Devices
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, of_one_choice
@@ -37,7 +38,7 @@ def measured(median_ns=BASE_NS, half=0.0025, timer="event", **changes):
 
 def recorded(median_ns=BASE_NS, half=0.0025, timer="event", conditions=HERE):
     low, high = median_ns * (1 - half), median_ns * (1 + half)
-    return SessionTime(f"kernel/{timer}/cold", median_ns, low, high, 100, conditions)
+    return SessionTime(100, median_ns, low, high, key=f"kernel/{timer}/cold", conditions=conditions)
 
 
 def verdict(*fresh_and_sessions, conditions=HERE, threshold=0.02, jitter_ns=0.0, **more):
@@ -328,7 +329,7 @@ def test_which_verdicts_fail_a_test(kind, asked):
 
 
 def on(device, *sessions):
-    return [dataclasses.replace(session, device=device) for session in sessions]
+    return [structs.replace(session, device=device) for session in sessions]
 
 
 def judged_on(device, new, sessions, **more):
@@ -563,7 +564,7 @@ def tuned(warps):
 
 
 def chose(choice, *percents, centre_ns=BASE_NS):
-    return [dataclasses.replace(each, choice=choice) for each in around(*percents, centre_ns=centre_ns)]
+    return [structs.replace(each, choice=choice) for each in around(*percents, centre_ns=centre_ns)]
 
 
 def test_sessions_are_compared_with_those_that_chose_the_same():
@@ -589,7 +590,7 @@ CHOICES = st.sampled_from(
 
 @given(st.lists(CHOICES, min_size=1, max_size=9), CHOICES)
 def test_no_session_of_an_autotuned_choice_is_pooled_with_another_choice(chosen, now):
-    sessions = [dataclasses.replace(recorded(BASE_NS + n), choice=each) for n, each in enumerate(chosen)]
+    sessions = [structs.replace(recorded(BASE_NS + n), choice=each) for n, each in enumerate(chosen)]
     found = of_one_choice(sessions, now, 3)
     choices = {each.choice for each in found}
     assert found
@@ -603,7 +604,7 @@ def test_no_session_of_an_autotuned_choice_is_pooled_with_another_choice(chosen,
 def test_small_losses_add_up_although_the_code_had_other_launches_each_time():
     """Who changes a kernel changes its registers: that is no choice of an autotuner."""
     launches = [Choice(launches=(("k", (9,), (256,), registers),)) for registers in (32, 40)]
-    opened = [dataclasses.replace(each, opening=True) for each in chose(launches[0], 0, 0.1, -0.1, 0)]
+    opened = [structs.replace(each, opening=True) for each in chose(launches[0], 0, 0.1, -0.1, 0)]
     appended = chose(launches[1], 1.8, 1.9, 1.8, 1.9)
     found = verdict(measured(1.03 * BASE_NS), *opened, *appended, choice=launches[1], shared=spreading(0.001))
     assert found.kind is SLOWER

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from msgspec import structs
 
 np = pytest.importorskip("numpy")
 
@@ -27,7 +28,7 @@ THRESHOLD = 0.02
 
 def session(samples):
     low, median, high = np.quantile(samples, (0.4, 0.5, 0.6)).tolist()
-    return SessionTime(KEY, median, low, high, len(samples), HERE)
+    return SessionTime(len(samples), median, low, high, key=KEY, conditions=HERE)
 
 
 def measurement(time):
@@ -37,7 +38,7 @@ def measurement(time):
 
 def scaled(time, factor):
     times = {name: factor * getattr(time, name) for name in ("median_ns", "low_ns", "high_ns")}
-    return dataclasses.replace(time, **times)
+    return structs.replace(time, **times)
 
 
 def history(noise, step, *, anchored=True, seed=7):
@@ -49,7 +50,7 @@ def history(noise, step, *, anchored=True, seed=7):
     rng = np.random.default_rng(seed)
     cases = dataclasses.replace(noise, cases=40)
     drawn = [[session(s) for s in each] for each in draw(cases, FIRST + COMMITS * 8, rng)]
-    first = [[dataclasses.replace(time, opening=anchored) for time in each] for each in drawn[:FIRST]]
+    first = [[structs.replace(time, opening=anchored) for time in each] for each in drawn[:FIRST]]
     records = [[each[case] for each in first] for case in range(cases.cases)]
     for commit in range(1, COMMITS + 1):
         fresh = drawn[FIRST + 8 * (commit - 1) : FIRST + 8 * commit]
@@ -97,10 +98,13 @@ def test_unchanged_code_that_is_appended_for_twenty_commits_is_blamed_as_seldom_
 
 
 def of(*percents):
-    return [scaled(SessionTime(KEY, 1e6, 1e6, 1e6, 100, HERE), 1 + percent / 100) for percent in percents]
+    return [
+        scaled(SessionTime(100, 1e6, 1e6, 1e6, key=KEY, conditions=HERE), 1 + percent / 100)
+        for percent in percents
+    ]
 
 
-CREPT = [dataclasses.replace(time, opening=True) for time in of(0, 0.1, -0.1, 0.05, -0.05)]
+CREPT = [structs.replace(time, opening=True) for time in of(0, 0.1, -0.1, 0.05, -0.05)]
 CREPT += of(*[1.5, 1.6, 1.4] * 5)
 SUITE = SharedSpread(0.002, 20.0, cases=30)
 

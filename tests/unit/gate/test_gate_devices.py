@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.gate.change import Change
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
@@ -27,7 +27,7 @@ WHOLE = sorted(
 
 
 def session(key, median_ns, card):
-    return SessionTime(key, median_ns, median_ns, median_ns, 100, HERE, card)
+    return SessionTime(100, median_ns, median_ns, median_ns, key=key, conditions=HERE, device=card)
 
 
 def measured(key, median_ns):
@@ -40,7 +40,7 @@ def recorded_on(key, cards, opening=0):
     """Returns case → sessions on these cards; the first so many opened the epoch."""
     return {
         case: [
-            dataclasses.replace(session(key, each, card), opening=card in cards[:opening])
+            structs.replace(session(key, each, card), opening=card in cards[:opening])
             for card in cards
             if card in times
             for each in times[card]

@@ -27,7 +27,10 @@ CUPTI = "kernel/cupti"
 def sessions(logs, *, key="kernel/cupti/cold", centre_ns=1e6, devices=None):
     times = [centre_ns * math.exp(log) for log in logs]
     devices = devices or ["GPU-a"] * len(times)
-    return [SessionTime(key, t, t, t, 100, HERE, d) for t, d in zip(times, devices, strict=True)]
+    return [
+        SessionTime(100, t, t, t, key=key, conditions=HERE, device=d)
+        for t, d in zip(times, devices, strict=True)
+    ]
 
 
 def normal_suite(sigmas, *, count=5, seed=3, **changes):

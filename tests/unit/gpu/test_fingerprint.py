@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,18 +13,21 @@ import pytest
 from fake_nvml import UUIDS, FakeNvml
 
 from pytest_gpukern.gpu.fingerprint import (
-    Fingerprint,
     blas,
     cpu_model,
     describe_pools,
     header_lines,
     take_fingerprint,
+    take_provenance,
 )
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.selection import visible_devices
+from pytest_gpukern.values.fingerprint import Provenance
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_gpukern.values.fingerprint import Fingerprint
 
 NVML = FakeNvml()
 DEVICE = visible_devices(NVML, {})[0]
@@ -57,7 +62,7 @@ def test_it_holds_the_installed_libraries_and_only_those(fingerprint: Fingerprin
 
 def test_its_identity_changes_with_each_field_and_with_nothing_else(fingerprint: Fingerprint) -> None:
     identity = fingerprint.identity()
-    assert len(identity) == 12
+    assert len(identity) == 64
     reordered = dict(reversed(fingerprint.libraries.items()))
     assert dataclasses.replace(fingerprint, libraries=reordered).identity() == identity
     for field in dataclasses.fields(fingerprint):
@@ -136,3 +141,69 @@ def test_the_header_says_why_there_is_no_device() -> None:
     lines = header_lines(None, take_fingerprint(None, None), "no NVIDIA driver library")
     assert lines[0] == "gpukern device: none (no NVIDIA driver library)"
     assert lines[1] == "gpukern simulator: off"
+
+
+# --- the state of the code ------------------------------------------------------------------------
+
+GITHUB = {
+    "GITHUB_SERVER_URL": "https://github.com",
+    "GITHUB_REPOSITORY": "me/kernels",
+    "GITHUB_RUN_ID": "7",
+    "GITHUB_REF_NAME": "main",
+}
+AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A folder with one commit on `main`, and what asks git there."""
+
+    def git(*arguments):
+        done = subprocess.run(
+            ["git", *AUTHOR, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    git("init", "-q", "-b", "main")
+    (tmp_path / "kernel.py").write_text("1")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    return tmp_path, git
+
+
+def test_commit_branch_and_changes_are_known_of_a_repository(repository):
+    folder, git = repository
+    commit = git("rev-parse", "HEAD")
+    (folder / "untracked").write_text("")
+    assert take_provenance(folder, PATH) == Provenance(commit, False, "main")
+    (folder / "kernel.py").write_text("2")
+    assert take_provenance(folder, {**PATH, "GIT_DIR": "/nowhere"}) == Provenance(commit, True, "main")
+    git("checkout", "-q", "--detach", "-f")
+    assert take_provenance(folder, PATH) == Provenance(commit, False, None)
+    page = "https://github.com/me/kernels/actions/runs/7"
+    assert take_provenance(folder, {**PATH, **GITHUB}) == Provenance(commit, False, "main", page)
+
+
+def test_without_git_a_repository_or_a_commit_nothing_is_made_up(tmp_path):
+    assert (
+        take_provenance(tmp_path, {**PATH, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}) == Provenance()
+    )
+    assert take_provenance(tmp_path, {"PATH": ""}) == Provenance()
+    assert take_provenance(tmp_path / "gone", PATH) == Provenance()
+
+
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("https://gitlab.com/me/kernels/-/jobs/7", "https://gitlab.com/me/kernels/-/jobs/7"),
+        ("https://me:token@ci.example:8080/job/7?token=x#y", "https://ci.example:8080/job/7"),
+        ("file:///home/me/7", None),
+        ("https://[", None),
+        ("", None),
+    ],
+)
+def test_the_page_of_ci_has_no_user_and_no_token(tmp_path, page, shown):
+    assert take_provenance(tmp_path / "gone", {"CI_JOB_URL": page}).ci_url == shown
+
+
+PATH = {"PATH": os.environ["PATH"]}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import gc
 import sys
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from pytest_gpukern.gpu import kernel_facts as kernel_names
 from pytest_gpukern.gpu.kernel_facts import (
@@ -31,7 +31,7 @@ EXP = DeviceWork("kernel", "exp_kernel", 2.0, 5e4, kernel=SEEN)
 def test_kernels_have_facts_and_copies_have_none():
     code = {("exp_kernel", 40): "beef"}
     (facts,) = kernel_facts([COPY, EXP], (9, 0), lambda *asked: code.get(asked))
-    assert facts == dataclasses.replace(
+    assert facts == structs.replace(
         SEEN,
         blocks_per_sm=6,
         occupancy=0.75,
@@ -260,7 +260,7 @@ def test_what_tritons_autotuner_chose_is_known_by_the_kernels_it_launched(monkey
     def softmax():
         """Stands for the kernel's source."""
 
-    launched = [dataclasses.replace(SEEN, name="softmax"), SEEN]
+    launched = [structs.replace(SEEN, name="softmax"), SEEN]
     assert autotuned(launched) == {}, "Triton was not imported"
     monkeypatch.setitem(sys.modules, "triton.runtime.autotuner", SimpleNamespace(Autotuner=Autotuner))
     tuners = [Autotuner(softmax), Autotuner(softmax, 8, BLOCK=64), Autotuner(len, 8)]

@@ -234,7 +234,7 @@ def test_no_recorded_time_of_a_right_kernel_on_an_h200_is_impossible(suite: str)
     for record in baseline.cases.values():
         for epoch in record.epochs:
             point = epoch.measured_point
-            for key, time in ((k, m) for s in epoch.sessions for k, m in s.measurements.items()):
+            for key, time in ((k, m) for s in epoch.sessions for k, m in s.times.items()):
                 found = H200.floor(
                     cache=key.rpartition("/")[2],
                     traffic_bytes=problem.traffic_bytes(point),

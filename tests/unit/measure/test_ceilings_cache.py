@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from pytest_gpukern.gpu.ceiling_kernels import Measured
-from pytest_gpukern.gpu.fingerprint import Fingerprint
 from pytest_gpukern.gpu.theory import Peaks
 from pytest_gpukern.measure import ceilings as module
 from pytest_gpukern.measure.ceilings import Ceilings, default_cache_dir, load_or_measure
+from pytest_gpukern.values.fingerprint import Fingerprint
 
 H200 = {
     "device_copy_bytes_per_s": 4.29e12,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from fakes import FakeTimer
 
-from pytest_gpukern.baseline.record import RecordedTime
+from pytest_gpukern.baseline.record import time_of
 from pytest_gpukern.measure import host_load
 from pytest_gpukern.measure.host_load import CpuTimes, others_share, share_of_others
 from pytest_gpukern.measure.measure import Repeated, measure
@@ -98,7 +98,7 @@ def timed(observers, timer="host"):
     observing = observers.observe(ObservedCall("end_to_end", on_gpu=False), FakeTimer(timer))
     call, timer = Repeated(lambda: None), FakeTimer(timer)
     found = measure(call, timer, scope="end_to_end", cache="hot", call_ns=1e3, observing=observing)
-    assert RecordedTime.of(found).others_share == others_share(found)
+    assert time_of(found).others_share == others_share(found)
     return others_share(found)
 
 

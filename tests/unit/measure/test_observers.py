@@ -7,7 +7,6 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
-import made_up_results as made_up
 import pytest
 from fakes import FakeEnvironment, case_of, right, run
 from made_up_results import measured
@@ -126,12 +125,6 @@ def test_what_is_no_clock_in_a_run_of_somebody_is_unknown():
     hostile = {"sm_mhz": "fast", "memory_mhz": 2**63, "clock_events": "sw_power_cap", "power_w": None}
     clocks = DeviceClocks.of(measured(observations={CLOCKS: hostile}))
     assert clocks == DeviceClocks(memory_mhz=2**63)
-
-
-def test_what_nobody_saw_is_not_stored():
-    stored = made_up.result("cupy.exp", measured()).to_json()
-    assert "observations" not in stored
-    assert "observations" not in stored["measurements"][0]
 
 
 def test_the_first_row_is_nearest_to_what_is_timed(monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from made_up_results import COPY_IN, EXP_KERNEL, error, measured, result, verdict
+from msgspec import structs
 
 from pytest_gpukern.report.csv_table import csv_text, rows_of_run
 from pytest_gpukern.report.run import Failure, Run
@@ -70,10 +71,10 @@ def test_other_sessions_of_a_test_are_rows_too_and_say_what_for():
 
 def test_the_kernel_that_takes_longest_is_named_but_not_for_copies():
     short = dataclasses.replace(
-        EXP_KERNEL, time_ns=10.0, kernel=dataclasses.replace(EXP_KERNEL.kernel, name="short", symbol="short")
+        EXP_KERNEL, time_ns=10.0, kernel=structs.replace(EXP_KERNEL.kernel, name="short", symbol="short")
     )
     times = [measured(work=(short, EXP_KERNEL, COPY_IN)), measured(scope="transfer")]
-    kernels = (short.kernel, dataclasses.replace(EXP_KERNEL.kernel, occupancy=0.75))
+    kernels = (short.kernel, structs.replace(EXP_KERNEL.kernel, occupancy=0.75))
     kernel, transfer = table(result("cupy.exp", *times, kernels=kernels))
     names = ("kernels", "kernel", "registers", "local_bytes", "shared_bytes", "occupancy")
     assert [kernel[name] for name in names] == ["2", "exp_kernel", "40", "128", "3072", "0.75"]

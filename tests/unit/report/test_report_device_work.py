@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from made_up_results import COPY_IN, COPY_OUT, EXP_KERNEL, measured, result
+from msgspec import structs
 
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.report.details import device_work
@@ -77,7 +78,7 @@ def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
     small = dataclasses.replace(
         EXP_KERNEL,
         time_ns=100.0,
-        kernel=dataclasses.replace(EXP_KERNEL.kernel, block=(32, 1, 1), registers=16),
+        kernel=structs.replace(EXP_KERNEL.kernel, block=(32, 1, 1), registers=16),
     )
     facts = kernel_facts((EXP_KERNEL, small), (9, 0), lambda kernel, registers: "0123456789abcdef")
     found = texts(kernel(work=(EXP_KERNEL, small), kernels=facts))
@@ -87,7 +88,7 @@ def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
 
 def test_long_names_lose_parameters_first_and_every_line_fits():
     name = "at::native::vectorized_elementwise_kernel<4, std::array<char*, 2ul>>(int, std::array<char*, 2ul>)"
-    named = dataclasses.replace(EXP_KERNEL.kernel, name=name)
+    named = structs.replace(EXP_KERNEL.kernel, name=name)
     made = kernel(work=(dataclasses.replace(EXP_KERNEL, kernel=named),))
     assert split(texts(made, 200)[2])[-1] == name
     assert split(texts(made, 120)[2])[-1] == name.partition("(")[0] + "(…)"

@@ -6,6 +6,7 @@ import pytest
 from made_up_results import measured, result, verdict
 
 from pytest_gpukern.report.junit import properties
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness
 
 
@@ -30,7 +31,7 @@ def test_what_has_no_value_is_left_out():
     assert of("cupy.exp", measured(), verdicts=[verdict("NEW", reason="")]).keys() == {
         *("gpukern.verdict", "gpukern.time_ns", "gpukern.device")
     }
-    assert of("cupy.exp", fingerprint={}) == {}
+    assert of("cupy.exp", fingerprint=Fingerprint()) == {}
 
 
 def test_the_scope_that_the_report_shows_first_counts():

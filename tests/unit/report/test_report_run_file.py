@@ -7,21 +7,20 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, error, measured, result, verdict
+from made_up_results import CEILINGS, EXP_KERNEL, error, measured, result, verdict
 from made_up_runs import write_run_file
 
-from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, RecordedMedian
+from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
-from pytest_gpukern.gpu.fingerprint import Fingerprint
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
-from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.report.summary import totals
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import (
     GateFailure,
-    KernelFacts,
     SessionRole,
+    plain,
 )
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -46,7 +45,7 @@ def test_results_come_back_as_they_were(tmp_path):
     results = [
         result("cupy.exp", measured(warnings=("odd",)), verdicts=[verdict("SLOWER", 1.05)], notes=("µ",)),
         result("host.numpy", errors={"y": error(ulp=None)}),
-        result("test_plain", point={}, fingerprint={"device_name": None}),
+        result("test_plain", point={}, fingerprint=Fingerprint()),
     ]
     write(tmp_path / "run.json", *results)
     assert [*read_run(tmp_path / "run.json").results] == results
@@ -90,7 +89,8 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
     slower.verdicts[KEY] = dataclasses.replace(
         slower.verdicts[KEY], threshold=0.02, pairs=((5e4, 5.2e4), (5e4, 5.3e4))
     )
-    recorded = RecordedMedian("2026-11-01T00:00:00+00:00", 0, "0000000a", "GPU-1", 5e4, 4.9e4, None)
+    where = {"recorded": "2026-11-01T00:00:00+00:00", "session": "0000000a", "device": "GPU-1"}
+    recorded = SessionTime(9, 5e4, 4.9e4, 5.1e4, **where)
     epochs = (RecordedEpoch(recorded.recorded, "another algorithm"), RecordedEpoch("2026-11-02", None))
     run = Run(
         (slower,),
@@ -102,7 +102,7 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
             ),
             "b": Failure("x"),
         },
-        history={slower.case.id: RecordedCase(epochs, {KEY: (recorded,)})},
+        history={slower.nodeid: RecordedCase(epochs, {KEY: (recorded,)})},
         shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
         since_record=("since the record: driver 580 → 590",),
         compared_with="against beef",
@@ -118,39 +118,6 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
     assert read_run(tmp_path / "run.json") == run
 
 
-def test_a_file_of_schema_4_says_nothing_of_what_failed_and_was_skipped(tmp_path):
-    def older(data):
-        data["schema"] = 4
-        names = ("skips", "rejected", "failures", "history", "shift", "since_record", "heading", "closing")
-        for name in names:
-            del data[name]
-
-    found = read_run(edited(tmp_path / "run.json", older))
-    assert found == Run(found.results, created=CREATED, version="0.1.0", failures_known=False)
-    assert totals(found).startswith("gpukern: 1 correct, which tests failed is not stored")
-
-
-def test_an_incorrect_result_of_schema_4_is_a_failure(tmp_path):
-    def older(data):
-        data["schema"] = 4
-        data["results"][0] |= {"correctness": "INCORRECT", "diagnosis": "3 elements are wrong\nat 7"}
-
-    found = read_run(edited(tmp_path / "run.json", older))
-    assert list(found.failures.values()) == [Failure("3 elements are wrong")]
-    assert "### gpukern: 1 incorrect, other failures are not stored" in comment(found)
-
-
-def test_a_file_of_schema_2_has_no_other_sessions(tmp_path):
-    def older(data):
-        data["schema"] = 2
-        del data["sessions"]
-        del data["results"][0]["role"]
-
-    found = read_run(edited(tmp_path / "run.json", older))
-    assert (len(found.results), found.sessions) == (1, {})
-    assert found.results[0].role is SessionRole.MEASURED
-
-
 def test_a_session_of_an_unknown_role_is_refused(tmp_path):
     def forged(data):
         data["sessions"] = [{**data["results"][0], "role": "best"}]
@@ -159,37 +126,9 @@ def test_a_session_of_an_unknown_role_is_refused(tmp_path):
         read_run(edited(tmp_path / "run.json", forged))
 
 
-def test_a_kernel_of_schema_3_is_read_with_its_launch_beside_the_rest(tmp_path):
-    launch = {"grid": [63, 2, 1], "block": [256, 1, 1], "registers": 40, "local_bytes": 128}
-    shape = {**launch, "static_shared_bytes": 1024, "dynamic_shared_bytes": 2048}
-    calls = {"count": 2.0, "time_ns": 5e4}
-    work = {"kind": "kernel", "name": "_Z3addPf", **calls, "size_bytes": 0.0, "shape": shape}
-    copy = {"kind": "memcpy", "name": "memcpy", **calls, "size_bytes": 8.0, "shape": None}
-    kernel = {"name": "_Z3addPf", "readable": "add(float*)", **calls, "shape": shape}
-
-    def older(data):
-        data["schema"] = 3
-        of(data)["kernels"] = [{**kernel, "occupancy": 0.75, "machine_code_sha256": "beef"}]
-        of(data)["measurements"][0]["work"] = [work, copy]
-
-    (found,) = read_run(edited(tmp_path / "run.json", older)).results
-    seen = KernelFacts("add(float*)", 40, 128, 3072, grid=(63, 2, 1), block=(256, 1, 1), symbol="_Z3addPf")
-    assert found.kernels == (dataclasses.replace(seen, occupancy=0.75, machine_code_sha256="beef"),)
-    assert [each.kernel for each in found.measurements[0].work] == [seen, None]
-
-
-def test_the_file_says_what_it_is_and_stores_a_fingerprint_once(tmp_path):
+def test_the_file_says_what_it_is(tmp_path):
     data = write(tmp_path / "run.json", result("cupy.a"), result("cupy.b"))
-    assert (data["schema"], data["gpukern"], data["created"]) == (5, "0.1.0", "2026-11-05T12:30:00+00:00")
-    assert list(data["fingerprints"].values()) == [FINGERPRINT]
-    assert {entry["fingerprint"] for entry in data["results"]} == set(data["fingerprints"])
-
-
-def test_the_id_of_a_fingerprint_is_its_own_identity(tmp_path):
-    names = [field.name for field in dataclasses.fields(Fingerprint)]
-    fingerprint = Fingerprint(**{**dict.fromkeys(names), "libraries": {"cupy": "14"}})
-    data = write(tmp_path / "run.json", result(fingerprint=fingerprint.to_json()))
-    assert list(data["fingerprints"]) == [fingerprint.identity()]
+    assert (data["schema"], data["gpukern"], data["created"]) == (6, "0.1.0", "2026-11-05T12:30:00Z")
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
@@ -233,9 +172,10 @@ def test_a_file_that_is_no_object_is_refused(tmp_path, content, problem):
     assert caught.value.remedy
 
 
-def test_a_newer_schema_is_refused_with_the_release_that_wrote_it(tmp_path):
-    path = edited(tmp_path / "run.json", lambda data: data.update(schema=6, gpukern="9.9"))
-    with pytest.raises(FileError, match=r"schema: is 6, written by 9\.9.*Upgrade pytest-gpukern"):
+@pytest.mark.parametrize(("schema", "remedy"), [(7, "Upgrade pytest-gpukern"), (5, "Write the run again")])
+def test_a_file_of_another_schema_is_refused(tmp_path, schema, remedy):
+    path = edited(tmp_path / "run.json", lambda data: data.update(schema=schema))
+    with pytest.raises(FileError, match=rf"schema: is {schema}, and this .* reads 6\. {remedy}"):
         read_run(path)
 
 
@@ -245,7 +185,7 @@ def of(data):
 
 def work_with(**changes):
     """Device work as plain JSON, its launch with a damaged field."""
-    work = json.loads(json.dumps(dataclasses.asdict(EXP_KERNEL)))
+    work = plain(EXP_KERNEL)
     work["kernel"].update(changes)
     return work
 
@@ -256,10 +196,10 @@ def work_with(**changes):
         (lambda data: data.pop("schema"), "schema"),
         (lambda data: data.update(schema="1"), "schema"),
         (lambda data: data.pop("results"), "results"),
-        (lambda data: data.update(fingerprints=[]), "fingerprints"),
         (lambda data: data.update(created="yesterday"), "created"),
         (lambda data: data["results"].append(7), "results[1]"),
-        (lambda data: of(data).update(fingerprint="beef"), "results[0].fingerprint"),
+        (lambda data: of(data)["fingerprint"].update(driver=1), "results[0].fingerprint.driver"),
+        (lambda data: of(data).update(provenance={"commit": 5}), "results[0].provenance.commit"),
         (lambda data: of(data).pop("nodeid"), "results[0].nodeid"),
         (lambda data: of(data).update(colour="red"), "results[0].colour"),
         (lambda data: of(data).update(correctness="MAYBE"), "results[0].correctness"),
@@ -276,7 +216,10 @@ def work_with(**changes):
             lambda data: of(data)["measurements"][0].update(work=[work_with(block=[1, "x", 1])]),
             "results[0].measurements[0].work[0].kernel.block[1]",
         ),
-        (lambda data: data.update(history={"a": {"epochs": [["x"]], "times": {}}}), "history['a'].epochs[0]"),
+        (
+            lambda data: data.update(history={"a": {"epochs": [{"opened": "x"}], "times": {}}}),
+            "history['a'].epochs[0].reason",
+        ),
     ],
 )
 def test_a_damaged_field_is_named(tmp_path, change, where):

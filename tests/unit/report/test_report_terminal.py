@@ -556,7 +556,7 @@ def test_after_an_upgrade_the_summary_has_at_most_twenty_lines(width):
         odd = dataclasses.replace(verdict(kind, 1.0), false_alarm=0.1)
         results.append(result(f"{BACKENDS[i % 6]}.odd_{i}", measured(), verdicts=[odd]))
     canaries = {"copy": 128_000.0, "fma": 200_000.0}
-    upgraded = {**BEFORE, "driver_version": "590.10", "cuda_driver_version": "13.1"}
+    upgraded = dataclasses.replace(BEFORE, driver_version="590.10", cuda_driver_version="13.1")
     slower = {name: 1.03 * ns for name, ns in canaries.items()}
     compared = [
         Compared(

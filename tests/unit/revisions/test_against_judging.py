@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from made_up_results import COPY_IN, EXP_KERNEL, measured, result
+from msgspec import structs
 
 from pytest_gpukern.revisions.judging import (
     CaseRuns,
@@ -17,6 +18,7 @@ from pytest_gpukern.revisions.judging import (
     shared_spreads,
 )
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -25,7 +27,7 @@ BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 
 def ending(median_ns=1000.0, label="cupy.exp", code=None, **changes):
     """Returns the ending of a session in which the test passed."""
-    kernels = (dataclasses.replace(EXP_KERNEL.kernel, machine_code_sha256=code),) if code else ()
+    kernels = (structs.replace(EXP_KERNEL.kernel, machine_code_sha256=code),) if code else ()
     return SessionEnding("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
 
 
@@ -199,7 +201,7 @@ def test_a_verdict_says_whether_the_machine_code_is_the_same(code, differences):
     assert verdict.differences == differences
 
 
-LAUNCH = dataclasses.replace(EXP_KERNEL.kernel, machine_code_sha256="code:aa")
+LAUNCH = structs.replace(EXP_KERNEL.kernel, machine_code_sha256="code:aa")
 
 
 def known(median_ns=1000.0, work=(EXP_KERNEL,), kernels=(LAUNCH,), scope="kernel", bytes_=8.0, **changes):
@@ -210,7 +212,7 @@ def known(median_ns=1000.0, work=(EXP_KERNEL,), kernels=(LAUNCH,), scope="kernel
 
 
 def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
-    renamed = dataclasses.replace(LAUNCH, name="other", symbol="other")
+    renamed = structs.replace(LAUNCH, name="other", symbol="other")
     again = known(1009.0, (dataclasses.replace(EXP_KERNEL, name="other"),), (renamed,))
     case = CaseRuns((known(),), (again,))
     assert does_the_same(case, 0.02)
@@ -228,9 +230,9 @@ def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
     [
         {"median_ns": 1011.0},  # such as by another argument
         {"median_ns": 989.0},
-        {"kernels": (dataclasses.replace(LAUNCH, machine_code_sha256="code:bb"),)},
-        {"kernels": (dataclasses.replace(LAUNCH, machine_code_sha256=None),)},
-        {"kernels": (dataclasses.replace(LAUNCH, grid=(64, 2, 1)),)},
+        {"kernels": (structs.replace(LAUNCH, machine_code_sha256="code:bb"),)},
+        {"kernels": (structs.replace(LAUNCH, machine_code_sha256=None),)},
+        {"kernels": (structs.replace(LAUNCH, grid=(64, 2, 1)),)},
         {"kernels": (LAUNCH, LAUNCH), "work": (EXP_KERNEL, EXP_KERNEL)},
         {"work": (dataclasses.replace(EXP_KERNEL, count=2.0),)},
         {"work": (EXP_KERNEL, COPY_IN)},
@@ -240,7 +242,7 @@ def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
         {"inputs": "1b"},
         {"inputs": None},
         {"seed": 1},
-        {"fingerprint": {"libraries": {"cupy": "15"}}},
+        {"fingerprint": Fingerprint(libraries={"cupy": "15"})},
         {"measured_point": {"n": 999}},
         {"parameters": {"block": 128}},
         {"correctness": Correctness.UNCHECKED},

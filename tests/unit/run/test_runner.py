@@ -504,7 +504,7 @@ def test_a_case_travels_with_everything_that_identifies_it(gpu, timer):
     assert (result.case.baseline_dir, result.case.baseline_name) == ("suites/doubling/baselines", "doubling")
     assert result.speedup_against == "host.right"
     assert result.nodeid == "test_doubling.py::test[x]"
-    assert result.fingerprint == {"device_name": "fake"}
+    assert result.fingerprint.device_name == "fake"
     assert not result.simulated
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import enum
 import functools
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
@@ -42,12 +44,16 @@ SCALARS = {
 def values_of(kind):
     """Any value of a type that a model uses, so that a field that is added later is tried as well."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        fields = {name: hint for name, hint in typing.get_type_hints(kind).items() if name != "extra"}
-        return st.builds(kind, **{name: values_of(hint) for name, hint in fields.items()})
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
+    if origin is typing.Annotated:
+        return st.integers(0, 2**63)
+    if origin is types.UnionType and len(inner) > 2:
+        return st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8)
     if origin is types.UnionType:
         return st.none() | values_of(inner[0])
-    if origin is dict:
+    if origin in (dict, collections.abc.Mapping):
         return st.dictionaries(values_of(inner[0]), values_of(inner[1]), max_size=2)
     if origin is tuple and inner[-1] is ...:
         return st.lists(values_of(inner[0]), max_size=2).map(tuple)
@@ -66,12 +72,6 @@ def through_json(result):
 @given(results)
 def test_a_result_comes_back_from_json_as_it_was(result):
     assert through_json(result) == result
-
-
-def test_results_of_different_reports_share_their_texts():
-    one, another = (through_json(made(measurements=(measured(measures="a kernel"),))) for _ in range(2))
-    assert one.measurements[0].measures is another.measurements[0].measures
-    assert one.case.id is another.case.id
 
 
 EXACT = (dict, list, str, float, int, bool, type(None))
@@ -96,7 +96,9 @@ def test_json_holds_exact_builtin_types_only(result):
 
 def made(**changes):
     case = CaseInfo("p/host.v/n=1", "p", 1, "v", "host", {"n": 1}, {"n": 1}, {}, "baselines", "p")
-    return Result(**{"case": case, "nodeid": "t.py::t", "fingerprint": {}, "simulated": False, **changes})
+    return Result(
+        **{"case": case, "nodeid": "t.py::t", "fingerprint": Fingerprint(), "simulated": False, **changes}
+    )
 
 
 def measured(**changes):
@@ -105,16 +107,6 @@ def measured(**changes):
     return Measurement(
         **{**values, "samples_ns": (9.0, 10.0, 12.0), "summary": summary, "stopped": "", **changes}
     )
-
-
-def test_a_result_of_an_older_release_lacks_fields_and_is_read_with_their_defaults():
-    data = made(measurements=(measured(),)).to_json()
-    for name in ("compile_ns", "kernels", "dtype", "ceilings"):
-        del data[name]
-    newer = ("fixed_cost_ns", "busy_ns", "work", "buffer_sets", "invalid_samples", "beside")
-    for name in newer:
-        del data["measurements"][0][name]
-    assert Result.from_json(data) == made(measurements=(measured(),))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan"), np.float32("inf")])

@@ -1,0 +1,88 @@
+"""Holds what a session was measured on: device, driver, libraries and host, and the state of the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads annotations
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from pytest_gpukern.values.untrusted_json import own_json
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Holds the conditions of a session, in watts and MHz; None where there is no device or it is unknown."""
+
+    device_name: str | None = None
+    device_uuid: str | None = None
+    device_model_key: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    mig_profile: str | None = None
+    is_simulated: bool = False
+    driver_version: str | None = None
+    cuda_driver_version: str | None = None
+    power_limit_w: float | None = None
+    max_sm_clock_mhz: int | None = None
+    max_memory_clock_mhz: int | None = None
+    python_version: str | None = None
+    platform: str | None = None
+    cpu_model: str | None = None
+    cpu_count: int | None = None
+    blas: str | None = None
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cpu_model_key(self) -> str:
+        """Returns the processor's model as part of a file name, for host variants: "amd-epyc-9654"."""
+        return file_key(re.sub(r"\(R\)|\(TM\)", "", self.cpu_model or ""))
+
+    def model_key(self, *, on_gpu: bool) -> str | None:
+        """Returns the hardware that a result was timed on, as part of a file name; None if unknown."""
+        return self.device_model_key if on_gpu else self.cpu_model and self.cpu_model_key
+
+    def hardware(self, *, on_gpu: bool) -> str | None:
+        """Returns the name of the hardware that a result was timed on; None if unknown."""
+        return self.device_name if on_gpu else self.cpu_model
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as plain JSON values; equal fingerprints give equal values."""
+        plain = dataclasses.asdict(self)
+        plain["compute_capability"] = list(self.compute_capability) if self.compute_capability else None
+        return plain
+
+    def identity(self) -> str:
+        """Returns 64 hexadecimal digits, equal for equal fields in every process."""
+        canonical = own_json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class Provenance(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Says which state of the code a session was recorded on; None for what is not known.
+
+    Attributes:
+        commit: hash of the commit that was checked out.
+        dirty: whether files under version control differed from it.
+        branch: its branch; None where none was checked out by name.
+        ci_url: the page of the run in continuous integration.
+    """
+
+    commit: str | None = None
+    dirty: bool | None = None
+    branch: str | None = None
+    ci_url: str | None = None
+
+
+NO_PROVENANCE = Provenance()
+
+
+def file_key(text: str) -> str:
+    """Reduces a name to lower-case letters, digits and "+_-", which are safe in file names everywhere.
+
+    A dot becomes "_", since dots separate the parts of a file name.
+    """
+    return re.sub(r"[^a-z0-9+_]+", "-", text.lower().replace(".", "_")).strip("-_") or "unknown"
