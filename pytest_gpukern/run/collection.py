@@ -188,8 +188,9 @@ def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Imports what measures, if tests of this process use it: it shall not count as the first test's time."""
-    here = not (distributes(config) or isolates(config))
-    if asked(config) and here and any(map(may_use_gpu, items)):
+    if not (asked(config) and any(map(may_use_gpu, items))):
+        return  # before anything looks for a GPU
+    if not (distributes(config) or isolates(config)):
         from pytest_gpukern.measure.observers import OBSERVERS
         from pytest_gpukern.report import progress  # noqa: F401
         from pytest_gpukern.run import measured_test, test_end  # noqa: F401

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from pytest_gpukern.report.csv_table import csv_text, rows_of_run
+from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 
@@ -157,7 +157,7 @@ def run_on_host(pytester, monkeypatch):
 
 @pytest.mark.parametrize("simulator", ["never", pytest.param("always", marks=needs_simulator)])
 def test_one_that_runs_on_the_host_is_reported_as_numpy_is(run_on_host, pytester, monkeypatch, simulator):
-    run = run_on_host("--gpukern-output=run.json", f"--gpukern-simulator={simulator}")
+    run = run_on_host("--gpukern-report=run.json", f"--gpukern-simulator={simulator}")
     run.assert_outcomes(passed=2)
     run.stdout.fnmatch_lines(["doubling · n=8 · end_to_end by host, hot"])
     run.stdout.no_fnmatch_line("*kernel by host*")
@@ -169,7 +169,7 @@ def test_one_that_runs_on_the_host_is_reported_as_numpy_is(run_on_host, pytester
     assert not threads.simulated
     assert [each.key for each in threads.measurements] == [each.key for each in numpy.measurements]
     assert [each.key for each in threads.measurements] == ["end_to_end/host/hot"]
-    first, second = csv.DictReader(io.StringIO(csv_text(rows_of_run(stored, "run.json"))))
+    first, second = csv.DictReader(io.StringIO(csv_text([stored])))
     for column in ("device", "device_uuid", "driver", "simulated", "scope", "timer", "verdict"):
         assert first[column] == second[column]
 
@@ -182,7 +182,7 @@ def test_a_record_of_one_that_runs_on_the_host_is_of_the_processor(run_on_host, 
 
 
 def test_a_selection_of_it_alone_has_no_gpu_to_trace_or_to_miss(run_on_host):
-    refused = run_on_host("--gpukern-backend=threads,host", "--gpukern-trace", "--gpukern-output=run.json")
+    refused = run_on_host("--gpukern-backend=threads,host", "--gpukern-trace", "--gpukern-report=run.json")
     refused.stderr.fnmatch_lines(["*only host variants are selected*"])
     lost = run_on_host("--gpukern-backend=threads", "--gpukern-fail-on=no-gpu")
     lost.stderr.fnmatch_lines(["*only host variants are selected*"])

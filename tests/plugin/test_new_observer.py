@@ -55,7 +55,7 @@ def run(pytester, monkeypatch):
     "where", [(), ("-n1",), ("--gpukern-isolate=on",)], ids=["here", "worker", "isolated"]
 )
 def test_a_file_and_a_row_are_enough(run, pytester, where):
-    forms = ("-v", "--gpukern-output=run.json", "--gpukern-html=run.html")
+    forms = ("-v", "--gpukern-report=run.json", "--gpukern-report=run.html")
     done = run("-k", "add", "--gpukern-axis=n=100", *forms, *where)
     done.assert_outcomes(passed=1)
     case = "doubling/host.add/n=100"
