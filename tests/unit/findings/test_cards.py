@@ -70,7 +70,7 @@ def test_no_host_of_recorded_h200s_has_a_card_that_is_suspected_in_two_classes()
 
 
 @pytest.mark.parametrize("percent", [2, 5])
-def test_a_recorded_h200_with_slower_times_is_suspected_in_every_host_of_four(percent):
+def test_a_recorded_h200_with_slower_times_is_suspected_in_hosts_of_four(percent):
     times, classes = h200s()
     for host in itertools.islice(itertools.combinations(times, 4), 0, None, 4):
         slower = {case: ns * (1 + percent / 100) for case, ns in times[host[0]].items()}
@@ -133,13 +133,16 @@ def decided(times):
     return confirmed(suspects, [times] * FRESH_ROUNDS, CLASSES, neighbours(shifts, suspects))
 
 
-def slower(name, ratio):
-    return {kernel: 100.0 * (ratio if class_ == name else 1.0) for kernel, class_ in CLASSES.items()}
-
-
 def every(ns, *names):
     """Returns one time of all kernels, or of those of some classes."""
     return {kernel: ns for kernel, name in CLASSES.items() if name in names or not names}
+
+
+def slower(name, ratio):
+    return {**every(100.0), **every(100.0 * ratio, name)}
+
+
+ALL = ["memory", "compute", "short"]
 
 
 @pytest.mark.parametrize(
@@ -150,25 +153,14 @@ def every(ns, *names):
         ([slower("memory", 1.01249), every(100)], {}),
         ([slower("memory", 1.01251), every(100)], {"A": ["memory"]}),
         # a card without times in a class, or with few, is no neighbour there
-        ([every(100.4), every(105), every(100, "short")], {"B": ["memory", "compute", "short"]}),
+        ([every(100.4), every(105), every(100, "short")], {"B": ALL}),
         # of two neighbours it is the one that is nearer to the usual, be that by its copies
-        (
-            [every(104), {**every(100), **every(97, "short")}, every(100.5)],
-            {"A": ["memory", "compute", "short"]},
-        ),
-        ([every(101.5), every(98), every(100.2), every(100)], {"A": ["memory", "compute", "short"]}),
+        ([every(104), {**every(100), **every(97, "short")}, every(100.5)], {"A": ALL}),
+        ([every(101.5), every(98), every(100.2), every(100)], {"A": ALL}),
     ],
 )
 def test_a_card_is_slow_where_it_is_beside_its_neighbour(times, slow):
     assert decided(dict(zip("ABCD", times, strict=False))) == slow
-
-
-def test_what_only_one_card_has_times_of_is_not_compared():
-    alone = every(100)
-    shifts = shifts_in({"A": alone, "B": {}}, CLASSES)
-    assert shifts == {"A": {}, "B": {}}
-    assert neighbours(shifts, {"A": ["memory"]}) == {"A": "B"}
-    assert confirmed({"A": ["memory"]}, [{"A": alone}] * FRESH_ROUNDS, CLASSES, {"A": "B"}) == {}
 
 
 @pytest.mark.parametrize(("kernels", "shift"), [(4, {}), (5, {"memory": 0.0})])
@@ -176,8 +168,10 @@ def test_few_kernels_of_a_class_say_nothing(kernels, shift):
     few = {f"k{number}": "memory" for number in range(kernels)}
     times = {"A": dict.fromkeys(few, 1.0), "B": dict.fromkeys(few, math.e)}
     assert shifts_in(times, few) == {"A": shift, "B": dict.fromkeys(shift, 1.0)}
+    assert shifts_in({**times, "A": {}}, few)["B"] == {}, "one card alone"
     held = confirmed({"B": ["memory"]}, [times] * FRESH_ROUNDS, few, {"B": "A"})
     assert held == ({"B": ["memory"]} if shift else {})
+    assert confirmed({"B": ["memory"]}, [{"B": times["B"]}] * FRESH_ROUNDS, few, {"B": "A"}) == {}
 
 
 def test_the_lower_median_of_fresh_rounds_decides():

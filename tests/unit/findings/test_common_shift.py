@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-import statistics
 
 import pytest
 from hypothesis import given
@@ -146,28 +145,6 @@ def test_canaries_that_both_sides_have_are_told_copy_first_and_by_their_own_time
     assert list(changes) == ["copy", "fma/event", "launch", "mystery"]
     text = told(shift(1.1, 1.09, 1.11, changes), [])
     assert ", so is the copy (+10.0 %), FMA +10.0 %, launch +10.0 %, mystery +10.0 %: the machine" in text
-
-
-def recorded_times(sigma, sessions=5, cases=30, seed=3):
-    """Times of cases in sessions that each shift all of them, by `sigma` as a standard deviation."""
-    rng = random.Random(seed)
-    shifts = {f"s{number}": rng.gauss(0, sigma) for number in range(sessions)}
-    return [
-        {name: 1000 * case * math.exp(shift + rng.gauss(0, 0.002)) for name, shift in shifts.items()}
-        for case in range(1, cases + 1)
-    ]
-
-
-def test_sessions_that_shift_anyway_keep_such_a_shift_from_being_told():
-    rng = random.Random(1)
-    beyond = 0
-    for seed in range(100):
-        cases = recorded_times(0.004, seed=seed)
-        shift = rng.gauss(0, 0.004)
-        means = [statistics.fmean(map(math.log, times.values())) for times in cases]
-        new = [math.exp(math.log(1000 * case) + shift - mean) for case, mean in enumerate(means, 1)]
-        beyond += shift_of(new, STILL, usual_shift(cases)).common
-    assert beyond <= 10, "one in twenty, where one in four is larger than 0.5 %"
 
 
 @given(st.floats(0.001, 0.1), st.integers(8, 20))

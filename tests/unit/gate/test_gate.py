@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
 
 import pytest
 from hypothesis import assume, given
@@ -37,7 +36,6 @@ SLOWER, UNDECIDED = VerdictKind.SLOWER, VerdictKind.UNDECIDED
 UNCOMPARABLE, INVALID = VerdictKind.UNCOMPARABLE, VerdictKind.INVALID
 
 T95 = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 8: 1.860, math.inf: 1.645}
-T975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, math.inf: 1.960}
 """Degrees of freedom → one-sided quantile of Student's t."""
 
 CALM = around(0, 0.1, -0.1, 0.05, -0.05)
@@ -124,19 +122,6 @@ def test_the_interval_is_students(fresh, sessions, more, variance, dof):
     assert math.log(found.ratio / found.ratio_low) == pytest.approx(reach, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("sessions", "shared", "threshold", "dof"),
-    [(spread_by(0.01), OWN, 0.0, 2), (around(0), shared_by(0.01, 4.0), 0.5, 4)],
-)
-def test_what_is_caught_passes_both_steps_with_975_per_mille(sessions, shared, threshold, dof):
-    """Screening by one session and confirmation by two, each by its own bound and power."""
-    found = verdict(FRESH, sessions, shared=shared, threshold=threshold)
-    screened, confirmed = (0.01 * math.sqrt(1 / fresh + 1 / len(sessions)) for fresh in (1, 2))
-    suspected = max(math.log1p(threshold), T95[dof] * screened) + T975[dof] * screened
-    caught = max(suspected, math.log1p(threshold) + 2 * T975[dof] * confirmed)
-    assert math.log(found.detectable) == pytest.approx(caught, rel=1e-3)
-
-
 @pytest.mark.parametrize(("old_ns", "new_ns", "kind"), [(1.0, 1.5, SLOWER), (1.5, 1.0, FASTER)])
 def test_a_change_of_exactly_the_threshold_counts(old_ns, new_ns, kind):
     assert math.log(1.5) == math.log1p(0.5)
@@ -201,34 +186,6 @@ def test_verdicts_follow_from_the_interval_alone(delta, count, half, threshold):
     expected = SAME if 1 / bound < low and high < bound else UNDECIDED
     expected = SLOWER if low > 1 and found.ratio > bound else expected
     assert found.kind is (FASTER if high < 1 and found.ratio < 1 / bound else expected)
-
-
-def simulate(kinds, *, sessions, sigma, change=0.0, timer="event", trials=400, seed=7):
-    """Returns the share of these verdicts on normal log medians."""
-    rng, key, hits = random.Random(seed), f"kernel/{timer}/cold", 0
-    for _ in range(trials):
-        old = [recorded(BASE_NS * math.exp(rng.gauss(0, sigma)), key=key) for _ in range(sessions)]
-        time = measured(BASE_NS * math.exp(rng.gauss(math.log1p(change), sigma)), key=key)
-        hits += verdict([time], old).kind in kinds
-    return hits / trials
-
-
-@pytest.mark.parametrize(
-    ("kind", "case", "least", "most"),
-    [
-        (SLOWER, {"sessions": 1, "sigma": 0.005}, 0, 0.005),
-        (SLOWER, {"sessions": 5, "sigma": 0.005}, 0, 0.005),
-        # beside the noise of the host's clock the threshold is nothing: 5 %
-        (SLOWER, {"sessions": 2, "sigma": 0.3, "timer": "host"}, 0, 0.07),
-        (SLOWER, {"sessions": 5, "sigma": 0.03}, 0.02, 0.09),
-        (SAME, {"sessions": 1, "sigma": 0.005}, 0.45, 1),
-        (SAME, {"sessions": 5, "sigma": 0.005}, 0.8, 1),
-        (SLOWER, {"sessions": 1, "sigma": 0.006, "change": 0.2}, 1, 1),
-        (SLOWER, {"sessions": 5, "sigma": 0.006, "change": 0.2}, 1, 1),
-    ],
-)
-def test_how_often_a_verdict_falls_amid_noise(kind, case, least, most):
-    assert least <= simulate({kind}, **case) <= most
 
 
 # what cannot be compared, or has no ratio
@@ -376,7 +333,6 @@ def test_a_larger_threshold_raises_fewer_false_alarms(one, other, count):
 # devices
 
 
-CARDS = {"abc": around(0, 0, 0), "aab": around(0, 0, 0), "aaa": around(0, 0, 0), "ab": around(0, 0)}
 TINY = 1e-5
 
 
@@ -396,7 +352,7 @@ TINY = 1e-5
 def test_the_interval_between_devices_is_satterthwaites(cards, own, tau, dof, s0, d0, variance, total):
     """Two errors of τ²·(1 − 2·w + Σ w²) and s²·(1 + 1/n), and the degrees of freedom of their sum."""
     shared = shared_by(s0, d0, devices=tau, devices_dof=dof)
-    found = verdict(FRESH, on(cards, CARDS[cards]), device=own, shared=shared)
+    found = verdict(FRESH, on(cards, around(*[0] * len(cards))), device=own, shared=shared)
     assert math.log(found.ratio_high) == pytest.approx(T95[total] * math.sqrt(variance), rel=2e-3)
 
 
