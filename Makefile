@@ -14,7 +14,7 @@ PARALLEL := $(if $(CUDA),,-n auto)
 # Byte code is kept: tests start hundreds of processes, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: benchmark test check lint docs browser clean
+.PHONY: benchmark test check lint docs browser evidence clean
 
 ## benchmark: install what fits this machine and run the suites
 benchmark: $(VENV)/.$(EXTRA)
@@ -24,6 +24,11 @@ benchmark: $(VENV)/.$(EXTRA)
 test: $(VENV)/.dev
 	$(PYTEST) tests $(PARALLEL) $(ARGS)
 	$(PYTEST) suites --gpukern-simulator=auto -q $(PARALLEL) $(ARGS)
+
+## evidence: make the figures of docs/explanation/evidence.md that need no GPU; a quarter of an hour
+evidence: $(VENV)/.dev
+	$(BIN)/python tests/evidence/gate_simulation.py
+	$(BIN)/python tests/evidence/gate_on_gpu.py judge
 
 ## browser: install the Chromium in which tests open HTML reports; as root, on Debian or Ubuntu
 browser:

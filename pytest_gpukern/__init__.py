@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.problem import Output, Problem, Run
-    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.run.measured_test import GpuBenchmark
 
 _HOMES = {
     "Axis": "problems.axes",
     "Case": "problems.cases",
-    "GpuBenchmark": "run.gpu_benchmark",
+    "GpuBenchmark": "run.measured_test",
     "Output": "problems.problem",
     "Problem": "problems.problem",
     "ProblemError": "problems.call_by_name",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.measure.measure import WarmUp
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.run.measured_test import GpuBenchmark
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -129,13 +129,19 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Refuses unknown axes and unreadable baselines before anything runs."""
-    from pytest_gpukern.run.collection import counted_as_benchmarks, refuse_bad_items, sharing_usage_errors
+    from pytest_gpukern.run.collection import (
+        counted_as_benchmarks,
+        load_what_tests_need,
+        refuse_bad_items,
+        sharing_usage_errors,
+    )
 
     collected = len(items)
     with sharing_usage_errors(config):
         with counted_as_benchmarks(config, items):
             yield
         refuse_bad_items(config, items)
+        load_what_tests_need(config, items)
         if measures(config):
             from pytest_gpukern.run.collection import note_known_cases, tell_what_is_recorded
 
@@ -157,7 +163,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     refuse_without_context(item)
     with saying_what_is_missing(item):
         outcome = yield
-    if measures(item.config):
+    if "benchmark" in getattr(item, "fixturenames", ()) and measures(item.config):
         from pytest_gpukern.run.take_over_benchmark import warn_if_not_taken_over
 
         warn_if_not_taken_over(item)
@@ -343,7 +349,7 @@ def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
 @pytest.fixture
 def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
-    from pytest_gpukern.run.gpu_benchmark import GpuBenchmark
+    from pytest_gpukern.run.measured_test import GpuBenchmark
     from pytest_gpukern.run.stash import new_test
 
     test = new_test(request.node, _environment(request.config))

@@ -7,7 +7,7 @@ import inspect
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpukern.arrays.compare import is_narrow, poison_bytes
 from pytest_gpukern.arrays.memory import out_of_c_order, span_of
@@ -15,7 +15,7 @@ from pytest_gpukern.backends.host import bits_of, poison
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy as np
 
@@ -251,6 +251,25 @@ def _plain_tensor(tensor: Any) -> tuple[Any, tuple[str, ...]]:
     except (AttributeError, KeyError, RuntimeError, TypeError):  # sparse and the like
         return None, ()
     return tensor, tuple(read_as)
+
+
+class Argument(NamedTuple):
+    """Holds one argument of a call; its place is its name, or `argument 2`, counted from 0, if unknown."""
+
+    place: str
+    value: Any
+
+
+def leaves(place: str, value: Any) -> Iterator[Argument]:
+    """Yields a value, or the items of a tuple, list or dict, each with its place."""
+    if isinstance(value, (tuple, list)):
+        for number, each in enumerate(value):
+            yield from leaves(f"{place}[{number}]", each)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from leaves(f"{place}[{key!r}]", each)
+    else:
+        yield Argument(place, value)
 
 
 _LAZY = (map, filter, zip, enumerate)

@@ -7,9 +7,9 @@ import functools
 import inspect
 import itertools
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.foreign_array import users_array
+from pytest_gpukern.backends.foreign_array import Argument, leaves, users_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
 class DeclarationError(ValueError):
     """Says that a test's call does not fit what its marker declares, or cannot be called at all."""
-
-
-class Argument(NamedTuple):
-    """Holds one argument of a call; its place is its name, or `argument 2`, counted from 0, if unknown."""
-
-    place: str
-    value: Any
 
 
 def arguments_of(
@@ -57,18 +50,6 @@ def captured_by(function: Any) -> Iterator[Any]:
     for name in code.co_names if code is not None else ():
         if name in names:
             yield names[name]
-
-
-def leaves(place: str, value: Any) -> Iterator[Argument]:
-    """Yields a value, or the items of a tuple, list or dict, each with its place."""
-    if isinstance(value, (tuple, list)):
-        for number, each in enumerate(value):
-            yield from leaves(f"{place}[{number}]", each)
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from leaves(f"{place}[{key!r}]", each)
-    else:
-        yield Argument(place, value)
 
 
 _PLACE = re.compile(r"(-?\d+|[^\W\d]\w*)((?:\[[^\[\]]+\])*)")

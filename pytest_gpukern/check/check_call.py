@@ -1,4 +1,4 @@
-"""Checks each untimed call of a plain test: what it wrote, what it returned, what it must not touch.
+"""Checks each untimed call of a plain test, and what the test verifies: what was written, returned, touched.
 
 Declared outputs are filled with one poison before the first call, with the other before the second, and so
 on in turn. A returned array must be new memory, and of a type that does not compute when it is read.
@@ -6,53 +6,69 @@ on in turn. A returned array must be new memory, and of a type that does not com
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import numbers
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpukern.arrays.compare import (
     BFLOAT16,
     POISONS,
+    Tolerance,
     compare,
     default_tolerance,
     poison_bytes,
     still_poisoned,
 )
-from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
+from pytest_gpukern.backends.foreign_array import (
+    backend_of,
+    leaves,
+    narrow_dtype,
+    refuse_what_proves_nothing,
+    to_host,
+    users_array,
+    why_untrusted,
+)
 from pytest_gpukern.backends.host import bits_of
 from pytest_gpukern.check.call_arguments import (
     DeclarationError,
     arguments_of,
     captured_by,
     declared_arguments,
-    leaves,
 )
 from pytest_gpukern.check.diagnosis import (
-    UNWRITTEN_ON_PURPOSE,
+    ComparedOutput,
     Diagnosis,
-    Fault,
     IncorrectError,
-    diagnose_changed,
-    diagnose_launches,
-    diagnose_shared,
-    diagnose_unwritten,
+    Launch,
+    Written,
+    diagnose_aliasing,
+    diagnose_shape,
     diagnose_values,
 )
+from pytest_gpukern.check.engine import check_left, checked_launch, judge_output, repeat_while_steady
 from pytest_gpukern.measure.rounds import Rounds
-from pytest_gpukern.timers.timer import Iteration
+from pytest_gpukern.problems.problem import Output
+from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
+from pytest_gpukern.timers.timer import Iteration, NothingLaunched
 from pytest_gpukern.values.determinism import Determinism, of_launches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
 
-    from pytest_gpukern.arrays.compare import Tolerance
+    from pytest_gpukern.arrays.compare import Comparison
+    from pytest_gpukern.arrays.memory import Damage
+    from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.backends.foreign_array import UsersArray
-    from pytest_gpukern.check.call_arguments import Argument
+    from pytest_gpukern.check.diagnosis import Made
     from pytest_gpukern.timers.timer import Executions
+    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.values.result import OutputError
 
 
 _QUICK_NS = 1e8
@@ -60,13 +76,20 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
-_FEWEST = 8
-"""Elements by which we know a part of an output again; fewer may be equal by chance."""
+_REPEATING_NS = 1.5e7
+"""How long we repeat calls after timing that we compare by hash alone."""
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
-@dataclass(frozen=True)
-class Before:
+class Turn(NamedTuple):
+    """Holds a call to make, with its arguments."""
+
+    call: Callable[[], Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class _Before(NamedTuple):
     """Holds the contents before each call of an output that is not poisoned, or only partly.
 
     Attributes:
@@ -86,222 +109,325 @@ class Before:
         filled[self.region] = pattern[self.region]
         return filled
 
-    def in_region(self, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns what a call left, with zeros outside the region."""
+    def split(self, found: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Returns what a call left, with zeros outside the region, and which elements it changed there."""
         import numpy as np
 
-        looked = np.zeros_like(found)
+        raw, looked = f"V{found.dtype.itemsize}", np.zeros_like(found)
         looked[self.region] = found[self.region]
-        return looked
-
-    def changed(self, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Says for each element whether a call changed it though it lies outside the region."""
-        raw = f"V{found.dtype.itemsize}"
         differ: np.ndarray[Any, Any] = found.view(raw) != self.original.view(raw)
         differ[self.region] = False
-        return differ
+        return looked, differ
 
 
-@dataclass
-class Call:
-    """Describes a call that is about to be made.
-
-    Attributes:
-        place: which call it is, in words.
-        outputs: declared outputs by name, poisoned or put back.
-        before: contents of the outputs that are not completely poisoned.
-        inputs: every other array among the arguments, by name.
-        given: each argument that is an array, as it was passed.
-        digests: hash of each input before the call; empty if nothing is declared and no call has returned a
-            new array yet.
-        scalars: all other arguments, in a form that can be compared.
-        poison: what the outputs were filled with.
-    """
-
-    function: Callable[..., Any]
-    place: str
-    outputs: dict[str, UsersArray]
-    before: dict[str, Before]
-    inputs: dict[str, UsersArray]
-    given: list[Any]
-    digests: dict[str, str | None]
-    scalars: tuple[Any, ...]
-    poison: int
-
-    def bits(self, returned: Any) -> dict[str, str | None]:
-        """Returns a hash of each array that the call was given or returned, as it is now."""
-        arrays = {name: users_array(value) for name, value in leaves("returned", returned)}
-        known = {name: array for name, array in arrays.items() if array is not None}
-        return _digests({**self.inputs, **self.outputs, **known})
-
-
-class CheckedCalls:
-    """Checks the calls of one test.
+class CheckedCalls(Launch):
+    """Makes and checks the untimed calls of one test.
 
     Args:
-        outputs: positions and names of the arguments that the call writes, from the test's marker.
-        determinism: what the marker declares for all outputs, or None.
+        function: what is called; its signature may name arguments.
+        marker: what the test declares about outputs and determinism.
         where: the test.
         synchronize: waits for the device.
+        guarded: the test's guarded arrays.
         fixed: whether every call has the same arguments.
         repeats: whether to repeat a call with nothing declared if it returns new arrays.
+        looks: whether to look at arguments and results. Else a lazy result means that nothing was launched.
         poisons: what outputs are filled with in turn.
-        inout: positions and names of the arguments that the call updates in place.
-        written: output → index or mask of the elements that the call writes.
 
     Attributes:
         seen: what the calls left in each output.
-        notes: what is doubtful but not wrong, in words.
     """
+
+    by = "the call"
+    returns_apart = False
+    sharing_remedy = "declare what the call writes with outputs="
+    renewing_remedy = "a call must return new memory, or always the same array"
+    modified_remedy = f"; declare arrays that it writes with outputs=, or {_IN_PLACE}"
 
     def __init__(
         self,
-        outputs: Sequence[int | str],
-        determinism: Determinism | None,
+        function: Callable[..., Any],
+        marker: MarkerOptions,
         where: str,
         synchronize: Callable[[], None],
+        guarded: GuardedArrays,
         *,
         fixed: bool = True,
         repeats: bool = True,
+        looks: bool = True,
         poisons: tuple[int, int] = POISONS,
-        inout: Sequence[int | str] = (),
-        written: Mapping[int | str, Any] | None = None,
     ) -> None:
-        self._outputs, self._inout, self._written = outputs, inout, dict(written or {})
-        self._declares = bool(outputs or inout)
-        self._before: dict[str, Before] = {}
-        self._determinism = determinism
-        self._where = where
-        self._synchronize = synchronize
-        self._fixed = fixed
-        self._repeats = repeats
-        self._poisons = itertools.cycle(poisons)
-        self.seen = SeenOutputs(determinism, fixed=fixed)
+        super().__init__()
+        self._function, self._marker, self._where = function, marker, where
+        self._wait, self._guarded = synchronize, guarded
+        self._fixed, self._repeats, self._looks = fixed, repeats, looks
+        self.determinism = marker.determinism
+        self._declares = bool(marker.outputs or marker.inout) and looks
+        self._poisons, self._poison = itertools.cycle(poisons), poisons[0]
+        self._outputs: dict[str, UsersArray] = {}
+        self._before: dict[str, _Before] = {}
+        self._left: list[Written] = []
+        self._returned: dict[str, UsersArray] = {}
+        self._digests: dict[str, str | None] = {}
         self._first_inputs: tuple[Any, ...] | None = None
         self._returns_new = False
-        self.notes: tuple[str, ...] = ()
-        self._timed_poison = poisons[0]
+        self.seen = SeenOutputs(marker.determinism, fixed=fixed)
 
-    def begin(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], place: str
-    ) -> Call:
-        """Poisons the declared outputs, puts updated ones back and hashes every other array.
+    def make(self, turn: Turn, place: str) -> Made:
+        """Makes a call and checks it; `place` says in words which one it is.
 
         Raises:
             DeclarationError: the call has no such argument, a declared output is not an array that can be
                 written, or a region does not fit its output.
-            IncorrectError: outputs share memory with inputs, or with each other.
+            IncorrectError: a check failed; it holds the first fault.
+            NothingLaunched: it returned something lazy, and is not looked at.
         """
-        self._synchronize()
+        self._turn, self.place = turn, place
+        if self._looks:
+            self._bind()
+        return checked_launch(self)
 
-        def named(option: str, names: Sequence[int | str]) -> list[Argument]:
-            return declared_arguments(option, names, function, args, kwargs, self._where)
-
-        poisoned, put_back = named("outputs", self._outputs), named("inout", self._inout)
-        updated = {name for name, _ in put_back}
+    def _bind(self) -> None:
+        """Finds the declared outputs, and every other array among the arguments."""
+        self._wait()
+        marker, (_, args, kwargs) = self._marker, self._turn
+        named = functools.partial(
+            declared_arguments, function=self._function, args=args, kwargs=kwargs, where=self._where
+        )
+        poisoned, put_back = named("outputs", marker.outputs), named("inout", marker.inout)
+        self._updated = updated = {name for name, _ in put_back}
         for name, _ in poisoned:
             if name in updated:
                 raise DeclarationError(f"{self._where}: gpu_benchmark: {name} is in outputs= and in inout=")
         declared = [*poisoned, *put_back]
-        outputs = {name: self._writable(name, value, updated) for name, value in declared}
-        regions = {}
-        for key, region in self._written.items():
-            for name, _ in named("written", [key]):
-                regions[name] = self._region(name, region, outputs, updated)
-        rest = [leaf for name, value in arguments_of(function, args, kwargs) for leaf in leaves(name, value)]
+        self._outputs = outputs = {name: self._writable(name, value) for name, value in declared}
+        regions = {
+            name: self._region(name, region)
+            for key, region in marker.written.items()
+            for name, _ in named("written", [key])
+        }
+        rest = [
+            leaf for name, value in arguments_of(self._function, args, kwargs) for leaf in leaves(name, value)
+        ]
         arrays = {name: (value, users_array(value)) for name, value in rest if name not in outputs}
-        inputs = {
+        self.inputs = self._inputs = {
             name: array
             for name, (_, array) in arrays.items()
             if array is not None and not any(array.overlaps(outputs[other]) for other in updated)
         }
-        given = [value for _, value in declared] + [value for value, array in arrays.values() if array]
-        others = tuple(_comparable(value) for value, array in arrays.values() if array is None)
-        self.seen.given_empty |= not all(array.nbytes for array in (*outputs.values(), *inputs.values()))
-        _refuse_shared(outputs, inputs, updated)
+        self._given = [value for _, value in declared] + [value for value, array in arrays.values() if array]
+        self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
+        self.seen.given_empty |= not all(
+            array.nbytes for array in (*outputs.values(), *self._inputs.values())
+        )
+        in_place = {f"the output {name}": outputs[name] for name in updated}
+        poisoned_only = {name: array for name, array in outputs.items() if name not in updated}
+        shared = diagnose_aliasing(poisoned_only, self._inputs, in_place, _IN_PLACE)
+        if shared is not None:
+            raise IncorrectError(shared)
         if not (self._fixed and self._before):
             self._before = {
-                name: Before(array.fetch(), regions.get(name))
+                name: _Before(array.fetch(), regions.get(name))
                 for name, array in outputs.items()
                 if name in updated or name in regions
             }
-        poison = next(self._poisons)
-        for name, array in outputs.items():
-            _fill(array, self._before.get(name), poison)
         # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
-        digests = _digests(inputs) if self._declares or self._returns_new else {}
-        return Call(function, place, outputs, self._before, inputs, given, digests, others, poison)
+        self._digests = self.digests() if self._declares or self._returns_new else {}
 
-    def _region(
-        self, name: str, region: Any, outputs: Mapping[str, UsersArray], updated: Collection[str]
-    ) -> Any:
+    # what the engine asks for
+
+    def fill(self, *, poisoned: bool = True) -> None:  # noqa: ARG002
+        """Fills the declared outputs with the next poison, or with what they held before the first call."""
+        self._poison = next(self._poisons)
+        for name, array in self._outputs.items():
+            before = self._before.get(name)
+            if before is None:
+                array.poison(self._poison)
+            else:
+                array.put(before.contents(self._poison))
+
+    def run(self) -> Any:
+        """Makes the call and waits."""
+        returned = self._turn.call()
+        self._wait()
+        return returned
+
+    def synchronize(self) -> None:
+        """Waits for all work on the device."""
+        self._wait()
+
+    def why_undone(self, value: Any) -> str | None:
+        """Says why a returned value may compute when it is read, or None.
+
+        Raises:
+            NothingLaunched: it is lazy, and we are not to look.
+        """
+        undone = why_untrusted(value) if self._looks else super().why_undone(value)
+        if undone is not None and not self._looks:
+            raise NothingLaunched(f"the call returned {undone}")
+        return undone
+
+    def take(self, returned: Any) -> None:
+        """Looks at what a call left in its outputs, and at the arrays that it returned."""
+        if not self._looks:
+            return
+        inputs, first = (self._digests, self._scalars), self._first_inputs is None
+        same_inputs = first or inputs == self._first_inputs
+        self._look_at_outputs(same_inputs=same_inputs)
+        self._look_at_returned(returned, same_inputs=same_inputs)
+        if first:
+            after = self.digests() if self._returns_new else {}
+            self._first_inputs = inputs if self._declares else (after, self._scalars)
+
+    def take_timed(self) -> None:
+        """Looks at what a timed call left in outputs that are the same in each."""
+        self.place = "in a timed call"
+        self.results, self.renewed = {}, {}
+        if self._declares and self._fixed:
+            self._look_at_outputs(same_inputs=True)
+
+    def damage(self) -> list[Damage]:
+        """Returns what was written into the zones of guarded arrays."""
+        return self._guarded.damage()
+
+    def written(self) -> list[Written]:
+        """Returns what the call left unwritten of each declared output, or changed elsewhere."""
+        return self._left
+
+    def digests_before(self) -> Mapping[str, str | None]:
+        """Returns the hash of each input, if outputs are declared: then all else must stay as it is."""
+        return self._digests if self._outputs else {}
+
+    def digests(self) -> dict[str, str | None]:
+        """Returns a hash of each input now."""
+        return {name: array.bits() for name, array in self._inputs.items()}
+
+    def bits(self) -> dict[str, str | None]:
+        """Returns a hash of each array that the call was given or has returned."""
+        arrays = {**self._inputs, **self._outputs, **self._returned}
+        return {name: array.bits() for name, array in arrays.items()}
+
+    def _region(self, name: str, region: Any) -> Any:
         """Returns the index or mask of the written part of an output; DeclarationError if it does not fit."""
         import numpy as np
 
         label = f"{self._where}: gpu_benchmark(written={{…: {region!r}}}): {name}"
-        if name not in outputs or name in updated:
+        if name not in self._outputs or name in self._updated:
             raise DeclarationError(f"{label} is not in outputs=")
+        output = self._outputs[name]
         try:
-            some = np.empty(outputs[name].shape, bool)[region].size
+            some = np.empty(output.shape, bool)[region].size
         except (IndexError, TypeError) as error:
             raise DeclarationError(f"{label}: {error}") from None
-        if not some and outputs[name].nbytes:
-            raise DeclarationError(f"{label}: selects no element of shape {outputs[name].shape}")
+        if not some and output.nbytes:
+            raise DeclarationError(f"{label}: selects no element of shape {output.shape}")
         return region
 
-    def end(self, call: Call, returned: Any) -> None:
-        """Checks what a call did after it has returned.
+    def _writable(self, name: str, value: Any) -> UsersArray:
+        array = users_array(value)
+        label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
+        if array is None or not (array.holds_numbers or name in self._updated):
+            shown = f"{value!r}"[:60]
+            raise DeclarationError(
+                f"{label} {shown}, not an array of numbers: name an array of NumPy, CuPy and so on, or its "
+                "place in a tuple or dict, such as '2[1]'"
+            )
+        if array.read_only:
+            raise DeclarationError(f"{label}, which is read-only: pass an array that can be written")
+        return array
 
-        Raises:
-            IncorrectError: a check failed; it holds the first fault.
-        """
-        self._synchronize()
-        inputs, first = (call.digests, call.scalars), self._first_inputs is None
-        same_inputs = first or inputs == self._first_inputs
-        values = dict(zip(call.outputs, call.given, strict=False))
-        for name, array in call.outputs.items():
-            before = call.before.get(name)
-            poisoned = before is None or before.region is not None
-            made = SeenOutput(values[name], array, declared=True, poisoned=poisoned)
-            output = self.seen.outputs.setdefault(name, made)
-            self._look_at(name, output, array, call.place, call.poison, before, same_inputs=same_inputs)
-        if call.outputs:
-            digests = _digests(call.inputs)
-            changed = [name for name, digest in digests.items() if digest != call.digests[name]]
-            if changed:
-                told = f"{Fault.INPUT_MODIFIED}: the call changed {', '.join(changed)}"
-                remedy = "declare arrays that it writes with outputs=, or"
-                raise IncorrectError(Diagnosis(Fault.INPUT_MODIFIED, f"{told}; {remedy} {_IN_PLACE}"))
-        self._look_at_returned(call, returned, same_inputs=same_inputs)
-        if first:
-            after = _digests(call.inputs) if self._returns_new else {}
-            self._first_inputs = inputs if self._declares else (after, call.scalars)
-        for name, output in self.seen.outputs.items():
-            _raise(diagnose_launches(name, output.bits, self._determinism))
+    def _look_at_outputs(self, *, same_inputs: bool) -> None:
+        """Records what each declared output holds after a call."""
+        self._left = []
+        for value, (name, array) in zip(self._given, self._outputs.items(), strict=False):
+            before = self._before.get(name)
+            output = self._seen(name, value, array, poisoned=before is None or before.region is not None)
+            bits = array.bits()
+            known = output.results.get(bits) if bits is not None else None
+            found = array.fetch() if known is None else known
+            looked, changed = found, None
+            if before is not None and before.region is not None:
+                looked, changed = before.split(found)
+            last, output.last = output.last, (looked, self._poison)
+            left = (0, -1)
+            if (
+                output.poisoned
+                and last is not None
+                and last[0] is not found
+                and (last[0].shape, last[0].dtype) == (found.shape, found.dtype)
+            ):
+                left = still_poisoned(looked, self._poison, *last)
+            self._left.append(Written(name, found.shape, *left, changed))
+            if same_inputs:
+                output.results[len(output.bits) if bits is None else bits] = found
+                output.bits.append(bits)
 
-    def wants_another(self, calls: int, last_ns: float) -> bool:
-        """Says whether to make another call before timing, after `calls` of which the last took `last_ns`.
+    def _seen(self, name: str, value: Any, array: UsersArray, *, poisoned: bool | None = None) -> SeenOutput:
+        """Returns what is known of an output; one that is not declared is not `poisoned`, or not that."""
+        bits, declared = self.seen_bits.setdefault(name, []), poisoned is not None
+        made = SeenOutput(value, array, declared=declared, poisoned=bool(poisoned), bits=bits)
+        return self.seen.outputs.setdefault(name, made)
+
+    def _look_at_returned(self, returned: Any, *, same_inputs: bool) -> None:
+        """Finds the new arrays among what a call returned, and records what they hold."""
+        earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
+        results: dict[str, UsersArray] = {}
+        renewed: dict[str, UsersArray] = {}
+        self.results, self.renewed, self._returned = results, renewed, {}
+        self.held = {
+            f"{name} of an earlier call, which is still held": earlier[name].array for name in earlier
+        }
+        for name, value in leaves("returned", returned):
+            array = users_array(value)
+            if array is None:
+                continue
+            self._returned[name] = array
+            given = any(value is each for each in self._given)
+            if given or any(array.overlaps(output) for output in self._outputs.values()):
+                continue
+            shared = [other for other, theirs in self._inputs.items() if array.overlaps(theirs)]
+            if shared and (self._declares or any(array.span != self._inputs[other].span for other in shared)):
+                results[name] = array
+            elif shared:
+                self._note_view(name, array, shared[0])
+            if shared or _captured(self._function, value, array):
+                continue
+            results[name] = array
+            output = self._seen(name, value, array)
+            if name in earlier and value is not output.value:
+                renewed[name] = array
+            if same_inputs:
+                bits = array.bits()
+                if output.bits and bits not in output.bits and value is not output.value:
+                    output.results[bits] = array.fetch()
+                output.bits.append(bits)
+        self._returns_new = bool(renewed) or any(name not in earlier for name in results)
+
+    def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
+        """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
+        if self._first_inputs is None and not array.lies_as(self._inputs[argument]):
+            told = f"{name} is a view of all of {argument}, not a new result"
+            self.notes[f"{told}: declare what the call writes with outputs=, so that we check it"] = None
+
+    # how often, and timed calls
+
+    def wants_another(self, calls: int) -> bool:
+        """Says whether to make another call before timing, after so many.
 
         Raises:
             DeclarationError: determinism is declared, but the call has no outputs and returns no array.
         """
-        if not self.seen.outputs and self._determinism is not None:
+        if self._looks and not self.seen.outputs and self.determinism is not None:
             raise DeclarationError(
-                f"{self._where}: gpu_benchmark(determinism={str(self._determinism)!r}): the call returns no "
+                f"{self._where}: gpu_benchmark(determinism={str(self.determinism)!r}): the call returns no "
                 "array; declare the ones that it writes, such as outputs=2 or outputs=('out',)"
             )
-        declared = self._declares or self._determinism is not None
-        if not (declared or (self._returns_new and self._repeats)) or calls >= _CALLS:
+        declared, last_ns = self._declares or self.determinism is not None, self.last_call_ns or 0.0
+        if not (declared or (self._returns_new and self._repeats)) or calls >= _CALLS or not self._looks:
             return False
         if calls > 1:
             return last_ns <= _QUICK_NS
         return declared or last_ns <= _VERY_SLOW_NS
-
-    @property
-    def are_bitwise(self) -> bool:
-        """Says whether every call so far, all on the same arguments, gave the same bits in each output."""
-        found = [self.seen.determinism(name) for name in self.seen.outputs]
-        return self._fixed and bool(found) and set(found) == {Determinism.BITWISE}
 
     @property
     def wanted_after_timing(self) -> bool:
@@ -314,215 +440,71 @@ class CheckedCalls:
         Raises:
             DeclarationError: they are rounds, or an updated device array is not in C order.
         """
-        if not (self._inout and self._fixed):
+        if not (self._marker.inout and self._fixed and self._looks):
             return executions
         if isinstance(executions, Rounds):
             raise DeclarationError(
                 f"{self._where}: gpu_benchmark(inout=…) restores arrays before each call, which rounds "
                 "cannot: call gpu_benchmark(f, …), or pedantic(f, setup=…)"
             )
-        for name, output in self.seen.outputs.items():
-            if name in self._before and output.array.on_device and output.array.strides is not None:
+        for name in self._updated:
+            if self._outputs[name].on_device and self._outputs[name].strides is not None:
                 raise DeclarationError(f"{self._where}: gpu_benchmark(inout=…): {name} is not in C order")
-        return _Restored(executions, self)
+        return _Filled(executions, each=self._putting_back)
 
     def timed(self, executions: Executions) -> Executions:
-        """Returns the executions; if all have the same outputs, we poison them before each batch."""
-        return _Poisoned(executions, self) if self._declares and self._fixed else executions
+        """Returns the executions; if all have the same outputs, we fill them before each batch."""
+        return _Filled(executions, batch=self.fill) if self._declares and self._fixed else executions
+
+    def repeat(self, next_turn: Callable[[], Turn], place: str) -> None:
+        """Repeats quick calls while they leave the same bits: a wrong one may be rare."""
+        repeat_while_steady(self, lambda: self.make(next_turn(), place), for_ns=_REPEATING_NS)
 
     @property
     def inspect(self) -> Callable[[], None] | None:
-        """Looks at what a timed call left in the outputs; None if each call has others."""
-        return self._look_at_timed if self._declares and self._fixed else None
+        """Checks what timed calls left; None if each call has other outputs, and nothing is guarded."""
+        return self._inspect if self._guarded or (self._declares and self._fixed) else None
 
-    def poison(self) -> None:
-        """Fills the outputs of the last call with the next poison."""
-        self._timed_poison = next(self._poisons)
-        for name, output in self.seen.outputs.items():
-            if output.declared:
-                _fill(output.array, self._before.get(name), self._timed_poison)
+    def _inspect(self) -> None:
+        check_left(self)
 
-    def putting_back(self) -> list[Callable[[], Any]]:
+    def _putting_back(self) -> list[Callable[[], Any]]:
         """Returns functions that queue copies of the original contents into updated arrays."""
         return [
-            self.seen.outputs[name].array.queueing(before.original)
+            self._outputs[name].queueing(before.original)
             for name, before in self._before.items()
             if before.region is None and before.original.nbytes
         ]
 
-    def _look_at_timed(self) -> None:
-        """Raises IncorrectError if an element was not written since the batch began."""
-        self._synchronize()
-        for name, output in self.seen.outputs.items():
-            if output.declared:
-                poison = self._timed_poison
-                before = self._before.get(name)
-                self._look_at(name, output, output.array, "in a timed call", poison, before, same_inputs=True)
-                _raise(diagnose_launches(name, output.bits, self._determinism))
 
-    def _writable(self, name: str, value: Any, updated: Collection[str]) -> UsersArray:
-        array = users_array(value)
-        label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
-        if array is None or not (array.holds_numbers or name in updated):
-            shown = f"{value!r}"[:60]
-            raise DeclarationError(
-                f"{label} {shown}, not an array of numbers: name an array of NumPy, CuPy and so on, or its "
-                "place in a tuple or dict, such as '2[1]'"
-            )
-        if array.read_only:
-            raise DeclarationError(f"{label}, which is read-only: pass an array that can be written")
-        return array
+class _Filled:
+    """Fills arrays of a call while the device is idle before each batch, or in turn before each execution."""
 
-    def _look_at(
+    def __init__(
         self,
-        name: str,
-        output: SeenOutput,
-        array: UsersArray,
-        place: str,
-        poison: int,
-        before: Before | None,
-        *,
-        same_inputs: bool,
+        executions: Executions,
+        batch: Callable[[], None] = lambda: None,
+        each: Callable[[], Iterable[Callable[[], Any]]] = tuple,
     ) -> None:
-        """Records what a declared output holds after a call; raises IncorrectError if it was not written."""
-        bits = array.bits()
-        known = output.results.get(bits) if bits is not None else None
-        found = array.fetch() if known is None else known
-        looked = found
-        if before is not None and before.region is not None:
-            looked = before.in_region(found)
-            _raise(diagnose_changed(name, before.changed(found)), f", {place}")
-        last, output.last = output.last, (looked, poison)
-        if (
-            output.poisoned
-            and last is not None
-            and last[0] is not found
-            and last[0].shape == found.shape
-            and last[0].dtype == found.dtype
-        ):
-            diagnosis = diagnose_unwritten(name, found.shape, *still_poisoned(looked, poison, *last))
-            _raise(diagnosis, f", {place}; {UNWRITTEN_ON_PURPOSE}")
-        if not same_inputs:
-            return
-        output.results[len(output.bits) if bits is None else bits] = found
-        output.bits.append(bits)
-
-    def _look_at_returned(self, call: Call, returned: Any, *, same_inputs: bool) -> None:
-        """Raises IncorrectError if a returned array computes late, or has no memory of its own."""
-        earlier = {name: output for name, output in self.seen.outputs.items() if not output.declared}
-        self._returns_new = False
-        for name, value in leaves("returned", returned):
-            untrusted = why_untrusted(value)
-            if untrusted is not None:
-                told = f"{name}: {Fault.WRONG_TYPE}: the call returned {untrusted}"
-                raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, told))
-            array = users_array(value)
-            if array is None or any(value is each for each in call.given):
-                continue
-            if any(array.overlaps(output) for output in call.outputs.values()):
-                continue
-            shared = [other for other, theirs in call.inputs.items() if array.overlaps(theirs)]
-            part = [other for other in shared if self._declares or array.span != call.inputs[other].span]
-            _raise(diagnose_shared(name, part, "declare what the call writes with outputs="))
-            if shared:
-                self._note_view(name, array, shared[0], call)
-                continue
-            if _captured(call.function, value, array):
-                continue
-            before = earlier.get(name)
-            if before is None:
-                self.seen.outputs[name] = before = SeenOutput(value, array, declared=False)
-                self._returns_new = True
-            elif value is not before.value:
-                again = [held for held, output in earlier.items() if array.overlaps(output.array)]
-                held_still = [f"{held} of an earlier call, which is still held" for held in again]
-                remedy = "a call must return new memory, or always the same array"
-                _raise(diagnose_shared(name, held_still, remedy))
-                self._returns_new = True
-            if same_inputs:
-                self._note(before, value, array)
-
-    def _note_view(self, name: str, array: UsersArray, argument: str, call: Call) -> None:
-        """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
-        if self._first_inputs is None and not array.lies_as(call.inputs[argument]):
-            told = f"{name} is a view of all of {argument}, not a new result"
-            self.notes += (f"{told}: declare what the call writes with outputs=, so that we check it",)
-
-    @staticmethod
-    def _note(output: SeenOutput, value: Any, array: UsersArray) -> None:
-        """Records what a returned array holds."""
-        bits = array.bits()
-        if output.bits and bits not in output.bits and value is not output.value:
-            output.results[bits] = array.fetch()
-        output.bits.append(bits)
-
-
-class _Checked:
-    """Wraps executions of a call whose arrays we prepare first."""
-
-    def __init__(self, executions: Executions, checks: CheckedCalls) -> None:
-        self._executions = executions
-        self._checks = checks
-        self.largest_batch = executions.largest_batch
-        self.buffer_sets = executions.buffer_sets
-
-
-class _Poisoned(_Checked):
-    """Poisons the outputs before each batch, while the device is idle."""
+        self._executions, self._batch, self._each = executions, batch, each
+        self.largest_batch, self.buffer_sets = executions.largest_batch, executions.buffer_sets
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
         """Returns the next `count` executions."""
-        self._checks.poison()
-        return self._executions.take(count, cold=cold)
+        self._batch()
+        steps = self._each()
+        taken = self._executions.take(count, cold=cold)
+        return [_behind(steps, iteration) for iteration in taken] if steps else taken
 
 
-class _Restored(_Checked):
-    """Puts back what the call updates before each execution."""
+def _behind(steps: Iterable[Callable[[], Any]], iteration: Iteration) -> Iteration:
+    """Returns an execution that follows these steps each time."""
 
-    def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Returns the next `count` executions."""
-        putting_back = self._checks.putting_back()
+    def before() -> None:
+        for step in steps:
+            step()
 
-        def before() -> None:
-            for put_back in putting_back:
-                put_back()
-
-        return [_behind(before, each) for each in self._executions.take(count, cold=cold)]
-
-
-def _behind(before: Callable[[], None], iteration: Iteration) -> Iteration:
-    """Returns an execution that is preceded by `before` each time."""
-    return Iteration(iteration.run, before, functools.partial(_behind, before, iteration))
-
-
-def _fill(array: UsersArray, before: Before | None, poison: int) -> None:
-    """Fills an output with what it must hold before a call."""
-    if before is None:
-        array.poison(poison)
-    else:
-        array.put(before.contents(poison))
-
-
-def _refuse_shared(
-    outputs: Mapping[str, UsersArray], inputs: Mapping[str, UsersArray], updated: Collection[str]
-) -> None:
-    """Raises IncorrectError if an output shares memory with an input or another output."""
-    others = {**inputs, **{name: outputs[name] for name in updated}}
-    for name, array in outputs.items():
-        if name in updated:
-            continue
-        shared = (other for other, theirs in others.items() if array.overlaps(theirs))
-        _raise(diagnose_shared(name, shared, _IN_PLACE))
-        others[name] = array
-
-
-def _raise(diagnosis: Diagnosis | None, more: str = "") -> None:
-    if diagnosis is not None:
-        raise IncorrectError(Diagnosis(diagnosis.fault, diagnosis.message + more))
-
-
-def _digests(arrays: Mapping[str, UsersArray]) -> dict[str, str | None]:
-    return {name: array.bits() for name, array in arrays.items()}
+    return Iteration(iteration.run, before, functools.partial(_behind, steps, iteration))
 
 
 def _captured(function: Any, value: Any, array: UsersArray) -> bool:
@@ -536,6 +518,10 @@ def _captured(function: Any, value: Any, array: UsersArray) -> bool:
 def _comparable(value: Any) -> Any:
     """Returns a value by which scalars of two calls can be compared; of other objects, their identity."""
     return repr(value) if isinstance(value, (numbers.Number, str, bytes)) else id(value)
+
+
+_FEWEST = 8
+"""Elements by which we know a part of an output again; fewer may be equal by chance."""
 
 
 @dataclass
@@ -673,8 +659,9 @@ class SeenOutputs:
         for bits, result in output.results.items():
             if bits == verified:  # the test has compared it itself
                 continue
-            found = compare(output.array.values(result), reference, tolerance, poison=None)
-            diagnosis = diagnose_values(name, found, tolerance, poisoned=output.poisoned)
+            diagnosis = judged_on_host(
+                name, output.array.values(result), reference, tolerance, output.poisoned
+            )[1]
             if diagnosis is not None:
                 told = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
                 return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {told}")
@@ -696,6 +683,7 @@ class SeenOutputs:
             is_bfloat16 = BFLOAT16 in output.array.read_as
             tolerance = default_tolerance(first, BFLOAT16 if is_bfloat16 else first.dtype)
             for other in others:
+                # No check of outputs: neither of them is a reference.
                 found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
                 if found is not None:
                     held = " when the output holds another pattern before" if output.poisoned else ""
@@ -706,3 +694,196 @@ class SeenOutputs:
                         'determinism="tolerant"',
                     )
         return None
+
+
+@dataclass(frozen=True)
+class ReferenceCheck:
+    """Holds the result of comparing an output with its reference.
+
+    Attributes:
+        name: what the output is called.
+        diagnosis: what is wrong, or None.
+        error: distance from the reference; None if the shapes differ.
+        loose: what else would pass within these bounds, in words, or None.
+    """
+
+    name: str
+    diagnosis: Diagnosis | None
+    error: OutputError | None = None
+    loose: str | None = None
+
+
+def check_against_reference(
+    name: str,
+    actual: Any,
+    expected: Any,
+    rtol: float | None,
+    atol: float | None,
+    *,
+    seen: SeenOutputs | None,
+    hashes: bool,
+    asks_what_else: bool,
+) -> ReferenceCheck:
+    """Compares an output with its reference; the device must be idle.
+
+    Args:
+        name: what to call the output in messages if it is none that the marker declares.
+        actual: array on the device or the host, of any shape.
+        expected: reference of the same shape, in the same or a higher precision.
+        rtol: relative bound, or None.
+        atol: absolute bound, or None; if both are None, `default_tolerance` gives them.
+        seen: what the test's calls left in their outputs; this may be one of them.
+        hashes: whether the error includes the hash of the output.
+        asks_what_else: whether to say if the bounds would also pass a lower precision or zeros.
+
+    Raises:
+        TypeError: `actual` is lazy, or an array is of a subclass of NumPy's or holds no numbers.
+        ValueError: a bound is negative or not finite, the arrays share memory, or nothing is compared.
+    """
+    refuse_what_proves_nothing(actual, expected)
+    found, reference = to_host(actual), to_host(expected)
+    seen = seen or SeenOutputs(None, fixed=True)
+    known = seen.name_of(actual, found)
+    poisoned = known is not None and seen.outputs[known].poisoned
+    if known is not None and seen.outputs[known].declared:
+        name = known
+    diagnosis = diagnose_shape(name, found.shape, reference.shape)
+    if diagnosis is not None:
+        return ReferenceCheck(name, diagnosis)
+    _refuse_nothing(reference, may_be_empty=seen.given_empty)
+    dtype = narrow_dtype(actual) or found.dtype
+    if (rtol, atol) == (None, None):
+        tolerance = default_tolerance(reference, dtype)
+    else:
+        tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0)
+    comparison, diagnosis = judged_on_host(name, found, reference, tolerance, poisoned)
+    bits = bits_of(found) if hashes else None
+    determinism = None
+    if known is not None:
+        determinism = seen.determinism(known)
+        diagnosis = diagnosis or seen.diagnose_others(known, reference, tolerance)
+    seen.note_compared(known, actual, found)
+    error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
+    loose = None
+    if asks_what_else and diagnosis is None:
+        if dtype == found.dtype:
+            loose = passes_lower_precision(name, reference, dtype, tolerance)
+        if reference.any():
+            loose = passes_zeros(name, reference, found.dtype, tolerance) or loose
+    return ReferenceCheck(name, diagnosis, error, loose)
+
+
+def judged_on_host(
+    name: str,
+    found: np.ndarray[Any, Any],
+    expected: np.ndarray[Any, Any],
+    tolerance: Tolerance,
+    poisoned: bool,
+) -> tuple[Comparison, Diagnosis | None]:
+    """Returns how an output on the host compares with its reference, and what is wrong with it."""
+    comparison = compare(found, expected, tolerance, poison=None)
+    output = ComparedOutput(name, comparison, tolerance, lambda: found, expected, poisoned)
+    return comparison, judge_output(output)
+
+
+def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> None:
+    """Raises ValueError if a reference has no element to compare with, or only NaN."""
+    import numpy as np
+
+    if not reference.size and not may_be_empty:
+        raise ValueError(
+            f"actual and expected have shape {reference.shape}, so nothing is compared: verify what the "
+            "call wrote or returned; where that must be empty, give the call an empty array"
+        )
+    if reference.size and np.isnan(reference).all():
+        raise ValueError(
+            f"expected is NaN in all of its {reference.size} elements, so an output of NaN would pass: "
+            "compute a reference with numbers"
+        )
+
+
+class _Held(NamedTuple):
+    backend: Backend
+    workspace: Workspace
+
+
+class GuardedArrays:
+    """Holds the guarded arrays of one test; `backend` opens a backend by its name."""
+
+    def __init__(self, backend: Callable[[str], Backend]) -> None:
+        self._backend = backend
+        self._held: list[_Held] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def copy(self, array: Any, name: str | None) -> Any:
+        """Returns a copy of an array in guarded memory, of the same library, shape and dtype, in C order.
+
+        Raises:
+            TypeError: it is not an array that can be guarded; the message says which can.
+        """
+        library, found = _known(array)
+        name = name or self._next_name
+        made = self._made(library, {name: found.fetch()}, {}, name)
+        if self._backend(library).on_gpu:
+            from pytest_gpukern.gpu.runtime import runtime
+
+            runtime().forget_dead_copies()  # the contents came through one
+        return made
+
+    def like(self, array: Any, name: str | None) -> Any:
+        """Returns a poisoned array like another, in guarded memory, for a call to write; raises as `copy`."""
+        library, found = _known(array)
+        name = name or self._next_name
+        return self._made(library, {}, {name: Output(found.shape, found.dtype)}, name)
+
+    def damage(self) -> list[Damage]:
+        """Returns what was written into guard zones; waits for the device."""
+        found = []
+        for backend, workspace in self._held:
+            backend.synchronize()
+            found += workspace.damage()
+        return found
+
+    def close(self) -> None:
+        """Frees the arrays; a lost CUDA context leaves nothing to free."""
+        held, self._held = self._held, []
+        with ExitStack() as freed:
+            for backend, workspace in held:
+                if backend.on_gpu:
+                    from pytest_gpukern.gpu.runtime import CudaError
+
+                    freed.enter_context(suppress(CudaError))
+                freed.callback(workspace.close)
+
+    @property
+    def _next_name(self) -> str:
+        return f"guarded array {len(self._held) + 1}"
+
+    def _made(self, library: str, inputs: Mapping[str, Any], outputs: Mapping[str, Output], name: str) -> Any:
+        backend = self._backend(library)
+        workspace = backend.workspace(inputs, outputs)
+        self._held.append(_Held(backend, workspace))
+        return workspace.arrays[name]
+
+
+def _known(array: Any) -> tuple[str, UsersArray]:
+    """Returns the backend of an array's library and where the array lies; raises TypeError for others."""
+    library, found = backend_of(array), users_array(array)
+    why = None
+    if library is None or found is None or not found.holds_numbers:
+        why = "is not an array of numbers from a known library"
+    elif "bfloat16" in found.read_as:
+        why = "is of bfloat16, which NumPy lacks"
+    elif found.shape == ():
+        why = "has no dimension"
+    elif library == "torch" and not found.on_device:
+        why = "is in host memory"
+    if why is not None or library is None or found is None:
+        kind = type(array)
+        raise TypeError(
+            f"gpu_benchmark.guarded: {kind.__module__}.{kind.__qualname__} {why}: give a NumPy array, or "
+            "a device array of Numba, CuPy, PyCUDA or PyTorch, of one dimension or more"
+        )
+    return library, found

@@ -1,50 +1,342 @@
-"""Checks a variant by launches on each data set, on more seeds, and again on the same inputs."""
+"""Checks a variant: on each data set, on more seeds, again on the same inputs, and in corner cases."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+import sysconfig
+import traceback
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings
 
-from pytest_gpukern.arrays.compare import POISONS
-from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError, diagnose_launches
-from pytest_gpukern.check.launch import (
-    SLOW_ON_DEVICE_NS,
-    Prepared,
-    adopt,
-    check_guards,
-    check_outputs,
-    checked_launch,
-    is_slow,
-    launched,
-    load_other_contents,
-    prepare,
-    turn_to,
+from pytest_gpukern.arrays.compare import POISONS, Tolerance
+from pytest_gpukern.check.diagnosis import (
+    ComparedOutput,
+    Diagnosis,
+    Fault,
+    IncorrectError,
+    Launch,
+    Written,
+    diagnose_form,
 )
+from pytest_gpukern.check.engine import check_left, checked_launch, repeat_while_steady, worth_repeating
+from pytest_gpukern.package import FOLDER
+from pytest_gpukern.problems.call_by_name import call_by_name
+from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.problems.problem import Run
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy as np
+
+    from pytest_gpukern.arrays.compare import Comparison
+    from pytest_gpukern.arrays.memory import Damage
     from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.problems.dataset import Dataset
+    from pytest_gpukern.problems.dataset import Dataset, Datasets
+    from pytest_gpukern.problems.problem import Output
     from pytest_gpukern.values.result import OutputError
 
 
+SLOW_ON_HOST_NS = 5e7
+SLOW_ON_DEVICE_NS = 2e7
+"""A longer call has warmed up everything while it was checked, and is repeated as rarely as possible."""
 _LAUNCHES = 3
 """Launches on the same inputs by which we judge a declared determinism; two if they are slow."""
-_VERY_SLOW_NS = 1e9
+VERY_SLOW_NS = 1e9
 """A launch that takes longer is not repeated for that."""
+_NOT_AGAIN_NS = 5e9
+"""A launch on the device that takes longer is not made once more after timing."""
+AFTER_TIMING = "correct before timing, wrong after it\n"
 _HOLD_NS = 1e6
 """Time to make a warm call and to queue a few copies."""
-_MOST_REPEATED = 200
-_REPEATED_NS = 1.5e7
-"""The most launches that we compare by hash alone, and about how long they take."""
 _RUNS_OF_SLOW = 3
 """Runs before timing; the timed launch is one more, with a seed of its own."""
+
+
+class Prepared(Launch):
+    """Holds a variant that is ready to be launched on a data set in its workspace.
+
+    Attributes:
+        launch: exactly what is timed.
+        dataset: what the buffers hold now.
+        datasets: all sets that it is checked on, in that order.
+        before: sets that the buffers held before; a result that fits one of them is stale.
+        hashes: whether launches on the first set are compared bit by bit.
+        last_returned: what the last launch of an allocating variant returned, held as a caller would.
+        runs: launches for a statistical check, by the `seed_offset` of their set.
+
+    Raises:
+        IncorrectError: the variant's untimed part raises, or returns no function.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        point: Point,
+        backend: Backend,
+        workspace: Workspace,
+        datasets: Sequence[Dataset],
+        dataset: Dataset | None = None,
+    ) -> None:
+        super().__init__()
+        self.case, self.point, self.backend, self.workspace = case, point, backend, workspace
+        self.datasets = list(datasets)
+        self.dataset = dataset or self.datasets[0]
+        self.determinism = case.variant.determinism
+        self.before: list[Dataset] = []
+        self.hashes = True
+        self.last_returned: Any = None
+        self.runs: dict[int, Run] = {}
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Calls the variant's untimed part on what the buffers hold."""
+        case, backend = self.case, self.backend
+        assert case.variant.prepare is not None
+        named = {**case.problem.named(self.point), **case.parameters, **self.workspace.arrays}
+        try:
+            with backend.preparing():
+                launch = call_by_name(case.variant.prepare, {**named, "stream": backend.stream})
+        except Exception as error:
+            raise self._failed("preparing", error) from error
+        if not callable(launch):
+            told = f"returned {type(launch).__name__}; it must return the function to time"
+            raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, f"{case.variant.label} {told}"))
+        self.launch: Callable[[], Any] = launch
+
+    def turn_to(self, dataset: Dataset) -> None:
+        """Puts other contents into the buffers, and prepares the variant anew if scalars differ."""
+        if dataset.scalars != self.dataset.scalars:
+            # Before the arrays are loaded, so that a variant that computes while preparing is wrong.
+            self.workspace.arrays.update(dataset.scalars)
+            self.prepare()
+        self.workspace.fill(dataset.inputs)
+        self.before = [*(each for each in self.before if each is not dataset), self.dataset]
+        self.dataset = dataset
+
+    def turn_to_others(self) -> bool:
+        """Puts other contents with the same scalars into the buffers; returns whether there are any."""
+        for other in self.datasets:
+            if other is not self.dataset and other.scalars == self.dataset.scalars:
+                self.turn_to(other)
+                return True
+        return False
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the last launch was slow for a device, or for the host."""
+        limit_ns = SLOW_ON_DEVICE_NS if self.backend.on_gpu else SLOW_ON_HOST_NS
+        return (self.last_call_ns or 0.0) > limit_ns
+
+    @property
+    def errors_with_bits(self) -> dict[str, OutputError]:
+        """The worst error of each output, with its hash for the first data set and its determinism."""
+        first, kinds = self.datasets[0], self.kinds
+        comparable = first.expected is not None and first.seed is None
+        return {
+            name: dataclasses.replace(
+                error,
+                bits=next(iter(self.seen_bits.get(name, ())), None) if comparable else None,
+                determinism=kinds.get(name),
+            )
+            for name, error in self.errors.items()
+        }
+
+    def let_go(self) -> None:
+        """Drops what the launch returned or holds, so that its memory can be freed."""
+        self.launch, self.last_returned = _given_back, None
+
+    # what the engine asks for
+
+    def fill(self, *, poisoned: bool) -> None:
+        """Poisons the outputs; if not `poisoned`, they still hold the answer for other contents."""
+        if poisoned:
+            self.workspace.poison()
+
+    def run(self) -> Any:
+        """Launches once and waits; raises IncorrectError if that failed."""
+        try:
+            with self.backend.current():
+                returned = self.launch()
+            self.backend.synchronize()
+        except Exception as error:
+            raise self._failed("launching", error) from error
+        return returned
+
+    def synchronize(self) -> None:
+        """Waits for all work on the device."""
+        self.backend.synchronize()
+
+    def take(self, returned: Any) -> None:
+        """Takes the arrays that an allocating variant returned, and holds them until after the next launch.
+
+        Raises:
+            IncorrectError: an array is not as declared.
+        """
+        if self.case.variant.allocates:
+            self.held = {
+                f"the {name} that an earlier launch returned": at for name, at in self.results.items()
+            }
+            self.adopt(returned)
+
+        self._note_bits()
+
+    def take_timed(self) -> None:
+        """Makes the arrays that the last timed launch returned the outputs."""
+        self.adopt_last()
+        self._note_bits()
+
+    def adopt_last(self) -> None:
+        """Makes the arrays that were returned last the outputs, without looking at them."""
+        self.held = {}
+        if self.last_returned is not None:
+            self.adopt(self.last_returned)
+
+    def adopt(self, returned: Any) -> None:
+        """Makes arrays that were returned the outputs; raises IncorrectError if one is not as declared."""
+        self.last_returned = returned
+        workspace, specs = self.workspace, self.dataset.specs
+        values = _by_name(specs, returned)
+        for name, spec in specs.items():
+            form = workspace.adopt(name, values.get(name))
+            if form is None:
+                told = (
+                    f"{name}: {Fault.WRONG_TYPE}: the launch returned {_named(type(values.get(name)))}, "
+                    f"but backend {self.backend.name} takes {_named(workspace.array_type)} only: no "
+                    "subclass, no lazy array, and nothing from another device"
+                )
+                raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, told))
+            diagnosis = diagnose_form(name, form.shape, form.dtype, spec, form.strides)
+            if diagnosis is not None:
+                raise IncorrectError(diagnosis)
+        self.results = self.renewed = {name: workspace.returned_span(name) for name in specs}
+        self.inputs = workspace.input_spans()
+
+    def damage(self) -> list[Damage]:
+        """Returns what was written into guard zones."""
+        return self.workspace.damage()
+
+    def compared(self) -> Iterator[ComparedOutput]:
+        """Yields each output beside its reference for the current inputs, and keeps the worst error."""
+        dataset, workspace = self.dataset, self.workspace
+        for name, expected in (dataset.expected or {}).items():
+            tolerance, updated, told = dataset.tolerances[name], name in dataset.updated, ""
+            comparison = workspace.compare(name, expected, tolerance)
+            worst = self.errors.get(name)
+            if worst is None or (comparison.absolute.value > (worst.max_abs or 0)):
+                self.errors[name] = comparison.error
+            if updated and comparison.mismatches:
+                comparison, told = self._with_what_was_there(comparison, name, expected)
+            found, is_stale = partial(workspace.fetch, name), partial(self._is_stale, name, tolerance)
+            yield ComparedOutput(name, comparison, tolerance, found, expected, not updated, told, is_stale)
+
+    def _with_what_was_there(
+        self, comparison: Comparison, name: str, expected: np.ndarray[Any, Any]
+    ) -> tuple[Comparison, str]:
+        """Returns the comparison of an updated output with its unwritten elements, and more lines about it.
+
+        An element of the declared part is unwritten if it is wrong and unchanged by the launch.
+        """
+        import numpy as np
+
+        dataset, found = self.dataset, self.workspace.fetch(name)
+        tolerance, region = dataset.tolerances[name], dataset.specs[name].written
+        with np.errstate(all="ignore"):
+            wrong = ~np.isclose(found, expected, tolerance.rtol, tolerance.atol, equal_nan=True)
+        left = wrong & (found == dataset.inputs[name])
+        if region is None:
+            count = int(left.sum())
+            return comparison, f"\n  {count} of them still hold what the launch found there" if count else ""
+        wrong[region] = False
+        places, beyond = np.flatnonzero(left), int(wrong.sum())
+        if places.size:
+            unwritten, first = int(places.size), int(places[0])
+            comparison = dataclasses.replace(comparison, unwritten=unwritten, first_unwritten=first)
+        return comparison, f"\n  {beyond} of them are outside written=" if beyond else ""
+
+    def _is_stale(self, name: str, tolerance: Tolerance) -> bool:
+        """Returns whether an output is right for a set that the buffers held before."""
+        references = (old.expected[name] for old in self.before if old.expected is not None)
+        return any(not self.workspace.compare(name, each, tolerance).mismatches for each in references)
+
+    def written(self) -> Iterator[Written]:
+        """Yields what still holds poison of the outputs without a reference."""
+        import numpy as np
+
+        for name, spec in self.dataset.specs.items() if self.dataset.expected is None else ():
+            found = self.workspace.compare(name, np.zeros(spec.shape, spec.dtype), Tolerance())
+            yield Written(name, found.shape, found.unwritten, found.first_unwritten)
+
+    def digests_before(self) -> dict[str, int]:
+        """Returns the digest of the data set, so that we also find inputs changed while preparing."""
+        known, kind = self.dataset.digests, type(self.workspace)
+        if kind not in known:
+            known[kind] = self.workspace.digest_of(self.dataset.inputs)
+        return known[kind]
+
+    def digests(self) -> dict[str, int]:
+        """Returns a hash of each input now."""
+        return self.workspace.digest()
+
+    def bits(self) -> dict[str, str | None]:
+        """Returns a hash of each output now."""
+        return {name: self.workspace.bits(name) for name in self.dataset.specs}
+
+    def _note_bits(self) -> None:
+        """Keeps the hash of each output if the last launch was on the first data set."""
+        if self.hashes and self.dataset is self.datasets[0]:
+            for name, bits in self.bits().items():
+                self.seen_bits.setdefault(name, []).append(bits)
+
+    def observed(self) -> Run:
+        """Returns the last launch for a statistical check."""
+        outputs = {name: self.workspace.fetch(name) for name in self.dataset.specs}
+        return Run(self.point, self.dataset.inputs, outputs)
+
+    def note_run(self) -> None:
+        """Keeps the last launch, if the problem has a statistical check."""
+        if self.case.problem.check is not None:
+            self.runs[self.dataset.seed_offset] = self.observed()
+
+    def _failed(self, doing: str, error: Exception) -> Exception:
+        """Returns the error for a variant's exception; what the simulator lacks stays its own error."""
+        from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+
+        if isinstance(error, SimulatorUnsupported):
+            return error
+        told = what_raised(error, self.case, f"{doing} {self.case.variant.label}")
+        return IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, f"{Fault.LAUNCH_FAILED}: {told}"))
+
+
+def giving_back(step: Callable[[], None]) -> Callable[..., None]:
+    """Returns the step as the exit of a `with` block; after an error in the block it only adds a note.
+
+    A launch that destroyed the context leaves nothing to free, and its own error is the one to report.
+    """
+
+    def end(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:  # noqa: ARG001
+        try:
+            step()
+        except Exception as another:
+            if error is None:
+                raise
+            error.add_note(f"freeing its memory failed, too: {type(another).__name__}: {another}")
+
+    return end
+
+
+def _given_back() -> None:
+    """Replaces a launch whose arrays are gone."""
+    raise RuntimeError("the arrays of this case were given back")
 
 
 def check(
@@ -52,7 +344,7 @@ def check(
     point: Point,
     backend: Backend,
     workspace: Workspace,
-    datasets: list[Dataset],
+    datasets: Sequence[Dataset],
     *,
     checked_again: bool = False,
 ) -> Prepared:
@@ -76,20 +368,21 @@ def check(
     Raises:
         IncorrectError: a check failed; it holds the first fault.
     """
-    prepared = prepare(case, point, backend, workspace, datasets[0])
-    prepared.datasets = datasets
+    prepared = Prepared(case, point, backend, workspace, datasets)
+    declared = prepared.determinism is not None
+    prepared.hashes = checked_again or declared
     for number, dataset in enumerate(datasets):
         if number >= _enough(prepared, dataset, checked_again=checked_again):
             break
         if number:
-            turn_to(prepared, point, dataset)
-        poisoned = number != len(POISONS) or dataset.expected is None
-        checked_launch(prepared, earlier=datasets[:number], poisoned=poisoned)
-        if not number and (checked_again or case.variant.determinism is not None):
-            prepared.note_bits()
-            repeat_where_declared(prepared)
-        if case.problem.check is not None:
-            prepared.runs[dataset.seed_offset] = observed(prepared, point)
+            prepared.turn_to(dataset)
+        checked_launch(prepared, poisoned=number != len(POISONS) or dataset.expected is None)
+        for repeats in range(_LAUNCHES - 1 if declared and not number else 0):
+            # A first launch may have compiled, so all but the slowest are repeated once.
+            if prepared.is_slow and (repeats or (prepared.last_call_ns or 0.0) > VERY_SLOW_NS):
+                break
+            checked_launch(prepared)
+        prepared.note_run()
     check_runs(prepared)
     _check_under_the_rest(prepared, checked_again=checked_again)
     return prepared
@@ -107,7 +400,7 @@ def check_nothing_is_late(prepared: Prepared) -> None:
     backend, variant = prepared.backend, prepared.case.variant
     waits_for_others = not getattr(backend.timed_stream, "is_nonblocking", True)
     call_ns = prepared.last_call_ns or 0.0
-    if not backend.on_gpu or variant.host_data or waits_for_others or call_ns > _VERY_SLOW_NS:
+    if not backend.on_gpu or variant.host_data or waits_for_others or call_ns > VERY_SLOW_NS:
         return
     if sanitizing_tool() is not None:
         return
@@ -116,7 +409,7 @@ def check_nothing_is_late(prepared: Prepared) -> None:
         with backend.current():
             returned = prepared.launch()
         if variant.allocates:
-            adopt(prepared, returned)
+            prepared.adopt(returned)
 
     late = prepared.workspace.written_late(launch, hold_ns=_HOLD_NS + min(call_ns, SLOW_ON_DEVICE_NS))
     if late:
@@ -136,72 +429,89 @@ def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
     """
     if sanitizing_tool() is not None:
         return
-    simulated = prepared.backend.simulated
-    quick = not (is_slow(prepared) or simulated)
-    if len(prepared.datasets) == 1 and not checked_again:
-        if not simulated:
-            checked_launch(prepared)
-    elif len(prepared.datasets) == len(POISONS) and prepared.dataset.expected and quick:
-        before = load_other_contents(prepared)
-        if before:
-            checked_launch(prepared, earlier=before, poisoned=False)
-            if checked_again:
-                prepared.note_bits()
-
-
-def repeat_where_declared(prepared: Prepared) -> None:
-    """Launches a variant that declares its determinism again on the same inputs, checked each time.
-
-    For other variants the usual launches on the first data set show it.
-    """
-    if prepared.case.variant.determinism is None:
-        return
-    for repeats in range(_LAUNCHES - 1):
-        # A first launch may have compiled, so all but the slowest are repeated once.
-        if is_slow(prepared) and (repeats or (prepared.last_call_ns or 0.0) > _VERY_SLOW_NS):
-            break
+    simulated, count = prepared.backend.simulated, len(prepared.datasets)
+    if count == 1 and not checked_again and not simulated:
         checked_launch(prepared)
-        prepared.note_bits()
-    check_determinism(prepared)
+    quick = not (prepared.is_slow or simulated)
+    if count == len(POISONS) and prepared.dataset.expected and quick and prepared.turn_to_others():
+        checked_launch(prepared, poisoned=False)
 
 
-def repeat_while_bitwise(prepared: Prepared, point: Point) -> None:
+def repeat_while_bitwise(prepared: Prepared) -> None:
     """Launches many times on the first data set if all launches on it gave the same bits so far.
 
     We poison the outputs before each launch and compare them by a hash, taken where they live. A launch that
-    differs is compared in full. A fault in one of N launches is found with a chance of
-    1 − (1 − 1/N) ** launches.
+    differs is compared in full.
 
     Raises:
         IncorrectError: a launch was wrong, or differs though the variant declares that none does.
     """
-    bits = prepared.seen_bits
-    steady = [name for name, seen in bits.items() if None not in seen and len(set(seen)) == 1]
-    count = int(min(_MOST_REPEATED, _REPEATED_NS / max(1.0, prepared.last_call_ns or 0.0)))
-    if not (steady and count):
+    count = worth_repeating(prepared.last_call_ns)
+    if not (prepared.steady and count):
         return
-    turn_to(prepared, point, prepared.datasets[0])
-    for _ in range(count):
+    prepared.turn_to(prepared.datasets[0])
+
+    def again() -> None:
         prepared.workspace.poison()
-        returned = launched(prepared)
-        if prepared.case.variant.allocates:
-            adopt(prepared, returned)
-        prepared.note_bits()
-        if any(bits[name][-1] != bits[name][0] for name in steady):
-            check_outputs(prepared)
-            break
-    check_guards(prepared)
+        prepared.take(prepared.run())
+
+    repeat_while_steady(prepared, again, most=count)
+    prepared.hashes = False  # the last launch is
+    check_left(prepared)
+    prepared.hashes = True
 
 
-def check_determinism(prepared: Prepared) -> None:
-    """Raises IncorrectError if launches on the same inputs differ and the variant declares otherwise."""
-    for name, bits in prepared.seen_bits.items():
-        diagnosis = diagnose_launches(name, bits, prepared.case.variant.determinism)
-        if diagnosis is not None:
-            raise IncorrectError(diagnosis, prepared.errors)
+def turn_to_others_if_slow(prepared: Prepared) -> None:
+    """Loads contents for timing a slow launch on the host that it was not checked on; this saves a launch."""
+    if prepared.backend.on_gpu or not prepared.is_slow:
+        return
+    if prepared.case.problem.check is not None:
+        unseen = [dataset for dataset in prepared.datasets if dataset.seed_offset not in prepared.runs]
+        if unseen:
+            prepared.turn_to(unseen[0])
+    elif prepared.dataset is prepared.datasets[0]:
+        prepared.turn_to_others()
 
 
-def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -> None:
+def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
+    """Checks what the last timed launches left, then one more launch, on other inputs if there are any.
+
+    A launch that has stopped writing leaves the right answer of an earlier one; the poison shows that. A
+    launch that replays an answer is right only for the inputs that it was timed on. We skip the last launch
+    if the call takes seconds, or is slow on the host, and more than one set was seen. Such a call was timed
+    few times, on poisoned outputs.
+
+    Args:
+        sets: the variant on each buffer set.
+        launches: whether to launch again.
+
+    Raises:
+        IncorrectError: it is no longer right; the message says that it was before timing.
+    """
+    first = sets[0]
+    try:
+        for prepared in sets:
+            check_left(prepared)
+        if first.case.problem.check is not None:
+            first.note_run()
+            check_runs(first)
+        if not launches:
+            return
+        others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
+        slow = first.is_slow and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _NOT_AGAIN_NS)
+        if others_unseen or not slow:
+            for prepared in sets[:CONTENTS]:
+                # A slow one saw both poisons before timing, but never the answer of other contents.
+                over_an_answer = prepared.turn_to_others() and prepared.is_slow
+                checked_launch(
+                    prepared, poisoned=not (over_an_answer and prepared.dataset.expected is not None)
+                )
+            repeat_while_bitwise(first)
+    except IncorrectError as error:
+        raise error.after(AFTER_TIMING) from error
+
+
+def check_seeds(prepared: Prepared, datasets: Iterable[Dataset]) -> None:
     """Launches a checked variant on more contents, and puts back those that the buffers held.
 
     The sets come one at a time, since they may be large. A statistical check is given `check_seeds` runs at
@@ -210,23 +520,22 @@ def check_seeds(prepared: Prepared, point: Point, datasets: Iterable[Dataset]) -
     Raises:
         IncorrectError: a launch was wrong; the message says on which contents.
     """
-    before, statistical, errors = prepared.dataset, prepared.case.problem.check, prepared.errors
+    first, statistical, errors = prepared.dataset, prepared.case.problem.check, prepared.errors
     runs: list[Run] = []
     for dataset in datasets:
-        earlier = prepared.dataset
         try:
-            turn_to(prepared, point, dataset)
-            checked_launch(prepared, earlier=[earlier])
+            prepared.before = []
+            prepared.turn_to(dataset)
+            checked_launch(prepared)
             if statistical is not None:
-                runs.append(observed(prepared, point))
+                runs.append(prepared.observed())
                 if len(runs) == prepared.case.problem.check_seeds:
                     _judge_runs(statistical, runs, errors)
                     runs.clear()
         except IncorrectError as error:
-            diagnosis = error.diagnosis
-            message = f"contents {dataset.seed_offset} of the seed: {diagnosis.message}"
-            raise IncorrectError(dataclasses.replace(diagnosis, message=message), error.errors) from error
-    turn_to(prepared, point, before)
+            raise error.after(f"contents {dataset.seed_offset} of the seed: ") from error
+    prepared.turn_to(first)
+    prepared.before = []  # so that no large set is held
 
 
 def check_runs(prepared: Prepared) -> None:
@@ -247,7 +556,7 @@ def _judge_runs(
 def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> float:
     """Returns on how many sets to launch a variant; `dataset` is the next one."""
     statistical = prepared.case.problem.check is not None
-    if not is_slow(prepared) or (statistical and not checked_again):
+    if not prepared.is_slow or (statistical and not checked_again):
         return math.inf
     if not checked_again:
         return len(POISONS)
@@ -258,17 +567,195 @@ def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> flo
     return 2 if prepared.backend.on_gpu else 1
 
 
-def checked_copy(prepared: Prepared, point: Point, workspace: Workspace, dataset: Dataset) -> Prepared:
+def checked_copy(first: Prepared, workspace: Workspace, dataset: Dataset) -> Prepared:
     """Returns the variant on another buffer set, which holds `dataset`, checked there by one launch."""
-    copy = prepare(prepared.case, point, prepared.backend, workspace, dataset)
-    copy.datasets, copy.errors, copy.seen_bits = prepared.datasets, prepared.errors, prepared.seen_bits
-    copy.first_call_ns = prepared.first_call_ns
+    copy = Prepared(first.case, first.point, first.backend, workspace, first.datasets, dataset)
+    copy.errors, copy.seen_bits, copy.first_call_ns = first.errors, first.seen_bits, first.first_call_ns
     checked_launch(copy)
-    copy.note_bits()
     return copy
 
 
-def observed(prepared: Prepared, point: Point) -> Run:
-    """Returns the last launch for a statistical check."""
-    outputs = {name: prepared.workspace.fetch(name) for name in prepared.dataset.specs}
-    return Run(point, prepared.dataset.inputs, outputs)
+def what_raised(error: BaseException, case: Case, doing: str) -> str:
+    """Returns what an exception says, with the innermost line of user code that led to it, if any.
+
+    User code is the variant's file, and files outside Python, this package and installed libraries.
+    """
+    prepare = case.variant.prepare
+    own = prepare.__code__.co_filename if prepare is not None else None
+    paths = sysconfig.get_paths()
+    others = (FOLDER, *(Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+
+    def is_users(path: Path) -> bool:
+        return str(path) == own or (path.is_file() and not any(folder in path.parents for folder in others))
+
+    users = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(Path(frame.filename))]
+    what = f"{type(error).__name__}: {error}"
+    if not users:
+        return f"{doing}: {what}"
+    last = users[-1]
+    path = Path(last.filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{doing}, {shown}:{last.lineno} in {last.name}: {what}\n    {last.line}"
+
+
+def _by_name(specs: Mapping[str, Output], returned: Any) -> dict[str, Any]:
+    """Returns what a launch returned, by the names of the outputs."""
+    if isinstance(returned, Mapping):
+        return dict(returned)
+    if not (isinstance(returned, tuple) and len(specs) > 1):
+        return dict.fromkeys(list(specs)[:1], returned)
+    if len(returned) != len(specs):
+        told = f"the launch returned {len(returned)} arrays for {len(specs)} outputs: {', '.join(specs)}"
+        raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, f"{Fault.WRONG_TYPE}: {told}"))
+    return dict(zip(specs, returned, strict=True))
+
+
+def _named(kind: type) -> str:
+    """Names a type with its module, since several libraries have an `ndarray`."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+_SLOW_UNDER_A_TOOL_NS = 2e9
+"""After a launch that takes longer under compute-sanitizer we try no larger size: it runs the same
+instructions. A tool can make launches a thousand times slower."""
+_LABELS = {"special": "special values", "exact": "exact integers", "kept": "one input kept"}
+
+
+@dataclass(frozen=True)
+class Corner:
+    """Describes a special point, contents or layout on which a variant is checked.
+
+    Attributes:
+        label: what is special about it, such as `n=257`; the diagnosis of a failure begins with it.
+        point: all axes, and `dtype` if it differs from that of the case.
+        contents: `random`, `special`, `exact` or `kept` inputs. `kept` is random inputs, then others with one
+            array unchanged, each array in turn, since a variant may remember its result by one input alone.
+        layout: one of `memory.LAYOUTS`; None for aligned arrays in C order.
+    """
+
+    label: str
+    point: Point
+    contents: str = "random"
+    layout: str | None = None
+
+    @property
+    def is_a_size(self) -> bool:
+        """Says whether only its size is special, so that no kernel is compiled for it."""
+        return self.contents == "random" and self.layout is None and "dtype" not in self.point
+
+
+@dataclass(frozen=True)
+class Corners:
+    """Holds the corners of a case, and those left out here with the reason for each."""
+
+    checked: tuple[Corner, ...] = ()
+    left_out: tuple[tuple[Corner, str], ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names what was checked."""
+        return tuple(corner.label for corner in self.checked)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Says what was left out and why, a note for each reason."""
+        by_reason: dict[str, list[str]] = {}
+        for corner, reason in self.left_out:
+            by_reason.setdefault(reason, []).append(corner.label)
+        return tuple(f"not checked at {', '.join(at)}: {reason}" for reason, at in by_reason.items())
+
+
+def corners_of(case: Case, *, simulated: bool) -> Corners:
+    """Returns the corners of a case if it is its variant's first; in the simulator only small ones."""
+    if not case.first:
+        return Corners()
+    problem, smoke = case.problem, case.problem.axes.smoke_point
+    declared = [
+        *(Corner(_LABELS[contents], smoke, contents) for contents in problem.contents),
+        *(Corner(layout, smoke, layout=layout) for layout in case.variant.layouts),
+        *(Corner(f"dtype={dtype}", {**smoke, "dtype": dtype}) for dtype in case.variant.dtypes),
+        *(Corner(label, point) for label, point in problem.boundary_points(case.parameters)),
+    ]
+    checked, left_out = [], []
+    for corner in declared:
+        reason = case.variant.limit_exceeded(corner.point)
+        if reason is not None:
+            reason = f"{reason.partition(':')[0]} for the variant"
+        elif (
+            simulated
+            and corner.contents == "random"
+            and any(corner.point[axis] > most for axis, most in problem.simulator_limits.items())
+        ):
+            reason = "too large for the simulator"
+        if reason is None:
+            checked.append(corner)
+        else:
+            left_out.append((corner, reason))
+    return Corners(tuple(checked), tuple(left_out))
+
+
+def check_corners(
+    case: Case, corners: Corners, backend: Backend, placing: Backend, datasets: Datasets
+) -> Corners:
+    """Checks the variant in each corner by one launch on the corner's data.
+
+    Returns the corners as they were checked: under a tool of compute-sanitizer we leave out sizes above one
+    whose launch was slow.
+
+    Args:
+        case: problem, variant and parameters.
+        corners: the corners.
+        backend: the backend of the variant.
+        placing: the backend that makes the arrays.
+        datasets: holds data sets of many small points.
+
+    Raises:
+        IncorrectError: the variant is wrong in a corner, which the message names first.
+    """
+    checked, left_out = [], list(corners.left_out)
+    tool, slow, reason = sanitizing_tool(), None, ""
+    for corner in corners.checked:
+        if (
+            slow is not None
+            and corner.is_a_size
+            and all(
+                not isinstance(value, int) or value >= slow.point[axis]
+                for axis, value in corner.point.items()
+            )
+        ):
+            left_out.append((corner, reason))
+            continue
+        took_ns = _check_at(corner, case, backend, placing, datasets)
+        checked.append(corner)
+        if tool is not None and corner.is_a_size and took_ns > _SLOW_UNDER_A_TOOL_NS:
+            slow, reason = corner, f"a launch took {took_ns / 1e9:.1f} s under {tool} at {corner.label}"
+    return Corners(tuple(checked), tuple(left_out))
+
+
+def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, datasets: Datasets) -> float:
+    """Checks the variant in one corner; returns the duration of its last launch in nanoseconds."""
+    if corner.contents == "random":
+        sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
+    else:
+        sets = datasets.other(case.problem, corner.point, corner.contents)
+    laid_out = {} if corner.layout is None else case.problem.placements(corner.layout, sets[0].arrays)
+    workspace = placing.workspace(sets[0].inputs, sets[0].specs, laid_out)
+    with ExitStack() as given_back:
+        given_back.push(giving_back(workspace.close))
+        if corner.contents == "special":  # NumPy warns of them, as it should
+            given_back.enter_context(catch_warnings(action="ignore", category=RuntimeWarning))
+        try:
+            prepared = check(case, corner.point, backend, workspace, sets)
+        except IncorrectError as error:
+            raise error.after(f"{corner.label}: ", _planted(sets[-1])) from error
+        prepared.let_go()
+        return prepared.last_call_ns or 0.0
+
+
+def _planted(dataset: Dataset) -> str:
+    """Says where special values are, one line for each input."""
+    return "".join(
+        f"\n  special values in {name}, by flat index: "
+        + ", ".join(f"{value:g} at {place}" for place, value in places.items())
+        for name, places in dataset.planted.items()
+    )

@@ -1,25 +1,38 @@
-"""Turns what is found about an output into a diagnosis in words, or None if nothing is wrong."""
+"""Says what a launch is to a check, of a variant or of a test's own call, and what may be wrong with it.
+
+The functions turn what is found into a diagnosis in words, or None if nothing is wrong.
+"""
 
 from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytest_gpukern.arrays.compare import may_be_poison
 from pytest_gpukern.arrays.memory import c_strides
+from pytest_gpukern.backends.foreign_array import why_lazy
 from pytest_gpukern.values.determinism import Determinism, of_launches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from threading import Thread
 
     import numpy as np
 
     from pytest_gpukern.arrays.compare import Comparison, Extreme, Tolerance
-    from pytest_gpukern.arrays.memory import Damage, Span, Strides
+    from pytest_gpukern.arrays.memory import Damage, Strides
     from pytest_gpukern.problems.problem import Output
     from pytest_gpukern.values.result import OutputError
+
+
+class Memory(Protocol):
+    """Describes memory that may overlap other memory: an array, or the span of one."""
+
+    def overlaps(self, other: Any, /) -> bool:
+        """Returns whether both share memory."""
 
 
 class Fault(enum.StrEnum):
@@ -57,6 +70,167 @@ class IncorrectError(Exception):
         super().__init__(diagnosis.message)
         self.diagnosis = diagnosis
         self.errors = dict(errors or {})
+
+    def after(self, where: str, more: str = "") -> IncorrectError:
+        """Returns the same error with words before its message, and perhaps more behind."""
+        diagnosis = Diagnosis(self.diagnosis.fault, f"{where}{self.diagnosis.message}{more}")
+        return IncorrectError(diagnosis, self.errors)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Holds what is seen of one launch as it returns.
+
+    Attributes:
+        returned: what it returned.
+        time_ns: wall time until the device was idle.
+        threads: Python's threads that it started and that still work.
+        bits: a hash of each output, taken only if threads still work.
+    """
+
+    returned: Any
+    time_ns: float
+    threads: tuple[Thread, ...] = ()
+    bits: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class Written(NamedTuple):
+    """Says what a launch left of an output that has no reference: elements unwritten, or changed elsewhere.
+
+    Attributes:
+        unwritten: number of elements that still hold the poison.
+        first: flat index of the first of them, or -1.
+        changed: for each element, whether it changed outside the declared region; None without a region.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    unwritten: int
+    first: int
+    changed: np.ndarray[Any, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ComparedOutput:
+    """Holds an output beside its reference: of a launch, or one that a test verifies.
+
+    Attributes:
+        found: returns the output on the host.
+        expected: its reference.
+        poisoned: whether it held a poison before, which may explain what it holds now.
+        more: what else is known of a mismatch, in words.
+        is_stale: returns whether it is right for what the inputs held before.
+    """
+
+    name: str
+    comparison: Comparison
+    tolerance: Tolerance
+    found: Callable[[], np.ndarray[Any, Any]]
+    expected: np.ndarray[Any, Any]
+    poisoned: bool = True
+    more: str = ""
+    is_stale: Callable[[], bool] = bool
+
+
+class Launch(ABC):
+    """Describes what is launched, its arrays, and what is declared about them.
+
+    `engine.checked_launch` calls `fill`, `run` and `take` in this order. Checks look at all else.
+
+    Attributes:
+        by: what to call it in messages.
+        place: which launch of several it is, in words; often empty.
+        determinism: what is declared for its outputs, or None.
+        returns_apart: whether the arrays that it returns must not overlap each other.
+        sharing_remedy: what to do about a result that shares memory with an input.
+        renewing_remedy: what to do about one that shares memory with an earlier result.
+        modified_remedy: what to do about an input that is written, if it is written on purpose.
+        errors: worst error of each output so far.
+        notes: what is doubtful but not wrong, in words, each once.
+        seen_bits: a hash of each output after each launch on the same inputs.
+        first_call_ns: wall time of the first launch, compiling and loading included.
+        last_call_ns: wall time of the last one.
+        inputs: the arrays that it must not write, by name.
+        results: the arrays that its last launch returned as outputs, by name.
+        renewed: those of them that must not lie in what is held.
+        held: what earlier launches returned and somebody still holds, by words.
+    """
+
+    by = "the launch"
+    place = ""
+    determinism: str | None = None
+    returns_apart = True
+    sharing_remedy = renewing_remedy = "each launch must return new memory"
+    modified_remedy = ""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, OutputError] = {}
+        self.notes: dict[str, None] = {}
+        self.seen_bits: dict[str, list[str | None]] = {}
+        self.first_call_ns: float | None = None
+        self.last_call_ns: float | None = None
+        self.inputs: Mapping[str, Memory] = {}
+        self.results: Mapping[str, Memory] = {}
+        self.renewed: Mapping[str, Memory] = {}
+        self.held: Mapping[str, Memory] = {}
+
+    @property
+    def steady(self) -> list[str]:
+        """Names the outputs that had the same bits after every launch so far."""
+        return [name for name, bits in self.seen_bits.items() if None not in bits and len(set(bits)) == 1]
+
+    @property
+    def kinds(self) -> dict[str, Determinism | None]:
+        """The determinism of each output, as far as its hashes show it."""
+        return {name: of_launches(bits) for name, bits in self.seen_bits.items()}
+
+    @abstractmethod
+    def fill(self, *, poisoned: bool) -> None:
+        """Puts into the outputs what they hold before a launch: a poison, or what is updated."""
+
+    @abstractmethod
+    def run(self) -> Any:
+        """Launches once, waits, and returns what was returned."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Waits for all work on the device."""
+
+    @abstractmethod
+    def take(self, returned: Any) -> None:
+        """Makes what a launch returned its outputs, and looks at what it left in them."""
+
+    @abstractmethod
+    def take_timed(self) -> None:
+        """Does the same after a launch that was timed."""
+
+    def why_undone(self, value: Any) -> str | None:
+        """Says why a returned value stands for work that the launch has not done, or None."""
+        return why_lazy(value)
+
+    @abstractmethod
+    def damage(self) -> list[Damage]:
+        """Returns what was written into guard zones; the device must be idle."""
+
+    def written(self) -> Iterable[Written]:
+        """Returns what the launch left of each output that has no reference."""
+        return ()
+
+    def compared(self) -> Iterable[ComparedOutput]:
+        """Returns each output that has a reference beside it."""
+        return ()
+
+    @abstractmethod
+    def digests_before(self) -> Mapping[str, Any]:
+        """Returns a hash of each input that must stay as it is, from before the launch."""
+
+    @abstractmethod
+    def digests(self) -> Mapping[str, Any]:
+        """Returns a hash of each input now."""
+
+    @abstractmethod
+    def bits(self) -> dict[str, str | None]:
+        """Returns a hash of each output now."""
 
 
 UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
@@ -121,8 +295,8 @@ def _adds_to_poison(mismatch: Extreme) -> bool:
     return any(may_be_poison((difference + shift) % 2**32) for shift in range(-1024, 1025, 32))
 
 
-def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
-    """Says what was written out of bounds; None if nothing was."""
+def diagnose_damage(found: Sequence[Damage], place: str = "") -> Diagnosis | None:
+    """Says what was written out of bounds, and `place` by which launch; None if nothing was."""
     if not found:
         return None
     lines = [f"{found[0].array}: {Fault.OUT_OF_BOUNDS}"]
@@ -133,17 +307,24 @@ def diagnose_damage(found: Sequence[Damage]) -> Diagnosis | None:
                 f"the first after flat index {each.index} of {each.size}: it is strided, not in C order"
             )
             continue
-        place = "after the end" if each.behind else "before the beginning"
+        side = "after the end" if each.behind else "before the beginning"
         distance = each.index - each.size + 1 if each.behind else -each.index
         lines.append(
-            f"  {_count(each.changed_bytes, 'byte')} written {place} of {each.array}, the nearest "
+            f"  {_count(each.changed_bytes, 'byte')} written {side} of {each.array}, the nearest "
             f"{_count(distance, 'element')} away: flat index {each.index} of {each.size}"
         )
+    lines += [f"  seen {place}"] if place else []
     return Diagnosis(Fault.OUT_OF_BOUNDS, "\n".join(lines))
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def diagnose_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> Diagnosis | None:
+    """Says that an output has another shape than its reference, or than is declared; None if it has not."""
+    told = f"{name}: {Fault.WRONG_SHAPE}: expected {expected}, actual {shape}"
+    return None if shape == expected else Diagnosis(Fault.WRONG_SHAPE, told)
 
 
 def diagnose_form(
@@ -155,11 +336,8 @@ def diagnose_form(
     """
     import numpy as np
 
-    if tuple(shape) != tuple(declared.shape):
-        return Diagnosis(
-            Fault.WRONG_SHAPE,
-            f"{name}: wrong shape: expected {tuple(declared.shape)}, actual {tuple(shape)}",
-        )
+    if (other := diagnose_shape(name, tuple(shape), tuple(declared.shape))) is not None:
+        return other
     if np.dtype(dtype) != np.dtype(declared.dtype):
         return Diagnosis(
             Fault.WRONG_DTYPE,
@@ -176,33 +354,37 @@ def diagnose_form(
 
 
 def diagnose_aliasing(
-    returned: Mapping[str, Span], inputs: Mapping[str, Span], before: Mapping[str, Span]
+    outputs: Mapping[str, Memory],
+    inputs: Mapping[str, Memory],
+    others: Mapping[str, Memory],
+    remedy: str,
+    *,
+    apart: bool = True,
 ) -> Diagnosis | None:
-    """Says which memory the outputs that a launch returned share; None if they share none.
+    """Says which memory outputs share with inputs, with others, and if `apart` with each other, or None.
 
     Args:
-        returned: addresses of each output.
-        inputs: addresses of each input.
-        before: addresses of arrays that an earlier launch returned and that are still held.
+        outputs: name → memory of each output.
+        inputs: name → memory of each input.
+        others: words → other memory that no output may share.
+        remedy: what to do about it.
+        apart: whether outputs may not share memory either.
     """
-    others = {f"the input {name}": span for name, span in inputs.items()}
-    others |= {f"the {name} that an earlier launch returned": span for name, span in before.items()}
-    for name, span in returned.items():
-        shared = (other for other, theirs in others.items() if span.overlaps(theirs))
-        diagnosis = diagnose_shared(name, shared, "each launch must return new memory")
-        if diagnosis is not None:
-            return diagnosis
-        others[f"the output {name}"] = span
+    near = {**{f"the input {name}": memory for name, memory in inputs.items()}, **others}
+    for name, memory in outputs.items():
+        shared = ", ".join(other for other, theirs in near.items() if memory.overlaps(theirs))
+        if shared:
+            told = f"{name}: {Fault.ALIASED}: it shares memory with {shared}; {remedy}"
+            return Diagnosis(Fault.ALIASED, told)
+        if apart:
+            near[f"the output {name}"] = memory
     return None
 
 
-def diagnose_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> Diagnosis | None:
-    """Says how many elements a call left unwritten, the first at a flat index; None if none."""
-    if not count:
-        return None
-    where = _at(first, shape)
-    told = f"{name}: {Fault.NOT_WRITTEN}: {count} of {math.prod(shape)} elements, the first at {where}"
-    return Diagnosis(Fault.NOT_WRITTEN, told)
+def told_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> str:
+    """Says how many elements a launch left unwritten, the first at a flat index."""
+    counts = f"{count} of {math.prod(shape)} elements"
+    return f"{name}: {Fault.NOT_WRITTEN}: {counts}, the first at {_at(first, shape)}"
 
 
 def diagnose_changed(name: str, changed: np.ndarray[Any, Any]) -> Diagnosis | None:
@@ -222,15 +404,6 @@ def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | Non
     counts = f"{len(set(bits))} results from {len(bits)} launches on the same inputs"
     declares = f"determinism={str(declared)!r} is declared"
     return Diagnosis(Fault.NOT_DETERMINISTIC, f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, but {declares}")
-
-
-def diagnose_shared(name: str, others: Iterable[str], remedy: str) -> Diagnosis | None:
-    """Says with which others an array shares memory; None if there are none."""
-    shared = ", ".join(others)
-    if not shared:
-        return None
-    told = f"{name}: {Fault.ALIASED}: it shares memory with {shared}; {remedy}"
-    return Diagnosis(Fault.ALIASED, told)
 
 
 def _at(index: int, shape: tuple[int, ...]) -> str:

@@ -56,8 +56,8 @@ FALSE_ALARMS: Mapping[float, Mapping[int, float]] = MappingProxyType(
 )
 """Threshold → recorded sessions → share of unchanged cases that are called SLOWER and confirmed.
 
-Figures of `selftest.gate_simulation` for noisy suites: heavy tails, 8 % of the cases with two modes, a common
-shift. None of 24 000 quiet kernels was.
+Figures of tests/evidence/gate_simulation.py for noisy suites: heavy tails, 8 % of the cases with two modes, a
+common shift. None of 24 000 quiet kernels was.
 """
 
 FALSE_ALARMS_OF_PAIRS: Mapping[bool, Mapping[int, float]] = MappingProxyType(
@@ -65,8 +65,8 @@ FALSE_ALARMS_OF_PAIRS: Mapping[bool, Mapping[int, float]] = MappingProxyType(
 )
 """Whether a device times itself → first pairs of two revisions → the same, over all looks together.
 
-Figures of `selftest.gate_simulation` for noisy suites, and for times of a host whose sessions differ as in
-the suites' baselines; rounded up.
+Figures of tests/evidence/gate_simulation.py for noisy suites, and for times of a host whose sessions differ
+as in the suites' baselines; rounded up.
 """
 
 

@@ -100,7 +100,7 @@ def read(proc: Path = Path("/proc")) -> Reading | None:
     """Reads the counters now; returns None where the system does not tell them."""
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-        rows = map(str.split, (proc / "stat").read_text(encoding="ascii").splitlines())
+        rows = map(str.split, (proc / "stat").read_text(encoding="utf-8").splitlines())
         cpus = [[int(field) for field in row[1:9]] for row in rows if row[0] in usable]
         user, nice, system, idle, _, irq, softirq, steal = map(sum, zip(*cpus, strict=True))
     except (OSError, AttributeError, ValueError):

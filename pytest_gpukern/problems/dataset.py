@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 if TYPE_CHECKING:
@@ -57,8 +56,7 @@ class Dataset:
     @classmethod
     def make(cls, problem: Problem, point: Point, seed_offset: int, seed: int | None = None) -> Dataset:
         """Draws the inputs and computes the reference from them before anybody else holds them."""
-        with phase("inputs"):
-            return cls._of(problem, point, problem.inputs(point, seed_offset, seed), seed_offset, seed)
+        return cls._of(problem, point, problem.inputs(point, seed_offset, seed), seed_offset, seed)
 
     @classmethod
     def _of(
@@ -96,8 +94,7 @@ class Dataset:
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         """Makes another set by rearranging this one and its reference."""
         assert self.expected is not None
-        with phase("inputs"):
-            inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
+        inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
         return replace(self, seed_offset=seed_offset, inputs=inputs, expected=expected, digests={})
 
     def with_few_changed(self, problem: Problem, point: Point, seed_offset: int) -> Dataset | None:
@@ -282,15 +279,14 @@ def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: i
             return np.load(folder / entry["file"])[()]
         return np.asarray(np.load(folder / entry["file"], mmap_mode="c"))  # no memmap, which is a subclass
 
-    with phase("inputs"):
-        try:
-            told = decoded((folder / "names.json").read_bytes())
-        except FileNotFoundError:
-            return None
-        inputs = {name: value(entry) for name, entry in told["inputs"].items()}
-        expected = told["expected"] and {name: value(entry) for name, entry in told["expected"].items()}
-        specs = problem.output_specs(point, inputs)
-        return Dataset(seed_offset, inputs, specs, expected, problem.tolerances(specs, point), seed)
+    try:
+        told = decoded((folder / "names.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    inputs = {name: value(entry) for name, entry in told["inputs"].items()}
+    expected = told["expected"] and {name: value(entry) for name, entry in told["expected"].items()}
+    specs = problem.output_specs(point, inputs)
+    return Dataset(seed_offset, inputs, specs, expected, problem.tolerances(specs, point), seed)
 
 
 class HostResults:
@@ -364,8 +360,7 @@ class Datasets:
         if made is None:
             if seed_offset == CONTENTS - 1 and problem.check is None:  # a check judges independent runs
                 before = self.get(problem, point, seed_offset - 1)
-                with phase("inputs"):
-                    made = before.with_few_changed(problem, point, seed_offset)
+                made = before.with_few_changed(problem, point, seed_offset)
             made = made or Dataset.make(problem, point, seed_offset, self._seed)
             if stored is not None:
                 store(made, stored)
@@ -377,12 +372,11 @@ class Datasets:
         """Returns the sets of `special`, `exact` or `kept` contents of a problem at a point."""
         sets = self._at(problem, {**point, "contents of": contents})
         if not sets:
-            with phase("inputs"):
-                if contents == "kept":
-                    made = kept(problem, point, self.get(problem, point, 0), self.get(problem, point, 1))
-                else:
-                    make = Dataset.special if contents == "special" else Dataset.exact
-                    made = [make(problem, point, self._seed)]
+            if contents == "kept":
+                made = kept(problem, point, self.get(problem, point, 0), self.get(problem, point, 1))
+            else:
+                make = Dataset.special if contents == "special" else Dataset.exact
+                made = [make(problem, point, self._seed)]
             sets.update(enumerate(made))
         return list(sets.values())
 

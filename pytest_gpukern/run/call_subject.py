@@ -12,20 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from pytest_gpukern.backends.foreign_array import why_lazy
 from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
-from pytest_gpukern.check.check_call import CheckedCalls
-from pytest_gpukern.check.launch import left_to_threads
-from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
+from pytest_gpukern.check.check_call import CheckedCalls, Turn
 from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
-from pytest_gpukern.run.scopes import ELSEWHERE, Timed
+from pytest_gpukern.run.subject import ELSEWHERE, TimedScope
 from pytest_gpukern.timers.host import HostTimer, LaunchTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
@@ -33,33 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from pytest_gpukern.check.check_call import SeenOutputs
-    from pytest_gpukern.check.guarded_arrays import GuardedArrays
+    from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs
+    from pytest_gpukern.check.diagnosis import Made
     from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.run.spine import Found, SubjectContext
+    from pytest_gpukern.run.subject import Found, SubjectContext
     from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.result import Measurement, Trace
-
-
-_MOST_REPEATED = 200
-_REPEATING_NS = 1.5e7
-"""Most calls after timing that we compare by hash alone, and the most time that they take."""
-
-
-class Turn(NamedTuple):
-    """Holds a call to make, with its arguments."""
-
-    call: Callable[[], Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-
-class _Made(NamedTuple):
-    """Holds a call that was made, what it returned, and its wall time."""
-
-    turn: Turn
-    returned: Any
-    time_ns: float
 
 
 class Loop(NamedTuple):
@@ -169,34 +144,28 @@ class CallSubject:
     """
 
     def __init__(self, target: CallTarget, context: SubjectContext, guarded: GuardedArrays) -> None:
-        gpu, marker = context.environment.gpu, context.marker
+        gpu = context.environment.gpu
         self._target = target
         self._context = context
-        self._guarded = guarded
-        self._synchronize = waiting_for(gpu.device)
         self.is_timed = gpu.measures
-        self._checks: CheckedCalls | None = None
-        if not target.leaves_host_calls:
-            self._checks = CheckedCalls(
-                marker.outputs,
-                marker.determinism,
-                context.nodeid,
-                self._synchronize,
-                fixed=target.fixed,
-                repeats=self.is_timed or not target.runs_once,
-                poisons=context.environment.poisons,
-                inout=marker.inout,
-                written=marker.written,
-            )
-        self._first_call_ns: float | None = None
-        self._notes: dict[str, None] = {}
+        self._calls = CheckedCalls(
+            target.function,
+            context.marker,
+            context.nodeid,
+            waiting_for(gpu.device),
+            guarded,
+            fixed=target.fixed,
+            repeats=self.is_timed or not target.runs_once,
+            looks=not target.leaves_host_calls,
+            poisons=context.environment.poisons,
+        )
         self.first: Any = None
         self.last: Any = None
 
     @property
     def seen(self) -> SeenOutputs | None:
         """Returns what the calls left in each output; None if they are not checked."""
-        return None if self._checks is None else self._checks.seen
+        return None if self._target.leaves_host_calls else self._calls.seen
 
     def begin(self) -> Result:
         """Returns the result before anything ran, on the GPU or in the simulator."""
@@ -207,7 +176,7 @@ class CallSubject:
         """Ends the last round of `Rounds`, unless it failed. The test prepares all else itself."""
         executions = self._target.executions
         if isinstance(executions, Rounds):
-            executions.synchronize = self._synchronize
+            executions.synchronize = self._calls.synchronize
         yield
         if isinstance(executions, Rounds):
             executions.finish()
@@ -223,23 +192,18 @@ class CallSubject:
         __tracebackhide__ = True
         simulated_before = Launches.made
         try:
-            made = self._call("in the first call")
+            made, turn = self._call("in the first call")
         finally:
-            found.add_first_call(self._first_call_ns)
+            found.add_first_call(self._calls.first_call_ns)
         self.first = self.last = made.returned
         if not self._context.environment.gpu.has_gpu and Launches.made == simulated_before:
             self._leave_or_time_on_the_host(found)
-        self._judge(found, made, "before timing")
+        self._judge(found, made, turn, "before timing")
         calls = 1
-        while self._checks is not None and self._checks.wants_another(calls, made.time_ns):
+        while self._calls.wants_another(calls):
             calls += 1
-            made = self._call(f"in call {calls}")
-            self._judge(found, made, "before timing")
-        self._add_notes(found)
-
-    def _add_notes(self, found: Found) -> None:
-        """Adds what is doubtful about the calls, but not wrong."""
-        found.add_note(*self._notes, *(self._checks.notes if self._checks is not None else ()))
+            self._judge(found, *self._call(f"in call {calls}"), "before timing")
+        found.add_note(*self._calls.notes)
 
     def _leave_or_time_on_the_host(self, found: Found) -> None:
         """Has a call that launches nothing timed by the host's clock or elsewhere, or notes that."""
@@ -265,23 +229,20 @@ class CallSubject:
             if each < executions.iterations:
                 unused = f"iterations={executions.iterations} is not used"
                 found.add_note(f"{unused}: with a cold cache each sample is one call; cache='hot' uses it")
-        if self._checks is not None:
-            executions = self._checks.restored(executions)
-
+        executions = self._calls.restored(executions)
         observed = [environment.gpu.launches_observed()]
 
         def once() -> None:
             with observed.pop() if observed else nullcontext():
                 executions.take(1, cold=cache == "cold")[0].execute()
 
-        with phase("warming up"):
-            warm = warm_up(once, self._synchronize, compiled=True, by_host=not on_gpu)
-        inspect = self._inspect
+        warm = warm_up(once, self._calls.synchronize, compiled=True, by_host=not on_gpu)
+        inspect = self._calls.inspect
         measurements: list[Measurement] = []
         for scope in self._scopes() if on_gpu else ("end_to_end",):
             launch = scope == "launch"
-            timed = Timed(
-                executions if self._checks is None else self._checks.timed(executions),
+            timed = TimedScope(
+                self._calls.timed(executions),
                 self._observed(scope, cache),
                 environment,
                 "hot" if launch else cache,
@@ -295,10 +256,9 @@ class CallSubject:
             if on_gpu:
                 measurements += self._by_timers(timed)
             else:
-                measurements.append(timed.by(HostTimer(self._synchronize), beside=False))
+                measurements.append(timed.by(HostTimer(self._calls.synchronize), beside=False))
         if inspect is not None:
-            with phase("checking"):
-                inspect()
+            inspect()
         found.add_measurements(tuple(measurements))
         if on_gpu and environment.settings.trace:
             found.add_trace(lambda: self._trace(executions, measurements[0]))
@@ -319,7 +279,7 @@ class CallSubject:
         (iteration,) = executions.take(1, cold=cold)
         return trace_of(measured.scope, iteration, runtime().device.default_stream, cold=cold)
 
-    def _by_timers(self, timed: Timed) -> list[Measurement]:
+    def _by_timers(self, timed: TimedScope) -> list[Measurement]:
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         timed = dataclasses.replace(timed, elsewhere=works_elsewhere())
@@ -343,79 +303,24 @@ class CallSubject:
 
     def recheck(self, found: Found) -> None:
         """Makes one more call, if anything of it is checked or returned."""
-        if self._target.called_after or (self._checks is not None and self._checks.wanted_after_timing):
-            made = self._call("in a call after timing")
-            self.last = made.returned
-            self._judge(found, made, "after timing")
-            self._repeat_while_bitwise()
-
-    def _repeat_while_bitwise(self) -> None:
-        """Repeats quick calls and compares their hashes: a wrong one may be rare.
-
-        Raises:
-            IncorrectError: a call differs though the marker forbids it, or left an output unwritten.
-        """
-        if self._checks is None or isinstance(self._target.executions, Rounds):
+        if not (self._target.called_after or self._calls.wanted_after_timing):
             return
-        end = time.perf_counter_ns() + _REPEATING_NS
-        for _ in range(_MOST_REPEATED):
-            if not self._checks.are_bitwise or time.perf_counter_ns() > end:
-                break
-            self._call("in a call after timing")
+        made, turn = self._call("in a call after timing")
+        self.last = made.returned
+        self._judge(found, made, turn, "after timing")
+        if self._target.fixed and not isinstance(self._target.executions, Rounds):
+            self._calls.repeat(self._target.next_turn, "in a call after timing")
 
-    @property
-    def _inspect(self) -> Callable[[], None] | None:
-        """Returns what checks the results of a timed call; None if nothing can."""
-        looks_at_outputs = None if self._checks is None else self._checks.inspect
-        if not self._guarded:
-            return looks_at_outputs
-
-        def look() -> None:
-            self._guarded.check("after timed calls")
-            if looks_at_outputs is not None:
-                looks_at_outputs()
-
-        return look
-
-    def _call(self, place: str, turn: Turn | None = None) -> _Made:
+    def _call(self, place: str, turn: Turn | None = None) -> tuple[Made, Turn]:
         """Makes a call, by default the next untimed one, and checks what it did."""
         with self._loading_observed():
             turn = turn or self._target.next_turn()
-            pending = None
-            if self._checks is not None:
-                pending = self._checks.begin(self._target.function, turn.args, turn.kwargs, place)
-            self._synchronize()
-        threads, first = running_threads(), self._first_call_ns is None
-        with phase("compiling" if first else "checking"), self._loading_observed():
-            start = time.perf_counter_ns()
-            returned = turn.call()
-            self._synchronize()
-            passed_ns = float(time.perf_counter_ns() - start)
-        lazy = why_lazy(returned) if self._target.leaves_host_calls else None
-        if lazy is not None:
-            raise NothingLaunched(f"the call returned {lazy}")
-        self._first_call_ns = self._first_call_ns or passed_ns
-        left = threads_left(threads, first=first)
-        seen = pending.bits(returned) if left and pending is not None else {}
-        self._guarded.check(place)
-        if self._checks is not None and pending is not None:
-            self._checks.end(pending, returned)
-        if left:
-            told = still_running(left, "the call")
-            wait_for(left)
-            self._synchronize()
-            now = pending.bits(returned) if pending is not None else {}
-            late = [name for name, bits in now.items() if bits != seen[name]]
-            if late:
-                raise left_to_threads(told, f"{', '.join(late)} changed after the call had returned")
-            if any(thread.is_alive() for thread in left):
-                self._notes[told] = None
-        return _Made(turn, returned, passed_ns)
+            return self._calls.make(turn, place), turn
 
-    def _judge(self, found: Found, made: _Made, when: str) -> None:
+    def _judge(self, found: Found, made: Made, turn: Turn, when: str) -> None:
         """Runs the test's own check on a call."""
         __tracebackhide__ = True
-        check, (_, args, kwargs) = self._target.check, made.turn
+        check, (_, args, kwargs) = self._target.check, turn
         if check is None:
             return
         with suppress(ValueError):  # not a Python function, so no signature
@@ -435,7 +340,7 @@ class CallSubject:
 
     def _loading_observed(self) -> AbstractContextManager[None]:
         """Hashes the machine code that the first call, or its preparation, loads."""
-        if self._first_call_ns is not None:
+        if self._calls.first_call_ns is not None:
             return nullcontext()
         return self._context.environment.gpu.loading_observed()
 
@@ -488,13 +393,12 @@ class LoopSubject(CallSubject):
 
     def _run(self, found: Found) -> None:
         simulated = Launches.made
-        if self._checks is not None:
-            self._checks.restored(self._target.executions)  # refuses what rounds cannot do
+        self._calls.restored(self._target.executions)  # refuses what rounds cannot do
         try:
             self._loop.run(self._round)
         finally:
-            found.add_first_call(self._first_call_ns)
-        self._add_notes(found)
+            found.add_first_call(self._calls.first_call_ns)
+        found.add_note(*self._calls.notes)
         if not self._context.environment.gpu.has_gpu and Launches.made == simulated:
             self._leave_or_time_on_the_host(found)
         if isinstance(self._refused, NothingLaunched):
@@ -542,7 +446,7 @@ class LoopSubject(CallSubject):
         cache = self._context.marker.cache or environment.settings.cache
         # Of several calls only the first would find a cold cache.
         cold = self._scope == "kernel" and calls == 1 and cache == "cold"
-        timer = self._opened() if environment.gpu.has_gpu else HostTimer(self._synchronize)
+        timer = self._opened() if environment.gpu.has_gpu else HostTimer(self._calls.synchronize)
         timer = PerCall(timer, calls) if calls > 1 else timer
         call = self._observed(self._scope, "cold" if cold else "hot")
         observing = environment.gpu.observers.observe(call, timer)
@@ -563,7 +467,7 @@ class LoopSubject(CallSubject):
             try:
                 return open_timer(name, stream, any_stream=True, queues=False)
             except TimerUnavailable as reason:
-                self._notes[f"not timed by {TIMERS[name].label}: {reason}"] = None
+                self._calls.notes[f"not timed by {TIMERS[name].label}: {reason}"] = None
         return open_timer(names[-1], stream, any_stream=True, queues=False)
 
 

@@ -8,58 +8,55 @@ import hashlib
 import itertools
 import traceback
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.check.check_variant import (
+    AFTER_TIMING,
+    Prepared,
     check,
-    check_determinism,
+    check_corners,
     check_nothing_is_late,
-    check_runs,
     check_seeds,
     checked_copy,
-    observed,
-    repeat_while_bitwise,
-)
-from pytest_gpukern.check.corner_cases import check_corners, corners_of
-from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
-from pytest_gpukern.check.launch import (
-    Prepared,
-    check_guards,
-    check_outputs,
-    checked_launch,
+    corners_of,
     giving_back,
-    is_slow,
-    load_other_contents,
-    turn_to,
+    recheck,
+    turn_to_others_if_slow,
     what_raised,
 )
+from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
+from pytest_gpukern.check.engine import check_left
+from pytest_gpukern.measure.by_timer import with_warning
+from pytest_gpukern.measure.measure import Repeated, warm_up
+from pytest_gpukern.measure.observers import Call
 from pytest_gpukern.problems.dataset import CONTENTS
+from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import available_host_bytes
-from pytest_gpukern.run.scopes import adopt_last, measure_scopes, scopes_of, trace_case
-from pytest_gpukern.run.spine import NotRunError
+from pytest_gpukern.run.subject import NotRunError, TimedScope
+from pytest_gpukern.timers.host import HostTimer
+from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pytest_gpukern.backends.backend import Backend, Workspace
     from pytest_gpukern.problems.call_by_name import Point
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.problems.dataset import Dataset
+    from pytest_gpukern.problems.dataset import Dataset, HostResults
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.spine import Found, SubjectContext
+    from pytest_gpukern.run.subject import Found, SubjectContext
+    from pytest_gpukern.timers.timer import Executions
     from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import OutputError
+    from pytest_gpukern.values.result import Measurement, OutputError, Trace
 
 MOST_SETS = 512
 _QUICKLY_MADE_BYTES = 2**24
 """Below this size we make every set of inputs and reference, even if the case is not timed on each."""
-_VERY_SLOW_NS = 5e9
 
 
 class CaseSubject:
@@ -121,13 +118,12 @@ class CaseSubject:
             available_bytes=available_host_bytes(),
         )
         in_turn = self.is_timed and self._backend.on_gpu
-        datasets = sets_of(contents=CONTENTS if in_turn else 2)
         costs_time = self._backend.simulated or sanitizing_tool() is not None
+        datasets = sets_of(contents=CONTENTS if in_turn else 2)
         if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
             datasets = sets_of(contents=CONTENTS)
         if not self._checked:
-            with phase("checking"):
-                self._environment.datasets.examined(self._case.problem, self._point, datasets)
+            self._environment.datasets.examined(self._case.problem, self._point, datasets)
         self._environment.host_results.forget_others(datasets[0])
         refuse_too_large(datasets[0], self._placing)
         with ExitStack() as self._held:
@@ -146,7 +142,7 @@ class CaseSubject:
         with gpu.launches_observed() if others else nullcontext():
             for dataset in others:
                 workspace = self._workspace(dataset)
-                self.sets.append(checked_copy(first, self._point, workspace, dataset))
+                self.sets.append(checked_copy(first, workspace, dataset))
                 self._held.callback(self.sets[-1].let_go)
         found.result = dataclasses.replace(
             found.result, errors=self._errors_of(first), first_call_ns=first.first_call_ns
@@ -166,26 +162,25 @@ class CaseSubject:
             seeds = -(-seeds // problem.check_seeds) * problem.check_seeds
         with environment.gpu.loading_observed(on_gpu=on_gpu):
             corners = corners_of(self._case, simulated=self._backend.simulated)
-            with phase("corner cases"):
-                corners = check_corners(
-                    self._case, corners, self._backend, self._placing, environment.corner_datasets
-                )
+            corners = check_corners(
+                self._case, corners, self._backend, self._placing, environment.corner_datasets
+            )
             if seeds > known:
                 more = environment.datasets.more(problem, self._point, range(known, seeds))
-                check_seeds(first, self._point, more)
+                check_seeds(first, more)
         found.result = dataclasses.replace(found.result, corners=corners.labels)
         found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
 
     def measure(self, found: Found) -> None:
         """Times the case in its scopes."""
         first, environment = self.sets[0], self._environment
-        self._checked_on = other_contents_of_slow(first, self._point)
+        turn_to_others_if_slow(first)
         try:
             measurements = measure_scopes(self.sets, self._point, environment, self._context.marker)
             if environment.settings.trace and self._backend.on_gpu:
                 found.add_trace(lambda: trace_case(self.sets, measurements, environment.host_results))
         except IncorrectError as error:
-            raise _after_timing(error) from error
+            raise error.after(AFTER_TIMING) from error
         except Exception as error:
             if not _comes_from_the_launch(error, first):
                 raise
@@ -198,7 +193,7 @@ class CaseSubject:
         """Checks what the last timed launches left, and one more launch unless an earlier session did."""
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(on_gpu=self._backend.on_gpu):
-            recheck(self.sets, self._point, self._checked_on, launches=not self._checked)
+            recheck(self.sets, launches=not self._checked)
         found.result = dataclasses.replace(
             found.result,
             errors=self._errors_of(first),
@@ -235,7 +230,7 @@ class CaseSubject:
         Those that the first set does not hold come first. A slow call stays on one set: it is timed so few
         times, and does so much. So does a call that is not timed on the device.
         """
-        if not self.is_timed or not self._placing.on_gpu or is_slow(first):
+        if not self.is_timed or not self._placing.on_gpu or first.is_slow:
             return []
         from pytest_gpukern.gpu.runtime import runtime
 
@@ -349,75 +344,6 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
         )
 
 
-def other_contents_of_slow(prepared: Prepared, point: Point) -> list[Dataset]:
-    """Loads contents for timing a slow launch on the host that it was not checked on; this saves a launch.
-
-    Returns the set that it was checked on last, or nothing if the buffers still hold it.
-    """
-    if prepared.backend.on_gpu or not is_slow(prepared):
-        return []
-    before = prepared.dataset
-    if prepared.case.problem.check is not None:
-        unseen = [dataset for dataset in prepared.datasets if dataset.seed_offset not in prepared.runs]
-        if not unseen:
-            return []
-        turn_to(prepared, point, unseen[0])
-        return [before]
-    return load_other_contents(prepared) if before is prepared.datasets[0] else []
-
-
-def recheck(
-    sets: list[Prepared], point: Point, earlier: Sequence[Dataset] = (), *, launches: bool = True
-) -> None:
-    """Checks what the last timed launches left, then one more launch, on other inputs if there are any.
-
-    A launch that has stopped writing leaves the right answer of an earlier one; the poison shows that. A
-    launch that replays an answer is right only for the inputs that it was timed on. We skip the last launch
-    if the call takes seconds, or is slow on the host, and more than one set was seen. Such a call was timed
-    few times, on poisoned outputs.
-
-    Args:
-        sets: the variant on each buffer set.
-        point: the point that they were made for.
-        earlier: sets that the first buffers held before they were timed on.
-        launches: whether to launch again.
-
-    Raises:
-        IncorrectError: it is no longer right; the message says that it was before timing.
-    """
-    first = sets[0]
-    first.backend.synchronize()
-    try:
-        for prepared in sets:
-            check_guards(prepared)
-            adopt_last(prepared)
-            check_outputs(prepared, list(earlier))
-            prepared.note_bits()
-        if first.case.problem.check is not None:
-            first.runs[first.dataset.seed_offset] = observed(first, point)
-            check_runs(first)
-        if not launches:
-            return
-        others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
-        slow = is_slow(first) and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _VERY_SLOW_NS)
-        if others_unseen or not slow:
-            for prepared in sets[:CONTENTS]:
-                before = load_other_contents(prepared)
-                # A slow one saw both poisons before timing, but never the answer of other contents.
-                over_an_answer = before and is_slow(prepared) and prepared.dataset.expected is not None
-                checked_launch(prepared, earlier=before, poisoned=not over_an_answer)
-                prepared.note_bits()
-            repeat_while_bitwise(first, point)
-        check_determinism(first)
-    except IncorrectError as error:
-        raise _after_timing(error) from error
-
-
-def _after_timing(error: IncorrectError) -> IncorrectError:
-    message = f"correct before timing, wrong after it\n{error.diagnosis.message}"
-    return IncorrectError(Diagnosis(error.diagnosis.fault, message), error.errors)
-
-
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     """Returns whether an error comes from the variant's file, or from CUDA, which may report it late."""
     if type(error).__module__.partition(".")[0] in cuda_packages() or type(error).__name__ == "CudaError":
@@ -456,3 +382,292 @@ def why_not_rejected(case: Case, diagnosis: Diagnosis | None) -> str | None:
     if diagnosis.fault != declared:
         return f"{case.id} was rejected for {diagnosis.fault!s}, not for {declared}\n{diagnosis.message}"
     return None
+
+
+def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None = None) -> tuple[str, ...]:
+    """Returns the scopes to measure a case in: of those asked for, the ones that make sense for it."""
+    possible = ("end_to_end",) if case.scopes == ("end_to_end",) else SCOPES
+    if marker is not None and marker.scope is not None and marker.scope in possible:
+        return (marker.scope,)
+    asked = environment.settings.scopes
+    return tuple(scope for scope in asked if scope in possible) if asked else case.scopes
+
+
+def measure_scopes(
+    sets: list[Prepared], point: Point, environment: Environment, marker: MarkerOptions
+) -> tuple[Measurement, ...]:
+    """Measures a checked case in each of its scopes, on each buffer set, on outputs that are poisoned first.
+
+    Raises:
+        IncorrectError: after one of the executions, chosen at random, an output was wrong.
+    """
+    first = sets[0]
+    case, backend = first.case, first.backend
+    scopes, host_results = scopes_of(case, environment, marker), environment.host_results
+    if not poisoned_in_turn(case, backend) and scopes != ("transfer",):
+        first.workspace.poison()  # a transfer alone would not write them again
+    measurements: list[Measurement] = []
+    for scope in scopes:
+        calls = [scope_call(each, scope, host_results, number) for number, each in enumerate(sets)]
+        with backend.current():
+            call_ns = first.last_call_ns or 0.0
+            launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
+            compiled = not backend.on_gpu or call_ns != first.first_call_ns
+            if not (launched and compiled and first.is_slow):
+                by_host = scope != "kernel" or not backend.on_gpu
+                warm = restoring(first, calls[0])
+                call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
+            measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
+    if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
+        with backend.current():
+            for prepared in sets:
+                restoring(prepared, prepared.launch)()
+    return tuple(measurements)
+
+
+def trace_case(sets: list[Prepared], measurements: Sequence[Measurement], host_results: HostResults) -> Trace:
+    """Executes a measured case once more and returns what that did, in the scope that does most.
+
+    Raises:
+        TimerUnavailable: CUPTI cannot be used here; the message says why.
+    """
+    from pytest_gpukern.timers.cupti.timer import trace_of
+
+    measured = min(measurements, key=lambda each: _TRACED_FIRST.index(each.scope))
+    calls = [scope_call(each, measured.scope, host_results, number) for number, each in enumerate(sets)]
+    cold, backend = measured.cache == "cold", sets[0].backend
+    with backend.current():
+        (iteration,) = _executions(sets, calls, measured.scope).take(1, cold=cold)
+        return trace_of(measured.scope, iteration, backend.timed_stream, cold=cold)
+
+
+def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns the call; if it updates arrays, a copy goes first that restores them."""
+    if not prepared.dataset.updated:
+        return call
+
+    def restored() -> None:
+        prepared.workspace.queue_poison(prepared.backend.timed_stream)
+        call()
+
+    return restored
+
+
+def poisoned_in_turn(case: Case, backend: Backend) -> bool:
+    """Returns whether outputs are poisoned before each execution: on the host that costs more than a call."""
+    return backend.on_gpu and not case.variant.host_data
+
+
+_TRACED_FIRST = ("end_to_end", "kernel", "transfer", "launch")
+
+
+def _measure_scope(
+    sets: list[Prepared],
+    calls: list[Callable[[], Any]],
+    scope: str,
+    point: Point,
+    environment: Environment,
+    marker: MarkerOptions,
+    call_ns: float,
+) -> list[Measurement]:
+    """Measures one scope of a case."""
+    first = sets[0]
+    case, backend = first.case, first.backend
+    kernel = scope == "kernel"
+    executions = _executions(sets, calls, scope)
+    cache = "hot"
+    if backend.on_gpu and scope != "launch":
+        cache = marker.cache or environment.settings.cache
+    flops = None if scope in ("transfer", "launch") else case.problem.flops(point)
+    traffic_bytes = case.problem.traffic_bytes(point)
+    rated_bytes = traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point)
+    floor = None
+    if kernel and environment.gpu.peaks is not None:
+        floor = environment.gpu.peaks.floor(
+            cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
+        )
+    looks = backend.on_gpu and scope != "transfer"
+    timed = TimedScope(
+        executions,
+        Call(
+            scope,
+            backend.on_gpu,
+            executions,
+            backend.synchronize,
+            lambda: backend.timed_stream.record(),
+            floor,
+        ),
+        environment,
+        cache,
+        call_ns,
+        None if scope == "launch" else rated_bytes,
+        flops,
+        inspect=(lambda: _check_last(executions, first)) if looks else None,
+    )
+    if not backend.on_gpu:
+        return [timed.by(HostTimer(backend.synchronize), beside=False)]
+    stream, wanted = backend.timed_stream, marker.timer or environment.settings.timer
+    any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
+    found = timed.by_timers(wanted, stream, any_stream=any_stream)
+    if not timer_row(found[0].timer).flushes and cache == "cold":
+        found[0] = _perhaps_warm(found[0], first, len(sets))
+    return found
+
+
+def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str) -> Executions:
+    """Returns executions on each buffer set in turn; on the host, of one call again and again."""
+    case, backend = sets[0].case, sets[0].backend
+    updates = bool(sets[0].dataset.updated)
+    if not (backend.on_gpu or updates):
+        return Repeated(calls[0])
+    poisons = scope != "transfer" and (updates or poisoned_in_turn(case, backend))
+    return Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
+
+
+def _check_last(executions: Executions, first: Prepared) -> None:
+    """Raises IncorrectError if the last execution left its buffer set wrong."""
+    check_left(executions.last if isinstance(executions, Rotation) else first)
+
+
+def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Measurement:
+    """Adds a warning to a cold graph's measurement if its buffer sets are too few to evict each other."""
+    from pytest_gpukern.gpu.runtime import runtime
+    from pytest_gpukern.timers.graph import sets_needed
+
+    dataset = prepared.dataset
+    needed = sets_needed(dataset.input_bytes + dataset.output_bytes, runtime().l2_bytes)
+    if sets >= needed:
+        return measurement
+    return with_warning(
+        measurement,
+        f"the L2 may be warm: nothing is flushed inside a graph, and its {sets} buffer sets are fewer than "
+        f"the {needed} that evict each other",
+    )
+
+
+def scope_call(prepared: Prepared, scope: str, host_results: HostResults, number: int) -> Callable[[], Any]:
+    """Returns what a scope calls on buffer set `number`: the launch, the copies, or both.
+
+    Host memory is pageable, as a user's.
+    """
+    workspace, dataset = prepared.workspace, prepared.dataset
+    launch = kept(prepared) if prepared.case.variant.allocates else prepared.launch
+    launches = scope in ("kernel", "launch") or prepared.case.variant.host_data
+    if launches or not prepared.backend.on_gpu:
+        return launch
+    results = host_results.of(dataset, number)
+
+    def copy_out() -> None:
+        for name, into in results.items():
+            workspace.fetch(name, into)
+
+    def transfer() -> None:
+        workspace.load(dataset.inputs)
+        copy_out()
+
+    def end_to_end() -> None:
+        workspace.load(dataset.inputs)
+        launch()
+        prepared.backend.synchronize()
+        if prepared.case.variant.allocates:
+            prepared.adopt_last()
+        copy_out()
+
+    return transfer if scope == "transfer" else end_to_end
+
+
+def kept(prepared: Prepared) -> Callable[[], Any]:
+    """Returns an allocating variant's launch; it keeps what it returned last, to be checked."""
+
+    def launch() -> None:
+        prepared.last_returned = prepared.launch()
+
+    return launch
+
+
+def transfer_bytes(prepared: Prepared, point: Point) -> float:
+    """Returns the bytes copied in and out for one call, declared or counted."""
+    declared = prepared.case.problem.transfer_bytes(point)
+    return declared or float(prepared.dataset.input_bytes + prepared.dataset.output_bytes)
+
+
+_STAY = 8
+"""Hot executions on one set before the next set's turn."""
+_LARGEST_BATCH = 256
+
+
+class Rotation:
+    """Executes on each buffer set in turn.
+
+    With a cold cache, each execution goes to another set; first its outputs are poisoned and the L2 is
+    flushed. With a hot cache, the turn changes every eight executions. First an untimed launch brings the set
+    into the cache; then its outputs are poisoned, which leaves them there. What a call updates is restored
+    before each execution.
+
+    Args:
+        sets: the case prepared on each set.
+        calls: what is timed on each.
+        stream: the timed stream, as a cuda.core stream; None on the host.
+        poisons: whether a call writes the outputs, so that they may be poisoned before it.
+    """
+
+    def __init__(
+        self, sets: list[Prepared], calls: list[Callable[[], Any]], *, stream: Any, poisons: bool
+    ) -> None:
+        self._sets = sets
+        self._calls = calls
+        self._stream = stream
+        self._poisons = poisons
+        self._updates = poisons and bool(sets[0].dataset.updated)
+        self._taken = 0
+        self.buffer_sets = len(sets)
+        self.largest_batch = max(_LARGEST_BATCH, len(sets))
+
+    @property
+    def last(self) -> Prepared:
+        """Returns the set of the last execution that was handed out."""
+        return self._last
+
+    def take(self, count: int, *, cold: bool) -> list[Iteration]:
+        """Returns the next `count` executions."""
+        return [self._cold() if cold else self._hot(first=not number) for number in range(count)]
+
+    def _cold(self) -> Iteration:
+        prepared, call = self._turn(1)
+        launches = 2 + len(prepared.dataset.specs)
+        return self._iteration(call, self._poison(prepared) if self._poisons else None, launches)
+
+    def _hot(self, *, first: bool) -> Iteration:
+        """Returns a hot execution; the first of a batch finds its set in the cache, whoever ran before."""
+        changed = self._taken % _STAY == 0
+        prepared, call = self._turn(_STAY)
+        poison = self._poison(prepared) if self._poisons else None
+        on_host = self._stream is None
+        if on_host or not (first or changed):
+            before = poison if self._updates else None
+            return self._iteration(call, before, launches=2 + len(prepared.dataset.specs) * self._updates)
+
+        def warm() -> None:
+            if poison is not None and self._updates:
+                poison()
+            call()
+            if poison is not None:
+                poison()
+
+        return self._iteration(call, warm, launches=3 + len(prepared.dataset.specs))
+
+    def _iteration(
+        self, call: Callable[[], Any], before: Callable[[], Any] | None, launches: int
+    ) -> Iteration:
+        """Returns an execution; if the call updates its arrays, each repeat begins with `before`."""
+        again = functools.partial(self._iteration, call, before, launches) if self._updates else None
+        return Iteration(call, before, again, launches)
+
+    def _turn(self, stay: int) -> tuple[Prepared, Callable[[], Any]]:
+        number = self._taken // stay % len(self._sets)
+        self._taken += 1
+        self._last = self._sets[number]
+        return self._last, self._calls[number]
+
+    def _poison(self, prepared: Prepared) -> Callable[[], None]:
+        return lambda: prepared.workspace.queue_poison(self._stream)

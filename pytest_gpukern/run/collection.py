@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,12 @@ from pytest_gpukern.run.stash import (
     TELLS,
     USAGE_ERROR,
     case_of,
+    distributes,
     environment_of,
     gpus_of_workers,
+    isolates,
     marker_of,
+    may_use_gpu,
     rootdir_of,
     settings_of,
     simulator_of,
@@ -182,6 +186,19 @@ def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
         _refuse_bad_baselines(config, items)
 
 
+def load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Imports what measures, if tests of this process use it: it shall not count as the first test's time."""
+    here = not (distributes(config) or isolates(config))
+    if asked(config) and here and any(map(may_use_gpu, items)):
+        from pytest_gpukern.measure.observers import OBSERVERS
+        from pytest_gpukern.report import progress  # noqa: F401
+        from pytest_gpukern.run import measured_test, test_end  # noqa: F401
+        from pytest_gpukern.values import marker  # noqa: F401
+
+        for row in OBSERVERS.values():
+            import_module(row.module)
+
+
 def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuses a second problem of a name: case ids begin with it, in records, run files and reports.
 
@@ -245,7 +262,7 @@ def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> No
         if info is None or (info.on_gpu and not environment.gpu.has_gpu):
             continue
         try:
-            environment.records.recorded(info, "", on_gpu=info.on_gpu)
+            environment.store.sessions_for(info, environment.gpu.model_key(on_gpu=info.on_gpu), "")
         except FileError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -263,7 +280,8 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
         if info is None or (info.on_gpu and not environment.gpu.has_gpu):
             continue
         with suppress(FileError):
-            duration_s = environment.records.duration_s(info)
+            model = environment.gpu.model_key(on_gpu=info.on_gpu)
+            duration_s = environment.store.duration_s(info, model)
             if duration_s is not None:
                 found[item.nodeid] = duration_s
     return found
@@ -280,7 +298,9 @@ def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -
     last = [nodeid for nodeid, case in cases.items() if case.variant.loses_context]
     for item in items if settings_of(config).baseline != "off" else ():
         info = measured_case(config, item)
-        past = environment.records.past(info) if info is not None and info.on_gpu else None
+        if info is None or not info.on_gpu:
+            continue
+        past = environment.store.past(info, environment.gpu.model_key(on_gpu=True))
         if past is not None:
             uuids = {session.fingerprint.get("device_uuid") for session in past.sessions}
             found[item.nodeid] = sorted(uuid for uuid in uuids if isinstance(uuid, str))
@@ -381,10 +401,10 @@ def _known_cases(
     """Returns the cases of all selected files by baseline; problems count at all sizes."""
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.cases import cases_of
-    from pytest_gpukern.run.scopes import scopes_of
+    from pytest_gpukern.run.case_subject import scopes_of
 
     settings, environment = settings_of(config), environment_of(config)
-    store = environment.records.store
+    store = environment.store
     found: dict[tuple[str, str], set[str]] = {}
     tests: dict[tuple[str, str], dict[str, str]] = {}
     problems: set[tuple[int, Path]] = set()
@@ -423,7 +443,7 @@ def left_by_files(
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.run.call_subject import case_of_test
 
-    shared, store = settings_of(config).baseline_dir, environment_of(config).records.store
+    shared, store = settings_of(config).baseline_dir, environment_of(config).store
     seen = {(each.folder, each.name) for each in known}
     for nodeid, reason in skipped.items():
         info = case_of_test(nodeid, config.rootpath / nodeid, rootdir_of(config))

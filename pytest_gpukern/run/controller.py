@@ -379,7 +379,7 @@ class Controller:
         """Names the cases that did not run here though they are on record, by reason."""
         from pytest_gpukern.run.collection import left_by_files
 
-        config, store = self._config, environment_of(self._config).records.store
+        config, store = self._config, environment_of(self._config).store
         known = [*config.stash.get(KNOWN_CASES, ())]
         if all(each.ids is not None for each in known):
             known += left_by_files(config, known, self._skipped_files, self._model_keys)
@@ -475,8 +475,9 @@ class Controller:
         for result in self.results:
             judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
             try:
-                past = environment.records.past(result.case, judged) if judged is not None else None
-                recorded = environment.records.all_times(result.case)
+                case, model = result.case, self._model_key(result)
+                past = environment.store.past(case, model, judged) if judged is not None else None
+                recorded = environment.store.all_times(case, model)
             except FileError as error:
                 self.problems.append(str(error))
                 return
@@ -495,10 +496,10 @@ class Controller:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
             if settings.prune:
-                self._of_known_cases(known, environment.records.store.prune)
-            self._baselines = environment.records.store.flush()
+                self._of_known_cases(known, environment.store.prune)
+            self._baselines = environment.store.flush()
             self.problems += [str(error) for error in self._baselines.errors]
-        self._stale = sorted(set().union(*self._of_known_cases(known, environment.records.store.stale)))
+        self._stale = sorted(set().union(*self._of_known_cases(known, environment.store.stale)))
 
     @property
     def _writes_baselines(self) -> bool:
@@ -520,7 +521,7 @@ class Controller:
             for nodeid, result in self._results.items()
             if not self._failed_by_itself(nodeid)
             and not self._is_other_code(result)
-            and environment.records.store.would_write(result, model_key=self._model_key(result))
+            and environment.store.would_write(result, model_key=self._model_key(result))
         ]
         if settings.sessions == 1 or not nodeids:
             return ExtraSessions()
@@ -563,7 +564,7 @@ class Controller:
         from pytest_gpukern.baseline.merge import unselected
         from pytest_gpukern.processes.extra_sessions import FEWEST_TO_RECORD
 
-        store, model_key = environment_of(self._config).records.store, self._model_key(result)
+        store, model_key = environment_of(self._config).store, self._model_key(result)
         asked = settings_of(self._config).sessions
         by_itself = self._failed_by_itself(nodeid)
         if by_itself or not store.would_write(result, model_key=model_key):

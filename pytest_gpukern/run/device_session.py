@@ -314,6 +314,12 @@ class DeviceSession:
         finally:
             lock.release()
 
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Holds the device for one test, and says to the other workers that this one works on the host."""
+        with self.exclusive(), self.host.busy():
+            yield
+
     @functools.cached_property
     def _host_lock(self) -> DeviceLock | None:
         try:

@@ -13,24 +13,18 @@ from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.backends import skcuda_imports
 from pytest_gpukern.baseline.store import Store
-from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets, HostResults
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS
-from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pytest_gpukern.backends.backend import Backend
-    from pytest_gpukern.baseline.history import Past, RecordedCase
-    from pytest_gpukern.gate.comparability import SessionTime
-    from pytest_gpukern.gate.spread import SharedSpread
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
     from pytest_gpukern.processes.child_sessions import ChildSessions
-    from pytest_gpukern.values.result import CaseInfo
     from pytest_gpukern.values.settings import Settings
 
 
@@ -49,7 +43,7 @@ class Environment:
     Attributes:
         gpu: the device, or what we know without one.
         libraries: the backends that work here.
-        records: what is recorded of earlier sessions.
+        store: baselines, with what is recorded of earlier sessions.
         datasets: inputs and references of cases.
         corner_datasets: those of many small points.
         session: id of this process, which distinguishes its measurements from those of other processes.
@@ -74,7 +68,9 @@ class Environment:
         self.session = secrets.token_hex(4)
         self.poisons = draw_poisons(self.session if settings.seed is None else settings.seed)
         self.libraries = Libraries(settings, self.gpu, self.poisons)
-        self.records = Records(settings, self.gpu)
+        self.store = Store(
+            settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
+        )
         self.datasets = Datasets(seed=settings.seed, folder=datasets)
         self.corner_datasets = Datasets(points=MOST_CORNERS, seed=settings.seed)
         self.waiting = waiting
@@ -159,8 +155,7 @@ class Libraries:
     def backend(self, name: str) -> Backend:
         """Returns the backend `name`, opened once; ask `unusable` first."""
         if name not in self._backends:
-            with phase("starting"):
-                self._backends[name] = backends.open_backend(name, simulated=self._gpu.simulated.active)
+            self._backends[name] = backends.open_backend(name, simulated=self._gpu.simulated.active)
             self._backends[name].poisons = self._poisons
         return self._backends[name]
 
@@ -173,56 +168,10 @@ class Libraries:
         ]
 
 
-class Records:
-    """Looks up the records of the hardware here.
-
-    Args:
-        settings: where baselines lie.
-        gpu: the device whose model we look up.
-
-    Attributes:
-        store: of all baselines.
-    """
-
-    def __init__(self, settings: Settings, gpu: DeviceSession) -> None:
-        self._gpu = gpu
-        self.store = Store(
-            settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
-        )
-
-    def recorded(self, case: CaseInfo, key: str, *, on_gpu: bool) -> tuple[SessionTime, ...]:
-        """Returns the recorded sessions that judge a measurement under `key`."""
-        return self.store.sessions_for(case, self._gpu.model_key(on_gpu=on_gpu), key)
-
-    def past(self, case: CaseInfo, key: str | None = None) -> Past | None:
-        """Returns all that is known of those sessions; without a `key`, of the case's newest epoch."""
-        return self.store.past(case, self._gpu.model_key(on_gpu=case.on_gpu), key)
-
-    def all_times(self, case: CaseInfo) -> RecordedCase | None:
-        """Returns the times of all epochs of a case, or None if it has none."""
-        return self.store.all_times(case, self._gpu.model_key(on_gpu=case.on_gpu))
-
-    def anchor(self, case: CaseInfo, key: str, *, on_gpu: bool) -> tuple[SessionTime, ...]:
-        """Returns the sessions of the case's first epoch, unless that one already judges it."""
-        return self.store.anchor_for(case, self._gpu.model_key(on_gpu=on_gpu), key)
-
-    def newer_epoch(self, case: CaseInfo, key: str) -> str | None:
-        """Returns when the case's newest epoch was opened, if that lacks `key` and an older one judges."""
-        return self.store.newer_epoch(case, self._gpu.model_key(on_gpu=case.on_gpu), key)
-
-    def duration_s(self, case: CaseInfo) -> float | None:
-        """Returns how long the case's test took when it was last recorded here, in seconds, or None."""
-        return self.store.duration_s(case, self._gpu.model_key(on_gpu=case.on_gpu))
-
-    def shared_spread(self, key: str, *, on_gpu: bool) -> SharedSpread | None:
-        """Returns the spread that recorded cases share under this scope and timer; None without records."""
-        return self.store.shared_spread(self._gpu.model_key(on_gpu=on_gpu)).get(spread_key(key))
-
-
 def available_host_bytes() -> float:
     """Returns host memory that is usable without swapping, by Linux's estimate; else half of all memory."""
     try:
-        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - not a file of ours
+        with open("/proc/meminfo", encoding="utf-8") as lines:  # noqa: PTH123 - not a file of ours
             for line in lines:
                 if line.startswith("MemAvailable:"):
                     return float(line.split()[1]) * 1024

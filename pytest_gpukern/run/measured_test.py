@@ -1,7 +1,13 @@
-"""Follows one test from its set-up to its teardown: what it measures, and what it finds out."""
+"""Follows one test from its set-up to its teardown: what it measures, and what it finds out.
+
+Read `run` first: it takes what a test measures through its steps. `MeasuredTest` says when. `GpuBenchmark`
+is what the test sees of it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -9,30 +15,91 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_gpukern.check.call_arguments import DeclarationError
-from pytest_gpukern.check.diagnosis import IncorrectError
-from pytest_gpukern.check.guarded_arrays import GuardedArrays
-from pytest_gpukern.check.verify import check_against_reference
+from pytest_gpukern.check.check_call import GuardedArrays, check_against_reference
+from pytest_gpukern.check.diagnosis import diagnose_damage
 from pytest_gpukern.findings.findings import findings_that_fail
+from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
+from pytest_gpukern.gpu.simulator.launch import Launches
+from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of, timed_by_host
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
 from pytest_gpukern.run.settle import NO_CALL, settle
-from pytest_gpukern.run.spine import Found, NotRunError, run
+from pytest_gpukern.run.subject import Found, NotRunError
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpukern.check.check_call import SeenOutputs
     from pytest_gpukern.measure.observers import ObservedTest
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.spine import SubjectContext
+    from pytest_gpukern.run.subject import Subject, SubjectContext
     from pytest_gpukern.values.result import GateFailure, Result
 
 
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
+
+
+def run(subject: Subject, found: Found, environment: Environment) -> None:
+    """Checks a subject, measures it if that is asked for, and checks it again.
+
+    Faults in its outputs are noted in `found`, and not raised. This process holds the device all the while;
+    what is timed on the host has the host to itself. Only `measure` is timed. Host work for a later subject
+    belongs before `prepare`, or beside `measure` if it disturbs no time.
+
+    Raises:
+        NotRunError: it cannot run here, with the reason.
+        NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
+    """
+    __tracebackhide__ = True
+    gpu = environment.gpu
+    with gpu.working(), found.noting_what_is_wrong(), ExitStack() as prepared:
+        with phase("inputs"):
+            prepared.enter_context(subject.prepare())
+        with phase("checking"):
+            subject.check(found)
+        if subject.is_timed:
+            simulated = Launches.made
+            with gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
+                subject.measure(found)
+            if Launches.made != simulated:
+                found.drop_simulated_times()
+            with phase("checking"):
+                subject.recheck(found)
+            with phase("observing"):
+                found.result = with_facts(found.result, environment)
+            found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
+
+
+def with_facts(result: Result, environment: Environment) -> Result:
+    """Returns a measured result with the facts of its kernels, and with the best that the device does."""
+    device = environment.gpu.device
+    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
+        return result
+    from pytest_gpukern.gpu.runtime import at_home
+    from pytest_gpukern.timers.cupti.machine_code import machine_code
+
+    seen = [measurement for measurement in result.measurements if measurement.work]
+    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
+    with at_home():
+        code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
+    kernels = kernel_facts(
+        of_kernels[0].work if of_kernels else (),
+        device.compute_capability,
+        code.sha256 if code is not None else None,
+    )
+    unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
+    return dataclasses.replace(
+        result,
+        notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
+        kernels=kernels,
+        autotuned=autotuned(kernels),
+        ceilings=ceilings.to_json() if ceilings is not None else {},
+        canaries=dict(canaries),
+    )
 
 
 class MeasuredTest:
@@ -50,7 +117,6 @@ class MeasuredTest:
         gate_failures: why the gate failed the test, if nothing before it did.
         ended: whether its body came to its end.
         observed: what observers see of the test from its set-up to its teardown.
-        guarded: the test's arrays between guard zones.
         seen: what the test's calls left in each of their outputs, until it is torn down.
         spent_s: phase → seconds spent so far.
     """
@@ -68,11 +134,15 @@ class MeasuredTest:
         self.gate_failures: tuple[GateFailure, ...] = ()
         self.ended = False
         self.observed = ObservedFromOutside(context.environment)
-        self.guarded = GuardedArrays(context.environment.libraries.backend)
         self.seen: SeenOutputs | None = None
         self.spent_s: dict[str, float] = {}
         self._failed_with: str | None = None
         self._loading = ExitStack()
+
+    @functools.cached_property
+    def guarded(self) -> GuardedArrays:
+        """Returns the test's arrays between guard zones, made on first use."""
+        return GuardedArrays(self.environment.libraries.backend)
 
     @property
     def result(self) -> Result | None:
@@ -208,10 +278,8 @@ class MeasuredTest:
         if self.found is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
-        try:
-            self.guarded.check("at the end of the test")
-        except IncorrectError as error:
-            diagnosis = diagnosis or error.diagnosis
+        if "guarded" in vars(self) and diagnosis is None:
+            diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
             self._fail_where_incorrect()
@@ -229,7 +297,8 @@ class MeasuredTest:
     def let_go(self) -> None:
         """Drops the arrays kept for `verify`, and the guarded ones."""
         self.seen = None
-        self.guarded.close()
+        if "guarded" in vars(self):
+            self.guarded.close()
 
     def _begin_use(self) -> None:
         self.stop_observing()
@@ -290,3 +359,165 @@ def _context_may_be_lost() -> Iterator[None]:
 
     with suppress(CudaError):
         yield
+
+
+class GpuBenchmark:
+    """Measures and verifies what one test launches; the value of the `gpu_benchmark` fixture.
+
+    A test measures once: it calls the fixture, `pedantic`, `run` or `reject`. With neither a GPU nor the
+    simulator the test is skipped there, unless only the host's clock times it. In the simulator, and without
+    `--gpu-benchmark`, its calls are checked and not timed.
+    """
+
+    def __init__(self, test: MeasuredTest) -> None:
+        self._test = test
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls `function` untimed, then measures it. Returns what the first call returned.
+
+        The first call compiles and loads; its time is reported apart. If the marker names `outputs`, or a
+        call returns new arrays, we check up to three calls before timing and one after it. The device is
+        synchronized around every sample, whatever library the function launches with. The measurement is
+        INVALID if the call launches nothing. Timed by events alone, it is INVALID too if work on a
+        non-blocking stream outlasts the default stream; CUPTI times such work.
+
+        The test fails if the marker names an output that the call does not have or cannot write, or sets
+        `determinism` without any.
+        """
+        __tracebackhide__ = True
+        return self._test.measure_call(CallTarget.repeated(function, args, kwargs)).first
+
+    def pedantic(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        setup: Callable[[], Any] | None = None,
+        teardown: Callable[..., Any] | None = None,
+        rounds: int | None = None,
+        warmup_rounds: int = 0,
+        iterations: int = 1,
+        *,
+        check: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Measures in rounds, or with fresh arguments for every call; takes what pytest-benchmark's takes.
+
+        A kernel that updates in place needs only `setup` and `check` here, or the marker's `inout` without
+        `pedantic`. With these two alone, `setup` makes arguments for a batch of calls ahead, and sampling
+        ends once the median is known. With any other argument, each round is set up, called and torn down
+        before the next begins.
+
+        Args:
+            target: the function to measure.
+            args: its positional arguments, if `setup` makes none.
+            kwargs: its keyword arguments, if `setup` makes none.
+            setup: runs untimed before each call. It returns `(args, kwargs)`, a tuple of positional
+                arguments, or nothing if `args` and `kwargs` are given.
+            teardown: runs untimed after each round, with the same arguments.
+            rounds: number of samples by the main timer; by default as many as the median needs.
+            warmup_rounds: untimed rounds before them.
+            iterations: calls in a sample with a hot cache; with a cold one each sample is one call.
+            check: `check(returned, *args, **kwargs)` raises if an untimed call was wrong. It judges those
+                before timing and the one after it.
+
+        Returns:
+            The value that the first call returned.
+
+        Raises:
+            TypeError: `setup` and the test both give arguments, or `setup` returns something else.
+            ValueError: a number is not whole or too small, or `setup` is combined with several iterations.
+        """
+        __tracebackhide__ = True
+        in_turn = teardown is not None or rounds is not None or warmup_rounds != 0 or iterations != 1
+        if setup is not None and not (args or kwargs or in_turn):
+
+            def fresh() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+                return arguments_made(setup())
+
+            chosen = CallTarget.set_up(target, fresh, check)
+        else:
+            asked = Rounds(target, args, kwargs or {}, setup, teardown, rounds, warmup_rounds, iterations)
+            chosen = CallTarget.in_rounds(asked, check)
+        return self._test.measure_call(chosen).first
+
+    def verify(
+        self,
+        actual: Any,
+        expected: Any,
+        rtol: float | None = None,
+        atol: float | None = None,
+        *,
+        expect_failure: bool = False,
+    ) -> None:
+        """Compares an output with its reference, records the error, and fails the test if it is wrong.
+
+        An element passes if ``|actual − expected| ≤ atol + rtol · |expected|``. By any bounds it passes if it
+        is the reference rounded to NumPy's dtype of `actual`: no such number is nearer. NaN passes only where
+        the reference is NaN. Without bounds we use those of `Tolerance.for_dtype` for the dtype of `actual`,
+        with `atol` at most a hundredth of the largest reference value. A note says if zeros or a lower
+        precision would pass too.
+
+        Args:
+            actual: array on the device or the host, any shape; also of bfloat16 and float8.
+            expected: reference of the same shape, in the same or a higher precision.
+            rtol: relative bound; 0 if only `atol` is given.
+            atol: absolute bound; 0 if only `rtol` is given.
+            expect_failure: whether the output must be wrong; then a right one fails the test. A test that
+                catches the failure itself fails at its end.
+
+        Raises:
+            TypeError: `actual` is lazy, either is of a subclass of NumPy's array, or holds no numbers.
+            ValueError: a bound is negative or not finite, the two arrays share memory, `expected` holds only
+                NaN, or both are empty although no call was given an empty array.
+        """
+        __tracebackhide__ = True
+        self._test.verify(actual, expected, rtol, atol, expect_failure=expect_failure)
+
+    def guarded(self, array: Any, name: str | None = None) -> Any:
+        """Returns a copy of an array with a guard zone before and behind it, until the end of the test.
+
+        A call that writes into a zone is INCORRECT, with the place, even if its values are right. We look
+        after each untimed call, after the timed ones, and at the end of the test. A call that reads a zone
+        gets NaN. Make the copy before the measured call, not inside it.
+
+        Args:
+            array: array of NumPy, or on the device of Numba, CuPy, PyCUDA or PyTorch.
+            name: the array's name in messages.
+
+        Returns:
+            An array of the same library, shape and dtype, in C order, whose memory is freed with the test.
+
+        Raises:
+            TypeError: it is no such array.
+        """
+        with self._test.environment.gpu.exclusive():
+            return self._test.guarded.copy(array, name)
+
+    def guarded_like(self, array: Any, name: str | None = None) -> Any:
+        """Returns a guarded array like another, for a call to write.
+
+        It holds a poison, and its zones differ from those of `guarded`. A kernel that copies one element too
+        many would write a zone of a guarded copy into an equal zone, and nobody would see it.
+
+        Args:
+            array: has the same library, shape and dtype.
+            name: the array's name in messages.
+
+        Raises:
+            TypeError: as for `guarded`.
+        """
+        with self._test.environment.gpu.exclusive():
+            return self._test.guarded.like(array, name)
+
+    def run(self, case: Case) -> None:
+        """Checks a case, measures it if measuring is on, checks it again, and fails the test if it is wrong.
+
+        The test is skipped, with the reason, if the case cannot run here.
+        """
+        __tracebackhide__ = True
+        self._test.measure_case(case)
+
+    def reject(self, case: Case) -> None:
+        """Fails the test unless the checker rejects this deliberately broken case for its declared fault."""
+        __tracebackhide__ = True
+        self._test.reject(case)

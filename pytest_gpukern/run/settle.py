@@ -12,6 +12,7 @@ from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
+from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, GateFailure, Result, SessionRole, Verdict
@@ -20,9 +21,10 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pytest_gpukern.baseline.history import Past
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import Measurement
+    from pytest_gpukern.values.result import CaseInfo, Measurement
 
 
 NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
@@ -64,7 +66,12 @@ def settle(
             judged = judged_by_record(result, environment, marker)
         judged = confirmed(judged, environment, marker)
         sessions = judged.sessions
-        result = explained(judged.result, environment.records.past, deciding=judged.deciding)
+        model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
+
+        def past_of(case: CaseInfo, key: str | None) -> Past | None:
+            return environment.store.past(case, model, key)
+
+        result = explained(judged.result, past_of, deciding=judged.deciding)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     failing = failures(result, settings.fail_on, accepts=settings.accepts)
     if "unchecked" in settings.fail_on and expects_check and result.correctness is Correctness.UNCHECKED:
@@ -188,17 +195,16 @@ def _basis_of(
     A remark says if that is an older epoch, because the newest has no time under its key.
     """
     compares, on_gpu, key = environment.settings.baseline != "off", result.case.on_gpu, measurement.key
-    opened = environment.records.newer_epoch(result.case, key) if compares else None
+    store, model = environment.store, environment.gpu.model_key(on_gpu=on_gpu)
+    opened = store.newer_epoch(result.case, model, key) if compares else None
     return Basis(
-        environment.records.recorded(result.case, key, on_gpu=on_gpu) if compares else (),
-        Conditions.of(
-            result.case, device_model=environment.gpu.model_key(on_gpu=on_gpu), simulated=result.simulated
-        ),
+        store.sessions_for(result.case, model, key) if compares else (),
+        Conditions.of(result.case, device_model=model, simulated=result.simulated),
         threshold=marker.threshold or environment.settings.threshold,
         jitter_ns=measurement.jitter_ns,
         device=result.fingerprint.get("device_uuid") if on_gpu else None,
-        shared=environment.records.shared_spread(key, on_gpu=on_gpu) if compares else None,
-        anchor=environment.records.anchor(result.case, key, on_gpu=on_gpu) if compares else (),
+        shared=store.shared_spread(model).get(spread_key(key)) if compares else None,
+        anchor=store.anchor_for(result.case, model, key) if compares else (),
         choice=choice_of(result),
         remark=f"judged by an older epoch, because that of {opened[:10]} has no {key}" if opened else "",
         fails_with="" if on_gpu or "host" in environment.settings.fail_on else "--gpukern-fail-on",

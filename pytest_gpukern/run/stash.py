@@ -272,7 +272,7 @@ def waiting(config: pytest.Config) -> AbstractContextManager[None]:
 def new_test(item: pytest.Item, environment: Environment) -> MeasuredTest:
     """Makes the `MeasuredTest` of an attempt at a test item."""
     from pytest_gpukern.run.measured_test import MeasuredTest
-    from pytest_gpukern.run.spine import SubjectContext
+    from pytest_gpukern.run.subject import SubjectContext
 
     checked = item.nodeid in item.config.stash.get(CHECKED, ())
     rootdir = rootdir_of(item.config)

@@ -1,143 +1,205 @@
-"""Holds the command `gpukern selftest`: its options, and its exit status."""
+"""Holds the command `gpukern selftest`: its options, the run of pytest, the table and the exit status."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import os
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.package import __version__
-from pytest_gpukern.selftest import gate_results, tables, timer_results
-from pytest_gpukern.selftest.gate_simulation import simulate
-from pytest_gpukern.selftest.processes import NoGpuError, run_selftest
-from pytest_gpukern.selftest.recording import (
-    Conclusions,
-    GateRecording,
-    Recording,
-    RecordingError,
-    TimerRecording,
-    now,
-    read_recording,
-    write_recording,
-)
-from pytest_gpukern.values.untrusted_json import printable, printable_lines
+from pytest_gpukern.gpu.selection import missing_gpu_reason
+from pytest_gpukern.report import units
+from pytest_gpukern.report.layout import Column, table, wrapped
+from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.selftest import known_times
+from pytest_gpukern.selftest.targets import SUITES_S, Conclusions, Section, conclude, suites_row
+from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
+from pytest_gpukern.values.untrusted_json import FileError, printable, printable_lines
 
-SESSIONS = {False: 8, True: 40}
-"""Fresh processes by default, without and with `--gate`."""
-PARTS = {False: ("rivals", "suites"), True: ("rivals", "simulation")}
-"""Parts that can be left out, without and with `--gate`."""
-DRAWN_TRIALS = 1000
-"""Enough to tell 99.9 % from less."""
-SIMULATED_RUNS = 200
-"""Each takes a fifth of a second; the table in the repository has ten times as many."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pytest_gpukern.report.run import Run
+from pytest_gpukern.selftest.targets import Row
+
+SESSIONS = 8
+"""Fresh processes by default."""
+FILE_OPTION = "--gpukern-output"
+"""The option of pytest that writes the file of a run."""
+_TESTS = Path(__file__).with_name("test_timers.py")
 _NARROWEST_TABLE = 120
+_SUITES_TIMEOUT_S = 1800.0
+_PASS = {True: "PASS", False: "FAIL", None: ""}
+_INDENT = "  "
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern selftest`."""
     parser.description = (
-        "Tests the timers: fresh processes time kernels of known time and five others, other tools time the "
-        "same kernels, and the results are compared with targets. Exit status: 0 if all targets are reached, "
-        "1 if one is missed, 2 if there is no GPU or a file cannot be used. With --gate, tests the gate: it "
-        "judges unchanged kernels and kernels with a little more work, as --gpu-benchmark does, from many "
-        "fresh processes; without a GPU it judges simulated noise only."
+        "Tests the timers: several sessions of pytest time kernels of known time and five others, and the "
+        "results are held against targets. Exit status: 0 if all targets are reached, 1 if one is missed, 2 "
+        "if there is no GPU, pytest cannot run the tests, or a file cannot be used."
     )
     add = parser.add_argument
-    add("--output", type=Path, metavar="FILE.json", help="write raw readings and conclusions")
-    add("--gate", action="store_true", help="test the gate's verdicts instead of the timers")
     add(
-        "--sessions",
-        type=_sessions,
-        help=f"fresh processes, at least 2 (default: {SESSIONS[False]}, with --gate {SESSIONS[True]})",
+        "-o",
+        "--output",
+        type=_json_file,
+        metavar="FILE.json",
+        help="keep what was measured, as the file of a run, which gpukern report and gpukern compare read",
     )
-    add(
-        "--without",
-        type=_parts,
-        metavar="PART[,PART]",
-        help=f"leave out {' or '.join(PARTS[False])}, with --gate {' or '.join(PARTS[True])}, or both",
-    )
+    add("--sessions", type=_sessions, default=SESSIONS, help=f"sessions, at least 2 (default: {SESSIONS})")
+    add("--without-suites", action="store_true", help="do not run the packaged suites, too, to time them")
     add("--device", help="which GPU, as for pytest's --gpukern-device")
-    add("--replay", type=Path, metavar="FILE.json", help="judge a recorded self-test again; needs no GPU")
-    parser.set_defaults(run=_run, parser=parser)
+    parser.set_defaults(run=_run)
 
 
 def _run(known: argparse.Namespace) -> int:
-    """Runs the command as it was parsed, and returns its exit status.
-
-    The file is written after each session, so that nothing is lost, and again with the conclusions.
-
-    Returns:
-        0 if all targets are reached, 1 if one is missed, 2 if there is nothing to show or a file cannot be
-        used.
-    """
-    _refuse_contradictions(known)
-    without = known.without or ()
-    width = max(_NARROWEST_TABLE, shutil.get_terminal_size().columns)
+    """Runs the command as it was parsed, and returns its exit status."""
     try:
-        recording = _recording(known, without)
-        conclusions: Conclusions
-        if isinstance(recording, GateRecording):
-            if recording.no_gpu is not None and "simulation" in without:
-                _tell(f"no GPU: {recording.no_gpu}; without the simulation nothing is left to show")
+        missing_gpu = missing_gpu_reason(os.environ)
+        if missing_gpu is not None:
+            _tell(f"no GPU: {missing_gpu}; without one no timer can be tested")
+            return 2
+        with TemporaryFolder("selftest") as folder:
+            file = Path(folder) / "selftest.json"
+            status = subprocess.call(pytest_command(file, Path(folder), known), stdout=sys.stderr)
+            if not file.exists():
+                _tell(f"pytest ended with status {status} and wrote no results; see above")
                 return 2
-            simulation = () if "simulation" in without else simulate(SIMULATED_RUNS, tell=_tell)
-            conclusions = found = gate_results.conclude(recording, simulation, draws=DRAWN_TRIALS)
-            lines = tables.render_gate(recording, found, width=width)
-        else:
-            conclusions = read = timer_results.conclude(recording)
-            lines = tables.render_timers(recording, read, width=width)
-        sys.stdout.write("\n".join((*map(printable, lines), "")))
-        if known.output is not None:
-            write_recording(known.output, recording, conclusions)
-    except NoGpuError as error:
-        _tell(f"no GPU: {error}")
-        return 2
-    except (DeviceError, RecordingError) as error:
+            run = read_run(file)
+            if known.output is not None:
+                write_named(known.output, file.read_text(encoding="utf-8"), "--output")
+        conclusions = conclude(run, known.sessions)
+    except (DeviceError, FileError) as error:
         _tell(str(error))
         return 2
+    if not known.without_suites:
+        conclusions = _with_suites(conclusions)
+    lines = render(run, conclusions, width=max(_NARROWEST_TABLE, shutil.get_terminal_size().columns))
+    sys.stdout.write("\n".join((*map(printable, lines), "")))
     return 0 if conclusions.reached else 1
 
 
-def _recording(known: argparse.Namespace, without: tuple[str, ...]) -> TimerRecording | GateRecording:
-    """Reads an earlier recording or measures now; without a GPU, the gate's recording says so."""
-    kind: type[TimerRecording | GateRecording] = GateRecording if known.gate else TimerRecording
-    if known.replay is not None:
-        return read_recording(known.replay, kind)
+def pytest_command(file: Path, folder: Path, known: argparse.Namespace) -> list[str]:
+    """Returns the command that measures in all sessions, and writes the file of the run.
 
-    def keep(recording: Recording) -> None:
-        if known.output is not None:
-            write_recording(known.output, recording)
+    Sessions follow each other as if they were to be recorded, so that each measures all kernels.
 
+    Args:
+        file: of the run.
+        folder: for the record, which nobody needs.
+        known: options of the command.
+    """
+    options = [
+        *("-c", os.devnull, f"--rootdir={_TESTS.parent}", "-p", "no:cacheprovider"),  # no project's own
+        *("--gpu-benchmark", f"--gpukern-sessions={known.sessions}", "--gpukern-write-in-ci"),
+        *("--gpukern-baseline=create", f"--gpukern-baseline-dir={folder / 'baselines'}"),
+        *("-p", known_times.__name__, f"{FILE_OPTION}={file}"),
+    ]
+    if known.device is not None:
+        options.append(f"--gpukern-device={known.device}")
+    if not importlib.metadata.entry_points(group="pytest11", name="gpukern"):  # a checkout, not installed
+        options += ["-p", "pytest_gpukern.plugin"]
+    return [sys.executable, "-m", "pytest", str(_TESTS), *options]
+
+
+def suites_command() -> list[str]:
+    """Returns the command that checks and times the packaged suites, without looking at any baseline."""
+    return [sys.executable, "-m", "pytest_gpukern", "validate", "-q", "--gpukern-baseline=off"]
+
+
+def _with_suites(conclusions: Conclusions) -> Conclusions:
+    """Adds the wall time of all packaged suites, in a process of their own."""
+    _tell("running all suites")
+    started = time.perf_counter()
     try:
-        return run_selftest(
-            kind,
-            sessions=known.sessions or SESSIONS[known.gate],
-            rivals="rivals" not in without,
-            suites=not known.gate and "suites" not in without,
-            device=known.device,
-            tell=_tell,
-            keep=keep,
-        )
-    except NoGpuError as error:
-        if not known.gate or known.device is not None:
-            raise
-        return GateRecording(gpukern=__version__, created=now(), no_gpu=str(error))
+        status = subprocess.call(suites_command(), stdout=sys.stderr, timeout=_SUITES_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        problem = (f"the suites did not end within {_SUITES_TIMEOUT_S:g} s, target {SUITES_S:g} s",)
+        return Conclusions(conclusions.rows, (*conclusions.missing, *problem))
+    seconds = time.perf_counter() - started
+    failed = (f"the suites failed with status {status}",) if status else ()
+    return Conclusions((*conclusions.rows, suites_row(seconds)), (*conclusions.missing, *failed))
 
 
-def _refuse_contradictions(known: argparse.Namespace) -> None:
-    """Ends the command where its options contradict each other."""
-    given = [name for name in ("sessions", "without", "device") if getattr(known, name) is not None]
-    if known.gate and known.without == ("simulation",):
-        given = [name for name in given if name != "without"]
-    if known.replay is not None and given:
-        known.parser.error(f"--{given[0]}: --replay measures nothing; drop one of them")
-    possible = PARTS[known.gate]
-    for part in known.without or ():
-        if part not in possible:
-            with_gate = "with" if known.gate else "without"
-            known.parser.error(f"--without={part}: {with_gate} --gate, it takes {' and '.join(possible)}")
+# the table
+
+
+def render(run: Run, conclusions: Conclusions, *, width: int) -> list[str]:
+    """Returns the table of all targets for a terminal of `width` columns."""
+    lines = [f"gpukern selftest: {_device(run)}"]
+    lines += _sentences(_remarks(run), width)
+    for section in Section:
+        rows = [row for row in conclusions.rows if row.section is section]
+        if rows:
+            lines += ["", section.value, *_table(rows, width)]
+    lines += ["", *_sentences((f"FAIL: {missing}" for missing in conclusions.missing), width)]
+    return [*lines, f"{sum(conclusions.verdicts)} of {len(conclusions.verdicts)} targets reached"]
+
+
+def _remarks(run: Run) -> Iterator[str]:
+    """Yields what went wrong in the run, and what the timers say, such as why CUPTI is not used."""
+    yield from run.problems
+    for result in run.results:
+        if known_times.known_times_of(result) is not None:
+            yield from (warning for each in result.measurements for warning in each.summary.warnings)
+
+
+def _device(run: Run) -> str:
+    known = run.results[0].fingerprint if run.results else {}
+    driver = f"driver {known.get('driver_version')}, CUDA {known.get('cuda_driver_version')}"
+    made = f"{run.created.isoformat(timespec='seconds')} · pytest-gpukern {run.version}"
+    return f"{known.get('device_name')} · {driver} · {known.get('cpu_model')} · {made}"
+
+
+def _table(rows: Sequence[Row], width: int) -> list[str]:
+    def column(title: str, cells: Iterable[str], *, numeric: bool = True) -> Column:
+        return Column(title, tuple(cells), numeric=numeric)
+
+    time_name, found_name = _TITLES[rows[0].section]
+    columns = [
+        column("what", (row.what for row in rows), numeric=False),
+        column("against", (row.against for row in rows), numeric=False),
+        column("timer", (row.timer for row in rows), numeric=False),
+        column(time_name, ("" if row.time_ns is None else units.time(row.time_ns, 0.0) for row in rows)),
+        column(found_name, (_signed(row.found_ns, row) for row in rows)),
+        column("", (_share(row.found_ns, row.time_ns) for row in rows)),
+        column("worst", ("" if row.worst_ns is None else _signed(row.worst_ns, row) for row in rows)),
+        column("allowed", ("" if row.allowed_ns is None else units.time(row.allowed_ns) for row in rows)),
+        column("sessions", (f"{row.sessions}" for row in rows)),
+        column("target", (_PASS[row.reached] for row in rows), numeric=False),
+    ]
+    return table(columns, width, indent=_INDENT)[0]
+
+
+_TITLES = {
+    Section.TRUTH: ("true", "error"),
+    Section.REPEATS: ("median", "range"),
+    Section.WALLS: ("", "median"),
+    Section.SUITES: ("", "took"),
+}
+
+
+def _signed(ns: float, row: Row) -> str:
+    """Writes an error with its sign, and any other time without."""
+    text = units.time(abs(ns))
+    return text if not ns or row.section is not Section.TRUTH else f"{'−' if ns < 0 else '+'}{text}"
+
+
+def _share(ns: float, of_ns: float | None) -> str:
+    return f"{100 * ns / of_ns:.2f} %".replace("-", "−") if of_ns else ""
+
+
+def _sentences(texts: Iterable[str], width: int) -> Iterator[str]:
+    for text in texts:
+        yield from (line.text for line in wrapped(text, width, indent=_INDENT))
 
 
 def _tell(line: str) -> None:
@@ -146,16 +208,13 @@ def _tell(line: str) -> None:
     sys.stderr.flush()
 
 
+def _json_file(text: str) -> Path:
+    if not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no .json; gpukern report makes other forms of one")
+    return Path(text)
+
+
 def _sessions(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of sessions: give at least 2")
     return int(text)
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    parts = tuple(part.strip() for part in text.split(","))
-    for part in parts:
-        known = dict.fromkeys((*PARTS[False], *PARTS[True]))
-        if part not in known:
-            raise argparse.ArgumentTypeError(f"{part!r} is none of {', '.join(known)}")
-    return parts

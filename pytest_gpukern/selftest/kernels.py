@@ -1,4 +1,4 @@
-"""Holds the kernels that `gpukern selftest` times: five problems like any user's, and one that spins.
+"""Holds the kernels that `gpukern selftest` times: five that do work like any user's, and one that spins.
 
 References are computed in the outputs' own precision, so that a self-test does not wait for its host. The
 spinning kernel measures its own time with the device's global timer, which none of our timers uses.
@@ -7,7 +7,6 @@ spinning kernel measures its own time with the device's global timer, which none
 from __future__ import annotations
 
 import functools
-import itertools
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +14,46 @@ from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.threaded import random_array
 from pytest_gpukern.gpu.runtime import DeviceArray, cuda_source
 from pytest_gpukern.problems.axes import Axis
-from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.problem import Problem
-from pytest_gpukern.selftest.recording import Spin
+from pytest_gpukern.selftest.known_times import Spin
 from pytest_gpukern.timers.timer import Iteration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pytest_gpukern.gpu.runtime import CudaRuntime
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.timers.timer import Timer
+    from pytest_gpukern.values.result import CaseInfo
 
-
-EXP_SIZES = {"exp 64 K f32": 65_536, "exp 10 M f32": 10_000_000, "exp 100 M f32": 100_000_000}
-ADD, ADD_SIZE = "add 32 M f64", 32_000_000
-SGEMM, SGEMM_SIZE = "sgemm 2048", 2048
+SIZES = {
+    "exp 64 K f32": 65_536,
+    "exp 10 M f32": 10_000_000,
+    "exp 100 M f32": 100_000_000,
+    "add 32 M f64": 32_000_000,
+    "sgemm 2048": 2048,
+}
+"""Kernel, by its problem's name and its size, → that size."""
+GRAPH = "graph"
+WAYS = ("cold", "hot", GRAPH)
+"""How a kernel is timed: by the default timers with either cache, or in graphs with a hot one."""
 _BLOCK = 256
+
+
+def name_of(case: Case | CaseInfo) -> str:
+    """Returns the name of a kernel, such as `exp 64 K f32`."""
+    problem = case.problem if isinstance(case.problem, str) else case.problem.name
+    return next(
+        name
+        for name, size in SIZES.items()
+        if size == case.point["n"] and name.startswith(problem.removeprefix("selftest_"))
+    )
+
+
+def _axis(kernel: str) -> Axis:
+    sizes = tuple(size for name, size in SIZES.items() if name.startswith(kernel))
+    return Axis(smoke=(32,), full=sizes)
 
 
 def _exp_problem() -> Problem:
@@ -41,7 +62,7 @@ def _exp_problem() -> Problem:
     problem = Problem(
         "selftest_exp",
         version=1,
-        axes={"n": Axis(smoke=(1024,), full=tuple(EXP_SIZES.values()))},
+        axes={"n": _axis("exp")},
         make_inputs=lambda rng, n: {"x": random_array(rng, n, "float32", distribution="normal")},
         outputs=lambda n: {"y": ((n,), "float32")},
         reference=lambda x: np.exp(x),
@@ -49,8 +70,8 @@ def _exp_problem() -> Problem:
         traffic_bytes=lambda n: 8 * n,
     )
 
-    @problem.variant("cupy")
-    def exp(x: Any, y: Any) -> Callable[[], Any]:
+    @problem.variant("cupy", way=WAYS)
+    def exp(x: Any, y: Any, way: str) -> Callable[[], Any]:  # noqa: ARG001 - its mark heeds it
         import cupy
 
         return lambda: cupy.exp(x, out=y)
@@ -75,7 +96,7 @@ def _add_problem() -> Problem:
     problem = Problem(
         "selftest_add",
         version=1,
-        axes={"n": Axis(smoke=(1024,), full=(ADD_SIZE,))},
+        axes={"n": _axis("add")},
         make_inputs=lambda rng, n: {"a": random_array(rng, n, "float64")},
         outputs=lambda n: {"out": ((n,), "float64")},
         reference=lambda a: a + 2.0,
@@ -83,8 +104,8 @@ def _add_problem() -> Problem:
         traffic_bytes=lambda n: 16 * n,
     )
 
-    @problem.variant("numba")
-    def add(a: Any, out: Any, n: int, stream: Any) -> Callable[[], Any]:
+    @problem.variant("numba", way=WAYS)
+    def add(a: Any, out: Any, n: int, stream: Any, way: str) -> Callable[[], Any]:  # noqa: ARG001
         kernel = _add_kernel()
         grid = -(-n // _BLOCK)
         return lambda: kernel[grid, _BLOCK, stream](a, out)
@@ -96,7 +117,7 @@ def _sgemm_problem() -> Problem:
     problem = Problem(
         "selftest_sgemm",
         version=1,
-        axes={"n": Axis(smoke=(32,), full=(SGEMM_SIZE,))},
+        axes={"n": _axis("sgemm")},
         make_inputs=lambda rng, n: {
             "A": random_array(rng, (n, n), "float32"),
             "B": random_array(rng, (n, n), "float32"),
@@ -108,8 +129,8 @@ def _sgemm_problem() -> Problem:
         flops=lambda n: 2.0 * n**3,
     )
 
-    @problem.variant("cupy")
-    def cublas(A: Any, B: Any, C: Any) -> Callable[[], Any]:
+    @problem.variant("cupy", way=tuple(way for way in WAYS if way != GRAPH))  # cuBLAS refuses capture
+    def cublas(A: Any, B: Any, C: Any, way: str) -> Callable[[], Any]:  # noqa: ARG001
         import cupy
 
         return lambda: cupy.matmul(A, B, out=C)
@@ -117,46 +138,10 @@ def _sgemm_problem() -> Problem:
     return problem
 
 
-def selftest_cases() -> dict[str, Case]:
-    """Returns the name of each kernel with its case, in the order of the table."""
-    cases: dict[str, Case] = {}
-    for case in cases_of(_exp_problem(), "full"):
-        name = next(name for name, n in EXP_SIZES.items() if n == case.point["n"])
-        cases[name] = case
-    (cases[ADD],) = cases_of(_add_problem(), "full")
-    (cases[SGEMM],) = cases_of(_sgemm_problem(), "full")
-    return cases
-
-
-def launch_elsewhere(case: Case, arrays: Mapping[str, Any], handle: int = 0) -> Callable[[], Any]:
-    """Returns the launch that is timed, on another tool's stream.
-
-    Args:
-        case: of `selftest_cases`.
-        arrays: of the workspace that it was prepared in.
-        handle: of the stream; 0 is the legacy default one, which CuPy and PyTorch launch on.
-    """
-    assert case.variant.prepare is not None
-    stream: Any = None
-    if case.variant.backend == "numba":
-        from numba import cuda
-
-        stream = cuda.external_stream(handle) if handle else cuda.default_stream()
-    launch: Callable[[], Any] = call_by_name(
-        case.variant.prepare, {**case.point, **case.parameters, **arrays, "stream": stream}
-    )
-    if case.variant.backend == "numba" or not handle:
-        return launch
-    import cupy
-    from cuda.core import Stream
-
-    others = cupy.cuda.Stream.from_external(Stream.from_handle(handle))
-
-    def on_stream() -> None:
-        with others:
-            launch()
-
-    return on_stream
+def selftest_cases() -> list[Case]:
+    """Returns each kernel in each way in which it is timed, in the order of the table."""
+    problems = (_exp_problem(), _add_problem(), _sgemm_problem())
+    return [case for problem in problems for case in cases_of(problem, "full")]
 
 
 _SLOTS = 64
@@ -178,18 +163,27 @@ class SpinningKernel:
         self._runtime = runtime
         self._kernel = runtime.kernel(cuda_source("selftest_spin.cu"), "gpukern_spin")
         self._own = DeviceArray((_SLOTS,), np.uint64)
-        self._seen: set[int] = set()
         self.call(0)()  # loaded and run once before anything can be blocked
         runtime.synchronize()
 
-    def call(self, ns: float, slot: int = 0) -> Callable[[], Any]:
-        """Launches the kernel on the runtime's stream; its own time goes to `slot`, from 0 to 63."""
+    def call(self, ns: float, slot: int = 0, stream: Any = None) -> Callable[[], Any]:
+        """Returns a launch that spins for `ns`; the kernel's own time goes to `slot`, from 0 to 63.
+
+        Args:
+            ns: how long to spin.
+            slot: where its own time goes.
+            stream: a cuda.core stream; None for the runtime's.
+        """
         import numpy as np
         from cuda.core import LaunchConfig, launch
 
-        stream, kernel, config = self._runtime.stream, self._kernel, LaunchConfig(grid=1, block=1)
-        arguments = (np.uint64(ns), self._own.pointer + 8 * slot)
-        return lambda: launch(stream, config, kernel, *arguments)
+        stream, config = stream or self._runtime.stream, LaunchConfig(grid=1, block=1)
+        arguments = (self._kernel, np.uint64(ns), self._own.pointer + 8 * slot)
+        return lambda: launch(stream, config, *arguments)
+
+    def own_ns(self, slot: int = 0) -> float:
+        """Returns the own time that the last launch with a slot has left; the device must be idle."""
+        return float(self._own.download()[slot])
 
     def read(self, timer: Timer, ns: float, count: int) -> Spin:
         """Times `count` spins with a hot cache.
@@ -208,7 +202,6 @@ class SpinningKernel:
         iterations = [Iteration(self.call(ns, slot), launches=1) for slot in range(count)]
         samples = timer.collect(iterations, cold=False).samples_ns
         own = [int(value) for value in self._own.download()[:count]]
-        self._seen.update(own)
         return Spin(
             asked_ns=ns,
             timer=timer.name,
@@ -216,12 +209,6 @@ class SpinningKernel:
             reading_ns=statistics.median(samples),
             beyond_ns=statistics.median(sample - true for sample, true in zip(samples, own, strict=True)),
         )
-
-    @property
-    def step_ns(self) -> float | None:
-        """Returns the smallest difference seen between two of the kernels' own times, or None."""
-        steps = [later - earlier for earlier, later in itertools.pairwise(sorted(self._seen))]
-        return float(min(steps)) if steps else None
 
     def free(self) -> None:
         """Gives the memory of the kernels' own times back."""

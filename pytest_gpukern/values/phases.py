@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 Phase = Literal[
     "starting",
     "inputs",
-    "reference",
     "compiling",
     "checking",
-    "corner cases",
-    "warming up",
     "sampling",
     "timing",
     "observing",

@@ -220,11 +220,11 @@ def test_handed_out_twice(gpu_benchmark):
     lines = result.stdout.str()
     assert "out: not written: 1 of 10007 elements, the first at [10006]" in lines
     assert "input modified: the call changed x" in lines
-    assert "out: aliased: it shares memory with x" in lines
+    assert "out: aliased: it shares memory with the input x" in lines
     assert "out: not deterministic: " in lines
     assert "test_random_states - Failed: INCORRECT: input modified: the call changed states" in lines
     if "could not import 'torch'" not in lines:
-        assert "INCORRECT: returned: aliased: it shares memory with x; " in lines
+        assert "INCORRECT: returned: aliased: it shares memory with the input x; " in lines
     if "could not import 'cupy'" not in lines:
         assert "returned: aliased: it shares memory with returned of an earlier call" in lines
 

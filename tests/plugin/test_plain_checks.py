@@ -1,6 +1,12 @@
 """Checks plain tests with `outputs=` and `determinism=` on a fake GPU, measured and not."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
+
+from pytest_gpukern.check import engine
+from pytest_gpukern.check.diagnosis import Diagnosis, Fault
 
 from .conftest import results_in
 
@@ -461,14 +467,14 @@ def test_timed(gpu_benchmark):
     )
     result = gpu("--gpukern-output=run.json")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen after timed calls"])
+    result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen in a timed call"])
 
 
 def test_guarded_arrays_end_with_the_test_also_where_it_fails_or_measures_nothing(plain, pytester):
     result = plain(
         """
 import gc
-from pytest_gpukern.check.guarded_arrays import GuardedArrays
+from pytest_gpukern.check.check_call import GuardedArrays
 
 closed = []
 closing = GuardedArrays.close
@@ -551,3 +557,62 @@ def test_has_it_written_by_a_thread(gpu_benchmark):
         in found["test_leaves_its_heartbeat"]["notes"]
     )
     assert not any(each["invalid"] for result in found.values() for each in result["measurements"])
+
+
+def test_a_check_that_is_added_reaches_calls_pedantic_and_cases(plain, pytester, monkeypatch):
+    switch = []
+
+    def switches(launch):
+        before = len(switch)
+        yield
+        return Diagnosis(Fault.STATISTICS, "somebody switched") if len(switch) != before else None
+
+    monkeypatch.setattr(engine, "CHECKS", (*engine.CHECKS, engine.Check(switches)))
+    monkeypatch.setitem(sys.modules, "added", SimpleNamespace(switch=switch))
+    result = plain(
+        """
+from added import switch
+from pytest_gpukern import Axis, Problem
+
+def double(x, out=None):
+    return np.multiply(x, 2, out=out)
+
+def switching(x, out=None):
+    switch.append(1)
+    return np.multiply(x, 2, out=out)
+
+both = pytest.mark.parametrize("function", [double, switching])
+
+@both
+def test_called(gpu_benchmark, function):
+    gpu_benchmark(function, x)
+
+@both
+def test_rounds(gpu_benchmark, function):
+    gpu_benchmark.pedantic(function, setup=lambda: (x.copy(),))
+
+@both
+@pytest.mark.gpu_benchmark(outputs=("out",))
+def test_declared(gpu_benchmark, function):
+    gpu_benchmark(function, x, out=np.empty(N))
+
+problem = Problem("doubling", version=1, axes={"n": Axis(smoke=(9,), full=(9,))},
+    make_inputs=lambda rng, n: {"a": rng.random(n)}, outputs=lambda n: {"out": ((n,), "float64")},
+    reference=lambda a: 2 * a)
+
+@problem.variant("host")
+def right(a, out):
+    return lambda: double(a, out)
+
+@problem.variant("host")
+def wrong(a, out):
+    return lambda: switching(a, out)
+
+@problem.cases
+def test_case(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+"""
+    )
+    result.assert_outcomes(passed=4, failed=4)
+    diagnoses = [each["diagnosis"] for each in found_in(pytester).values() if each["diagnosis"]]
+    assert diagnoses == ["somebody switched"] * 4

@@ -203,7 +203,7 @@ def test_a_kernel_that_uses_what_the_simulator_lacks_is_skipped_with_the_feature
     ("name", "diagnosis"),
     [
         ("forgets_the_last", "y: not written: 1 of 8 elements, the first at [7], in call 2"),
-        ("shifts", "y: aliased: it shares memory with x"),
+        ("shifts", "y: aliased: it shares memory with the input x"),
     ],
 )
 def test_a_plain_test_that_declares_what_it_writes_is_checked_in_the_simulator(run, name, diagnosis):
@@ -213,7 +213,7 @@ def test_a_plain_test_that_declares_what_it_writes_is_checked_in_the_simulator(r
 
 def test_a_part_of_an_argument_is_not_returned_as_new_memory_in_the_simulator(run):
     assert outcome(run, "test_returned_part") == "FAILED"
-    assert "INCORRECT: returned: aliased: it shares memory with y" in run.stdout
+    assert "INCORRECT: returned: aliased: it shares memory with the input y" in run.stdout
 
 
 def test_a_variant_that_declares_what_it_needs_is_skipped_with_it(run):

@@ -12,14 +12,13 @@ import numpy as np
 from pytest_gpukern import Axis, Case, Output, Problem, Tolerance
 from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.dataset import Datasets, HostResults
-from pytest_gpukern.run import spine
+from pytest_gpukern.run import measured_test
 from pytest_gpukern.run.case_subject import CaseSubject
 from pytest_gpukern.run.settle import judged_by_record
-from pytest_gpukern.run.spine import Found, SubjectContext
+from pytest_gpukern.run.subject import Found, SubjectContext
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.settings import Settings
@@ -120,7 +119,7 @@ def found_of(case, environment, marker, *, rejects=False, checked=False):
     context = SubjectContext(environment, marker, "test_doubling.py::test[x]", TEST_FILE, checked)
     subject = CaseSubject(case, context, rejects=rejects)
     found = Found(subject.begin())
-    spine.run(subject, found, environment)
+    measured_test.run(subject, found, environment)
     return found
 
 
@@ -230,14 +229,14 @@ class FakeEnvironment:
 
     def __init__(self, *backends, settings=None, missing=None, simulating=False, recorded=()):
         self.settings = settings or Settings(benchmark=True, asked=True, timer="event")
-        self.gpu = self.libraries = self.records = self  # it is all of them
+        self.gpu = self.libraries = self.store = self  # it is all of them
         self.datasets, self.corner_datasets = Datasets(), Datasets(points=100)
         self.host_results = HostResults(float("inf"))
         self.simulated = SimpleNamespace(active=simulating)
         self.fingerprint = SimpleNamespace(to_json=lambda: {"device_name": "fake"})
         self.session, self.poisons = "5e551041", POISONS
         self.sessions = recorded
-        self.first_sessions, self.shared = (), None
+        self.first_sessions = ()
         self.asked_for_records = []
         self.locked, self.observed, self.timed = False, None, []
         self.instruments = self.peaks = self.ceilings = self.device = None
@@ -245,9 +244,9 @@ class FakeEnvironment:
         self.newer_epochs = {}
         self.has_gpu = False
         self.canaries = {}
-        self.past = lambda case, key=None: None
+        self.past = lambda case, model_key, key=None: None
         self.late = []
-        self.host, self.timing_by_host = HostTurns(None), nullcontext
+        self.timing_by_host = nullcontext
         self._backends = {backend.name: backend for backend in backends}
         self._backends.setdefault("host", HostBackend())
         self._missing = missing or {}
@@ -271,7 +270,7 @@ class FakeEnvironment:
         finally:
             self.observed = None
 
-    def newer_epoch(self, case, key):
+    def newer_epoch(self, case, model_key, key):
         return self.newer_epochs.get(key)
 
     def unusable(self, name):
@@ -287,19 +286,19 @@ class FakeEnvironment:
     def model_key(self, *, on_gpu):
         return "fake-gpu" if on_gpu else "fake-cpu"
 
-    def recorded(self, case, key, *, on_gpu):
-        self.asked_for_records.append((key, on_gpu))
+    def sessions_for(self, case, model_key, key):
+        self.asked_for_records.append((key, model_key == "fake-gpu"))
         if not isinstance(self.sessions, dict):
             return self.sessions
         scope = key.partition("/")[0]
         similar = [each for other, each in self.sessions.items() if other.partition("/")[0] == scope]
         return self.sessions.get(key, sum(similar, ()))
 
-    def anchor(self, case, key, *, on_gpu):
+    def anchor_for(self, case, model_key, key):
         return self.first_sessions
 
-    def shared_spread(self, key, *, on_gpu):
-        return self.shared
+    def shared_spread(self, model_key):
+        return {}
 
     @contextmanager
     def timing(self, *, on_gpu):
@@ -308,7 +307,7 @@ class FakeEnvironment:
         self.timed.append("over")
 
     @contextmanager
-    def exclusive(self):
+    def working(self):
         assert not self.locked
         self.locked = True
         try:

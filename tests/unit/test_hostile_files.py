@@ -34,13 +34,7 @@ from pytest_gpukern.report.progress import Progress, TimeLeft
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run, write_run_file
 from pytest_gpukern.report.terminal import render, whole
-from pytest_gpukern.selftest.recording import GateRecording, TimerRecording, read_recording
-from pytest_gpukern.values.result import (
-    CaseInfo,
-    Correctness,
-    GateFailure,
-    SessionRole,
-)
+from pytest_gpukern.values.result import CaseInfo, Correctness, GateFailure, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -325,14 +319,6 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
     assert set(tmp_path.rglob("*")) <= known
 
 
-def read_timer_recording(path):
-    return read_recording(path, TimerRecording)
-
-
-def read_gate_recording(path):
-    return read_recording(path, GateRecording)
-
-
 def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(tmp_path):
     file = tmp_path / "lines"
     told = [
@@ -397,7 +383,7 @@ NASTY = [
 
 
 @pytest.mark.parametrize("content", NASTY, ids=range(len(NASTY)))
-@pytest.mark.parametrize("read", [load, read_run, read_timer_recording, read_gate_recording])
+@pytest.mark.parametrize("read", [load, read_run])
 def test_what_is_no_file_of_ours_is_one_clear_error(tmp_path, content, read):
     path = tmp_path / "\x1b[2J.json"
     path.write_bytes(content)

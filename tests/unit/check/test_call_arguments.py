@@ -8,7 +8,8 @@ from types import MethodType, SimpleNamespace
 import numpy as np
 import pytest
 
-from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments, leaves
+from pytest_gpukern.backends.foreign_array import leaves
+from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments
 
 HERE = object()
 

@@ -10,29 +10,36 @@ import numpy as np
 import pytest
 
 from pytest_gpukern import Tolerance
-from pytest_gpukern.check.check_call import CheckedCalls
+from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, Turn
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.marker import MarkerOptions
 
 X = np.linspace(1, 2, 9)
+
+
+UNGUARDED = GuardedArrays(None)
+
+
+def checks_of(function, *, fixed=True, **declared):
+    """The checks of the calls of a test with such a marker."""
+    return CheckedCalls(function, MarkerOptions(**declared), "test_it", lambda: None, UNGUARDED, fixed=fixed)
+
+
+def make(checks, function, args, kwargs, place):
+    return checks.make(Turn(functools.partial(function, *args, **kwargs), args, kwargs), place).returned
 
 
 def checked(
     function, *args, calls=3, determinism=None, outputs=(), fixed=True, inout=(), written=None, **kwargs
 ):
     """Makes so many checked calls; returns the checks and what the first call returned."""
-    checks = CheckedCalls(
-        outputs, determinism, "test_it", lambda: None, fixed=fixed, inout=inout, written=written
-    )
-    first = None
-    for number in range(calls):
-        call = checks.begin(function, args, kwargs, f"in call {number + 1}")
-        returned = function(*args, **kwargs)
-        checks.end(call, returned)
-        first = returned if first is None else first
-    return checks, first
+    declared = {"outputs": outputs, "inout": inout, "written": written or {}, "determinism": determinism}
+    checks = checks_of(function, fixed=fixed, **declared)
+    made = [make(checks, function, args, kwargs, f"in call {number + 1}") for number in range(calls)]
+    return checks, made[0]
 
 
 def rejected(function, *args, **kwargs):
@@ -125,14 +132,14 @@ def test_an_input_inside_a_tuple_is_hashed_too():
 def test_outputs_that_overlap_inputs_or_each_other_are_refused_and_not_even_poisoned():
     both = np.arange(10.0)
     for args, what in (
-        ((both[1:], both[:-1]), "x"),
-        ((both, both), "x"),
+        ((both[1:], both[:-1]), "the input x"),
+        ((both, both), "the input x"),
     ):
         diagnosis = rejected(double, *args, outputs=("out",))
         assert diagnosis.fault is Fault.ALIASED
         assert f"out: aliased: it shares memory with {what}; declare arrays that" in diagnosis.message
     two = rejected(lambda a, b: None, both[:5], both[4:], outputs=(0, 1))
-    assert "b: aliased: it shares memory with a" in two.message
+    assert "b: aliased: it shares memory with the output a" in two.message
     assert np.array_equal(both, np.arange(10.0))
 
 
@@ -234,11 +241,10 @@ def test_a_returned_copy_of_an_output_counts_for_it_also_where_calls_differ():
 
 
 def test_where_each_call_has_fresh_outputs_the_last_may_be_compared():
-    checks = CheckedCalls(("lo", "hi"), None, "test_it", lambda: None, fixed=False)
+    checks = checks_of(split, outputs=("lo", "hi"), fixed=False)
     for x in (X, X + 1):
         lo, hi = np.empty((2, 9))
-        call = checks.begin(split, (x, lo, hi), {}, "in a call")
-        checks.end(call, split(x, lo, hi))
+        make(checks, split, (x, lo, hi), {}, "in a call")
     checks.seen.note_compared(checks.seen.name_of(hi, hi), hi, hi)
     assert checks.seen.never_compared == ("lo",)
 
@@ -269,7 +275,7 @@ def test_a_returned_result_that_is_wrong_in_a_later_call_is_found_by_verify():
 def test_a_part_of_an_argument_that_is_returned_is_aliased_and_all_of_one_is_what_was_written():
     diagnosis = rejected(lambda x: x[1:], X)
     assert diagnosis.fault is Fault.ALIASED
-    assert "returned: aliased: it shares memory with x; declare what" in diagnosis.message
+    assert "returned: aliased: it shares memory with the input x; declare what" in diagnosis.message
 
     def add(x, out):
         return np.add(x, x, out=out)[:]
@@ -289,7 +295,7 @@ def test_an_argument_in_another_form_is_no_new_result_which_is_noted(view):
         assert re.match(r"returned is a view of all of [ax], not a new result: declare", note)
         assert not checks.wanted_after_timing
     for right in (lambda x, out: np.multiply(x, 3, out=out)[:], lambda x, out: view(2 * x)):
-        assert checked(right, square, out)[0].notes == ()
+        assert checked(right, square, out)[0].notes == {}
 
 
 def test_random_states_that_a_call_advances_are_named_and_those_that_it_reads_are_not():
@@ -356,21 +362,26 @@ def test_an_array_that_the_callable_has_at_hand_may_be_written_in_every_call():
 # how often
 
 
+def wants_another(checks, calls, last_ns):
+    checks.last_call_ns = last_ns
+    return checks.wants_another(calls)
+
+
 def test_without_arrays_nothing_is_called_again():
     checks, _ = checked(lambda: 1, calls=1)
-    assert not checks.wants_another(1, 1.0)
+    assert not wants_another(checks, 1, 1.0)
     assert not checks.wanted_after_timing
 
 
 def test_calls_are_repeated_as_long_as_they_are_quick():
     checks, _ = checked(lambda x: 2 * x, X, calls=1)
-    assert checks.wants_another(1, 5e8)
-    assert not checks.wants_another(1, 2e9)
-    assert checks.wants_another(2, 1e6)
-    assert not checks.wants_another(2, 5e8)
-    assert not checks.wants_another(3, 1.0)
+    assert wants_another(checks, 1, 5e8)
+    assert not wants_another(checks, 1, 2e9)
+    assert wants_another(checks, 2, 1e6)
+    assert not wants_another(checks, 2, 5e8)
+    assert not wants_another(checks, 3, 1.0)
     checks, _ = checked(double, X, np.empty(9), calls=1, outputs=("out",))
-    assert checks.wants_another(1, 1e12), "the other poison"
+    assert wants_another(checks, 1, 1e12), "the other poison"
 
 
 def test_determinism_of_nothing_is_refused():
@@ -378,17 +389,16 @@ def test_determinism_of_nothing_is_refused():
     with pytest.raises(
         ValueError, match=r"test_it: gpu_benchmark\(determinism='bitwise'\): the call returns no"
     ):
-        checks.wants_another(1, 1.0)
+        wants_another(checks, 1, 1.0)
 
 
 # fresh arguments
 
 
 def fresh_calls(function, made, *, outputs):
-    checks = CheckedCalls(outputs, None, "test_it", lambda: None, fixed=False)
+    checks = checks_of(function, outputs=outputs, fixed=False)
     for args in made:
-        call = checks.begin(function, args, {}, "in a call")
-        checks.end(call, function(*args))
+        make(checks, function, args, {}, "in a call")
     return checks
 
 
@@ -495,11 +505,9 @@ def test_in_place_an_array_may_be_given_twice_and_no_other_may_change():
 
 def test_an_update_in_arguments_made_for_each_call_is_left_alone():
     into = np.zeros(4, int)
-    checks = CheckedCalls((), None, "test_it", lambda: None, fixed=False, inout=(1,))
+    checks = checks_of(counts, fixed=False, inout=(1,))
     for _ in range(2):
-        call = checks.begin(counts, (DATA, into), {}, "in a call")
-        counts(DATA, into)
-        checks.end(call, None)
+        make(checks, counts, (DATA, into), {}, "in a call")
     assert into.tolist() == [2, 4, 0, 6]
     assert checks.restored(SOME) is SOME
 

@@ -8,10 +8,10 @@ from fakes import FakeEnvironment, diagnose_case, doubling, measuring, right, ru
 
 from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.check.corner_cases import Corner, corners_of
+from pytest_gpukern.check.check_variant import Corner, corners_of
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.cases import cases_of as iter_cases
-from pytest_gpukern.run.spine import NotRunError
+from pytest_gpukern.run.subject import NotRunError
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
@@ -78,7 +78,7 @@ class Clock:
 @pytest.mark.parametrize("tool", [None, "memcheck"])
 def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
     clock = Clock()
-    monkeypatch.setattr("pytest_gpukern.check.launch.time", clock)
+    monkeypatch.setattr("pytest_gpukern.check.engine.time", clock)
     monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", f"{tool or ''}:1")
     problem = with_sizes(1, 65, 127, 3, 129)
     result = checked(problem, slow_from(65, clock))

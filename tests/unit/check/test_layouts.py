@@ -11,7 +11,7 @@ from fakes import FakeEnvironment, diagnose_case, doubling, right, run
 from pytest_gpukern import Output, ProblemError, Tolerance
 from pytest_gpukern.arrays.memory import LAYOUTS, placements
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.check.corner_cases import corners_of
+from pytest_gpukern.check.check_variant import corners_of
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings

@@ -10,7 +10,7 @@ import pytest
 from fakes import FakeClock, FakeEnvironment, case_of, diagnose_case, doubling, measuring, noting, right, run
 
 from pytest_gpukern.arrays.compare import POISONS
-from pytest_gpukern.check import launch as checked_launch
+from pytest_gpukern.check import engine
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.dataset import Datasets
 from pytest_gpukern.values.result import Correctness
@@ -242,7 +242,7 @@ def test_other_contents_come_to_every_set_after_timing(gpu, timer, events, repla
 def slow_on_host(request, monkeypatch):
     """Every launch on the host takes so many seconds by the check's clock; six are launched less often."""
     clock = FakeClock(tick=int(request.param * 1e9))
-    monkeypatch.setattr(checked_launch, "time", SimpleNamespace(perf_counter_ns=clock))
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter_ns=clock))
 
 
 def replays(a, out):

@@ -9,10 +9,11 @@ from made_up_times import HERE, measured, recorded
 
 np = pytest.importorskip("numpy")
 
+from gate_simulation import NOISY, QUIET, draw  # noqa: E402
+
 from pytest_gpukern.gate.change import FRESH_SESSIONS  # noqa: E402
 from pytest_gpukern.gate.judge import FALSE_ALARMS, Basis, confirm, judge  # noqa: E402
 from pytest_gpukern.gate.spread import shared_spread, spread_key  # noqa: E402
-from pytest_gpukern.selftest.gate_simulation import NOISY, QUIET, draw  # noqa: E402
 from pytest_gpukern.values.verdict_table import VerdictKind  # noqa: E402
 
 KEY = "kernel/cupti/cold"

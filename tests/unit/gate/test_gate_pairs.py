@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from gate_simulation import verdict_of_pairs
 from made_up_times import KNOWN, S, measured
 
 from pytest_gpukern.gate.change import MOST_FRESH_PAIRS
@@ -21,7 +22,6 @@ from pytest_gpukern.gate.judge import (
 )
 from pytest_gpukern.gate.spread import SharedSpread
 from pytest_gpukern.measure.host_load import BUSY_HOST
-from pytest_gpukern.selftest.gate_simulation import verdict_of_pairs
 from pytest_gpukern.values.timer_table import TIMERS
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -150,7 +150,7 @@ def test_more_pairs_raise_fewer_false_alarms_and_the_hosts_clock_raises_more(tim
     assert 0 < table[4] < table[2] < (0.01 if timer == "host" else FALSE_ALARMS_OF_PAIRS[False][4])
 
 
-RECORDED = Path(__file__).parents[2] / "data" / "selftest-gate-h200.json"
+RECORDED = Path(__file__).parents[2] / "data" / "gate-h200.json"
 
 
 def drawn_from_a_host(rng, sessions, number, factor):

@@ -27,7 +27,7 @@ from pytest_gpukern.measure.energy import (
 )
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.measure.observers import Observers
-from pytest_gpukern.run import scopes
+from pytest_gpukern.run import subject
 from pytest_gpukern.timers.timer import NothingLaunched
 
 WATTS, IDLE_WATTS = 400.0, 80.0
@@ -185,7 +185,7 @@ def test_a_call_that_launches_nothing_has_a_reason_too(told, monkeypatch, timer)
     def measured_by(by, wanted, **_):
         raise NothingLaunched("nothing came")
 
-    monkeypatch.setattr(scopes, "measured_by", measured_by)
+    monkeypatch.setattr(subject, "measured_by", measured_by)
     assert told() == [Energy(untold=OF_INVALID)]
 
 

@@ -10,7 +10,7 @@ from fake_nvml import state
 from made_up_past import BEFORE, now, past, session
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 
-from pytest_gpukern.check.corner_cases import Corner, Corners
+from pytest_gpukern.check.check_variant import Corner, Corners
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.gpu.kernel_facts import kernel_facts, without_hash

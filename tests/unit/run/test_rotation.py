@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.run.scopes import Rotation
+from pytest_gpukern.run.case_subject import Rotation
 
 STREAM = "the stream"
 

@@ -12,7 +12,7 @@ import pytest
 from fakes import FakeEnvironment, case_of, diagnose_case, doubling, measuring, noting, only_case, right, run
 
 from pytest_gpukern import Axis, Tolerance
-from pytest_gpukern.check import launch as checked_launch
+from pytest_gpukern.check import check_variant
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu import runtime as cuda
@@ -21,7 +21,8 @@ from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.observers import Observation, Observers
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
-from pytest_gpukern.run.spine import NotRunError, with_facts
+from pytest_gpukern.run.measured_test import with_facts
+from pytest_gpukern.run.subject import NotRunError
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts
@@ -260,7 +261,7 @@ def test_a_variant_that_reuses_an_answer_in_its_output_is_rejected_even_if_slow(
         return lambda: np.multiply(a, 2, out=out, where=np.isnan(out))
 
     if slow:
-        monkeypatch.setattr(checked_launch, "SLOW_ON_DEVICE_NS", 0)
+        monkeypatch.setattr(check_variant, "SLOW_ON_DEVICE_NS", 0)
     result = run(case_of(fills_gaps), FakeEnvironment(gpu))
     assert result.correctness is Correctness.INCORRECT
     assert Fault.STALE_RESULT in result.diagnosis
@@ -278,7 +279,7 @@ def test_a_statistical_check_poisons_after_timing_however_slow_the_call_is(gpu, 
 
         return launch
 
-    monkeypatch.setattr(checked_launch, "SLOW_ON_DEVICE_NS", 0)
+    monkeypatch.setattr(check_variant, "SLOW_ON_DEVICE_NS", 0)
     problem = doubling(reference=None, check=lambda runs: None, check_seeds=2)
     result = run(case_of(watching, problem=problem), FakeEnvironment(gpu))
     assert result.correctness is Correctness.PASSED

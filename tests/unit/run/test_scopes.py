@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, run
 
-from pytest_gpukern.check import check_variant
+from pytest_gpukern.check import engine
 from pytest_gpukern.measure.measure import rule_beside, rule_for
 from pytest_gpukern.problems.dataset import CONTENTS
-from pytest_gpukern.run import scopes as scopes_module
-from pytest_gpukern.run.scopes import scopes_of
+from pytest_gpukern.run import subject as subject_module
+from pytest_gpukern.run.case_subject import scopes_of
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Correctness, Trace
 
@@ -77,7 +77,7 @@ def test_outputs_that_are_not_poisoned_in_turn_are_poisoned_before_timing(timer,
 
 
 def test_end_to_end_brings_back_what_an_allocating_variant_returned(gpu, timer, events, monkeypatch):
-    monkeypatch.setattr(check_variant, "_MOST_REPEATED", 0)
+    monkeypatch.setattr(engine, "_REPEATED_NS", 0)
     fetched = []
     original = gpu.workspace
 
@@ -233,8 +233,8 @@ def asked(monkeypatch):
         found.append((timer.name, values["inspect"] is not None, values["call_ns"], values["rule"]))
         return measure(executions, timer, **values)
 
-    measure = scopes_module.measure
-    monkeypatch.setattr(scopes_module, "measure", noted)
+    measure = subject_module.measure
+    monkeypatch.setattr(subject_module, "measure", noted)
     return found
 
 

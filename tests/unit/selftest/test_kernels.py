@@ -1,4 +1,4 @@
-"""Checks the kernels that a self-test times: one that says how long it took, and five on tools' streams."""
+"""Checks the kernels that a self-test times: one that says how long it took, and five others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nvrtc_compiler import ARCHITECTURES, KNOWN, compiled, needs_nvrtc
 from pytest_gpukern.gpu.runtime import cuda_source
 from pytest_gpukern.selftest import kernels as module
 from pytest_gpukern.selftest.kernels import SpinningKernel
-from pytest_gpukern.selftest.recording import Spin
+from pytest_gpukern.selftest.known_times import Spin
 from pytest_gpukern.timers.timer import Batch
 
 POINTER = 0x1000
@@ -23,7 +23,7 @@ class Machine:
 
     def __init__(self, monkeypatch):
         self.own = np.zeros(64, np.uint64)
-        self.launched = []
+        self.launched, self.streams = [], []
         self.freed = False
         monkeypatch.setattr(module, "DeviceArray", self.array)
         core = ModuleType("cuda.core")
@@ -51,7 +51,8 @@ class Machine:
         return SimpleNamespace(pointer=POINTER, download=self.own.copy, free=free)
 
     def launch(self, stream, config, kernel, ns, pointer):
-        assert (stream, config, kernel) == ("stream", {"grid": 1, "block": 1}, "gpukern_spin")
+        assert (config, kernel) == ({"grid": 1, "block": 1}, "gpukern_spin")
+        self.streams.append(stream)
         assert isinstance(ns, np.uint64)
         slot, rest = divmod(pointer - POINTER, 8)
         assert rest == 0
@@ -99,25 +100,20 @@ def test_each_sample_is_compared_with_its_own_kernel(machine):
     assert machine.launched[2:] == [1500] * 10
 
 
-def test_the_step_of_the_global_timer_is_the_smallest_that_was_seen(machine):
+def test_it_launches_on_another_stream_and_gives_its_own_time_and_memory_back(machine):
     spinning = SpinningKernel(machine)
-    assert spinning.step_ns is None
-    spinning.read(TimerBeyond(machine), 1500, 4)
-    spinning.read(TimerBeyond(machine), 9000, 4)
-    assert spinning.step_ns == 32.0
+    spinning.call(1500, stream="another")()
+    assert machine.streams == ["stream", "another"]
+    assert spinning.own_ns() == 1516.0
     spinning.free()
     assert machine.freed
 
 
-# the kernels on somebody else's stream
-
-
-def test_the_kernels_have_the_sizes_of_their_names():
+def test_the_kernels_have_the_sizes_of_their_names_and_all_but_cublas_are_captured():
     cases = module.selftest_cases()
-    assert {name: case.point["n"] for name, case in cases.items()} == {
-        "exp 64 K f32": 65_536,
-        "exp 10 M f32": 10_000_000,
-        "exp 100 M f32": 100_000_000,
-        "add 32 M f64": 32_000_000,
-        "sgemm 2048": 2048,
-    }
+    assert {module.name_of(case): case.point["n"] for case in cases} == module.SIZES
+    ways = {name: [] for name in module.SIZES}
+    for case in cases:
+        ways[module.name_of(case)].append(case.parameters["way"])
+    assert ways.pop("sgemm 2048") == ["cold", "hot"]
+    assert all(each == ["cold", "hot", "graph"] for each in ways.values())

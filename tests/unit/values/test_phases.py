@@ -36,10 +36,10 @@ def test_an_inner_phase_does_not_count_for_the_outer_one(account, clock):
     clock.s = 5  # in no phase
     with account.phase("checking"):
         clock.s = 6
-        with account.phase("reference"):
+        with account.phase("inputs"):
             clock.s = 10
         clock.s = 12
-    assert account.lap() == {"checking": 3, "reference": 4}
+    assert account.lap() == {"checking": 3, "inputs": 4}
 
 
 def test_a_phase_that_fails_ends(account, clock):
@@ -76,7 +76,7 @@ def test_a_phase_outside_of_all_others_lasts_until_another_begins(account, clock
 
 def test_what_another_thread_enters_counts_for_the_phase_of_the_first(account, clock):
     def work():
-        with account.phase("reference"):
+        with account.phase("inputs"):
             clock.s = 4
 
     with account.phase("sampling"):

@@ -1,9 +1,15 @@
-"""Asks other tools that time a GPU's work about the same kernels, for comparison with ours."""
+"""Asks other tools that time a GPU's work about the kernels of `gpukern selftest`, beside our timers.
+
+Makes the figures of "Beside other tools" in docs/explanation/evidence.md: `python tests/evidence/rivals.py`.
+It needs a GPU, CuPy, and the tools that are to be asked: Triton with PyTorch, and NVBench (`cuda-bench`).
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -14,8 +20,10 @@ from pytest_gpukern.backends.backend import installed
 from pytest_gpukern.gpu.runtime import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+SESSIONS = 8
+KERNELS = ("exp 64 K f32", "exp 10 M f32", "sgemm 2048")
 _ROUNDS = 100
 _WARM_UP_ROUNDS = 10
 _NVBENCH_TIMEOUT_S = 0.5
@@ -124,7 +132,7 @@ def _nvbench_function(
             launch = make(state.get_stream().addressof())
             launch()  # compiled and loaded before anything can be blocked
             state.exec(lambda _: launch(), batched=False)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other kernels are measured
+        except Exception as error:
             problems[name] = in_one_line(error)
             state.skip(problems[name])
 
@@ -156,3 +164,117 @@ def _nvbench_times(benchmark: Mapping[str, Any]) -> NvbenchTimes | str:
 def in_one_line(error: BaseException) -> str:
     """Returns what another project's error says, shortened."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+# all tools about all kernels, in several processes
+
+
+def kernels() -> dict[str, Callable[[], Any]]:
+    """Returns the launch of each kernel, on CuPy's current stream."""
+    import cupy
+
+    def exp(n: int) -> Callable[[], Any]:
+        x = cupy.random.standard_normal(n, dtype=cupy.float32)
+        y = cupy.empty_like(x)
+        return lambda: cupy.exp(x, out=y)
+
+    a, b = (cupy.random.random((2048, 2048), dtype=cupy.float32) for _ in "ab")
+    c = cupy.empty_like(a)
+    return dict(zip(KERNELS, (exp(65_536), exp(10_000_000), lambda: cupy.matmul(a, b, out=c)), strict=True))
+
+
+def measure_session(into: Path) -> None:
+    """Writes what each tool reads of each kernel in this process: tool → kernel → nanoseconds, or why not.
+
+    Once CUPTI is attached, it slows the API calls that are in other tools' numbers, so ours come after them.
+    NVBench's numbers hold none, and its end may destroy the context, so it comes last.
+    """
+    import cupy
+
+    launches = kernels()
+    readings: dict[str, dict[str, float | str]] = {}
+    for rival in RIVALS:
+        missing = rival.missing()
+        read = readings.setdefault(f"{rival.name}, {rival.cache}", {})
+        for name, launch in launches.items() if missing is None else ():
+            assert rival.measure is not None
+            read[name] = rival.measure(launch)
+        if missing is not None:
+            read[""] = missing
+    for timer in ("event", "cupti"):
+        for cache in ("cold", "hot"):
+            read = readings.setdefault(f"this plugin, {timer}, {cache}", {})
+            read |= {name: _ours(launch, timer, cache) for name, launch in launches.items()}
+    into.write_text(json.dumps(readings), encoding="utf-8")
+    missing = NVBENCH.missing()
+
+    def on_stream(launch: Callable[[], Any]) -> Callable[[int], Callable[[], Any]]:
+        def launch_on(handle: int) -> Callable[[], Any]:
+            stream = cupy.cuda.ExternalStream(handle)
+
+            def launched() -> None:
+                with stream:
+                    launch()
+
+            return launched
+
+        return launch_on
+
+    found = {} if missing else run_nvbench({name: on_stream(each) for name, each in launches.items()})
+    readings[f"{NVBENCH.name}, {NVBENCH.cache}"] = (
+        {"": missing}
+        if missing
+        else {name: times if isinstance(times, str) else times.median_ns for name, times in found.items()}
+    )
+    into.write_text(json.dumps(readings), encoding="utf-8")
+
+
+def _ours(launch: Callable[[], Any], timer: str, cache: str) -> float:
+    from pytest_gpukern.measure.measure import Repeated, measure, warm_up
+    from pytest_gpukern.timers.timer import open_timer
+
+    call_ns = warm_up(launch, runtime().synchronize, compiled=True).settled_ns
+    opened = open_timer(timer, runtime().device.default_stream, any_stream=True)
+    found = measure(Repeated(launch), opened, scope="kernel", cache=cache, call_ns=call_ns)
+    return found.summary.median_ns
+
+
+def table(sessions: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Returns a line for each tool and kernel: median, that by CUPTI's with the same cache, and A/A range."""
+    lines = []
+    for tool in sessions[0]:
+        cache = tool.rpartition(", ")[2]
+        for kernel in sessions[0][tool]:
+            times = [session[tool].get(kernel) for session in sessions]
+            if not all(isinstance(each, float) for each in times):
+                lines.append(f"{tool}: {kernel}: {times[0]}")
+                continue
+            ours = [session[f"this plugin, cupti, {cache}"][kernel] for session in sessions]
+            ratio = statistics.median(times) / statistics.median(ours)
+            apart = max(times) / min(times) - 1
+            lines.append(
+                f"{tool}: {kernel}: {statistics.median(times) / 1e3:.3f} µs, ×{ratio:.3f} of CUPTI's, "
+                f"A/A {apart:.1%}"
+            )
+    return lines
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measures in fresh processes and prints the table; `session FILE` is one of them."""
+    if arguments:
+        measure_session(Path(arguments[1]))
+        return
+    sessions = []
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder) / "session.json"
+        for _ in range(SESSIONS):
+            status = subprocess.call([sys.executable, __file__, "session", str(into)])
+            if not into.exists():  # with one, any status will do: NVBench may have ended the process badly
+                sys.exit(f"a session ended with status {status} and measured nothing")
+            sessions.append(json.loads(into.read_text(encoding="utf-8")))
+            into.unlink()
+    print("\n".join(table(sessions)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-// Kernels whose times `gpukern selftest --gate` judges, and checks of their results.
+// Kernels whose times `gate_on_gpu.py` has the gate judge, and checks of their results.
 // Values are whole numbers that their types hold, so every result is exact and none is rounded.
 
 typedef unsigned long long u64;

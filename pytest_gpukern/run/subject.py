@@ -1,26 +1,29 @@
-"""Runs what a test measures: checks it, measures it, and checks it again. Read this file first."""
+"""Says what a subject of a test is, a case or a call; times it, and gathers what its steps find out."""
 
 from __future__ import annotations
 
 import dataclasses
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
-from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
-from pytest_gpukern.gpu.simulator.launch import Launches
-from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.phases import phase
+from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device
+from pytest_gpukern.measure.measure import measure, rule_beside, rule_for
+from pytest_gpukern.measure.rounds import rule_of_rounds
+from pytest_gpukern.timers.timer import NothingLaunched, PerCall, TimerUnavailable
 from pytest_gpukern.values.result import Correctness, Result
+from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from pytest_gpukern.check.diagnosis import Diagnosis
+    from pytest_gpukern.measure.observers import Call
     from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement, OutputError, Trace
 
@@ -85,35 +88,6 @@ class Subject(Protocol):
         Raises:
             IncorrectError: it is no longer right.
         """
-
-
-def run(subject: Subject, found: Found, environment: Environment) -> None:
-    """Checks a subject, measures it if that is asked for, and checks it again.
-
-    Faults in its outputs are noted in `found`, and not raised. This process holds the device all the while;
-    what is timed on the host has the host to itself. Only `measure` is timed. Host work for a later subject
-    belongs before `prepare`, or beside `measure` if it disturbs no time.
-
-    Raises:
-        NotRunError: it cannot run here, with the reason.
-        NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
-    """
-    __tracebackhide__ = True
-    gpu = environment.gpu
-    with gpu.exclusive(), gpu.host.busy(), found.noting_what_is_wrong(), subject.prepare():
-        with phase("checking"):
-            subject.check(found)
-        if subject.is_timed:
-            simulated = Launches.made
-            with gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
-                subject.measure(found)
-            if Launches.made != simulated:
-                found.drop_simulated_times()
-            with phase("checking"):
-                subject.recheck(found)
-            with phase("observing"):
-                found.result = with_facts(found.result, environment)
-            found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
 
 
 class NotRunError(Exception):
@@ -203,29 +177,89 @@ class Found:
             error.__traceback__ = None
 
 
-def with_facts(result: Result, environment: Environment) -> Result:
-    """Returns a measured result with the facts of its kernels, and with the best that the device does."""
-    device = environment.gpu.device
-    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
-        return result
-    from pytest_gpukern.gpu.runtime import at_home
-    from pytest_gpukern.timers.cupti.machine_code import machine_code
+ELSEWHERE = "the test works in a CUDA context of its own, where only scope='launch' can be measured"
 
-    seen = [measurement for measurement in result.measurements if measurement.work]
-    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
-    with at_home():
-        code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
-    kernels = kernel_facts(
-        of_kernels[0].work if of_kernels else (),
-        device.compute_capability,
-        code.sha256 if code is not None else None,
-    )
-    unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
-    return dataclasses.replace(
-        result,
-        notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
-        kernels=kernels,
-        autotuned=autotuned(kernels),
-        ceilings=ceilings.to_json() if ceilings is not None else {},
-        canaries=dict(canaries),
-    )
+
+@dataclass(frozen=True)
+class TimedScope:
+    """Says what is timed in one scope: a case's launch or its copies, or a plain test's call.
+
+    Attributes:
+        executions: what the timer takes.
+        call: what observers are told of it.
+        environment: the observers.
+        cache: `cold` or `hot`.
+        call_ns: its approximate time, in nanoseconds.
+        traffic_bytes: declared bytes of the work.
+        flops: declared operations of the work.
+        inspect: checks what a call left that the main timer timed; None if it cannot be checked.
+        count: samples of the main timer, or None to sample until the median is known.
+        calls_a_sample: calls in each.
+        elsewhere: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
+    """
+
+    executions: Executions
+    call: Call
+    environment: Environment
+    cache: str
+    call_ns: float
+    traffic_bytes: float | None = None
+    flops: float | None = None
+    inspect: Callable[[], None] | None = None
+    count: int | None = None
+    calls_a_sample: int = 1
+    elsewhere: bool = False
+
+    def by_timers(
+        self, wanted: str, stream: Any, *, any_stream: bool, refuses_host_calls: bool = False
+    ) -> list[Measurement]:
+        """Measures on the device by the main timer and, if that tells more, by a second one beside it.
+
+        Args:
+            wanted: the timer, as in `--gpukern-timer`.
+            stream: the timed stream, as a cuda.core stream.
+            any_stream: whether the call's work may outlast the timed stream.
+            refuses_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
+
+        Raises:
+            NothingLaunched: the call puts nothing on the GPU, and that is refused.
+            IncorrectError: a timed call left an output wrong.
+        """
+        scope = self.call.scope
+        try:
+            if scope == "kernel" and self.elsewhere:
+                raise NothingLaunched(ELSEWHERE)
+            found = measured_by(self.by, wanted, scope=scope, stream=stream, any_stream=any_stream)
+        except NothingLaunched as reason:
+            if refuses_host_calls:
+                raise
+            found = [not_of_the_device(self.by, stream, reason)]
+        return [self.environment.gpu.observers.measured(self.call, found[0]), *found[1:]]
+
+    def by(self, timer: Timer, *, beside: bool) -> Measurement:
+        """Measures it by one timer, alone or beside the main one.
+
+        Only a kernel that the device times is measured while other workers work on the host.
+        """
+        by_host = not timer_row(timer.name).device_timed
+        gpu = self.environment.gpu
+        with nullcontext() if self.call.scope == "kernel" and not by_host else gpu.timing_by_host():
+            return self._by(timer, beside=beside, by_host=by_host)
+
+    def _by(self, timer: Timer, *, beside: bool, by_host: bool) -> Measurement:
+        rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
+        return measure(
+            self.executions,
+            PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
+            scope=self.call.scope,
+            cache=self.cache,
+            call_ns=self.call_ns,
+            rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
+            observing=[]
+            if self.elsewhere
+            else self.environment.gpu.observers.observe(self.call, timer, beside=beside),
+            inspect=None if beside else self.inspect,
+            traffic_bytes=self.traffic_bytes,
+            flops=self.flops,
+            beside=beside,
+        )

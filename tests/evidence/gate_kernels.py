@@ -1,4 +1,4 @@
-"""Holds the kernels of `gpukern selftest --gate`: their cases, launches and checks.
+"""Holds the kernels that `gate_on_gpu.py` measures: their cases, launches and checks.
 
 The work of a planted case is exactly (1 + share) times that of its base: more trips through the same loop, or
 more elements. Data are made on the device and checked there, so that a session begins within a second. All
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
-from pytest_gpukern.gpu.runtime import DeviceArray, checked, cuda_source, runtime
+from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,7 +114,9 @@ def in_session_order(cases: Sequence[GateCase], number: int) -> list[GateCase]:
 @functools.cache
 def gate_source() -> str:
     """Returns the CUDA C++ of the kernels, and of those that check their results."""
-    return cuda_source("selftest_gate.cu", CHAINS=FMA_CHAINS, UNROLLED=FMA_UNROLLED, BINS=BINS)
+    defines = {"CHAINS": FMA_CHAINS, "UNROLLED": FMA_UNROLLED, "BINS": BINS}
+    lines = [f"#define {name} {value}\n" for name, value in defines.items()]
+    return "".join(lines) + Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
 
 
 class GateKernels:
@@ -205,7 +208,7 @@ class GateKernels:
                 return blocks, FMA_BLOCK, (at("chains"), np.uint32(1), np.uint32(case.size))
             case "chase":
                 return 1, 1, (at("links"), at("end"), np.uint32(self._order[0]), np.uint32(case.size))
-        raise LookupError(f"{case.kernel!r} is no kernel of the gate's self-test")
+        raise LookupError(f"{case.kernel!r} is none of these kernels")
 
     def _gemm(self, n: int) -> Callable[[], Any]:
         """Multiplies two matrices by cuBLAS through CuPy; CuPy's current stream has to be the timed one."""

@@ -1,5 +1,9 @@
 """Simulates suites with the noise of a GPU: how often the gate gives a false alarm, and what it catches.
 
+Makes the figures of "The gate, by simulation" in docs/explanation/evidence.md, and `FALSE_ALARMS` of
+`pytest_gpukern.gate.judge`: `python tests/evidence/gate_simulation.py`. It needs no GPU. 2000
+runs take about a quarter of an hour; `--runs` gives another number.
+
 The log median of a session has four parts: the case's own deviation (Student's t with four degrees of
 freedom, for heavy tails), a shift that the session gives to all its cases, a second mode for some of the
 cases, and the noise of its samples, spikes included. `gate.judge.judge` and `gate.judge.confirm` themselves
@@ -8,8 +12,10 @@ give the verdicts, and the rules of other tools judge the same samples (`RULES`)
 
 from __future__ import annotations
 
+import argparse
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +47,8 @@ SESSIONS = (3, 5, 8)
 PLANTED = ((0.05, 0.02),)
 AT_OTHER_THRESHOLDS = ((0.05, 0.01), (0.05, 0.005), (0.05, 0.0025), (0.05, 0.0))
 PAIRS = (2, 4)
+APPENDED = (5, 3)
+"""Sessions that an epoch was opened with, and those that were appended later."""
 PLANTED_ON_HOST = (1.0, 0.02)
 PLANTED_IN_QUIET = ((0.005, 0.0025), (0.01, 0.005), (0.05, 0.02))
 
@@ -90,8 +98,12 @@ HOST = Noise("host", 20, (0.1, 0.8), True, 0.03, 0.08, (0.1, 0.4), 0.3)
 
 Sessions of one H200's host in the suites' baselines differed by 17 % end to end and by 20 % for copies (root
 mean squares; 41 % at most). Launches with a wait differed by 0.5 to 14 % over the 40 sessions of
-`tests/data/selftest-gate-h200.json`, 3 % of it shared by all launches of a session.
+`tests/data/gate-h200.json`, 3 % of it shared by all launches of a session.
 """
+
+
+ONE_OF_HOST = replace(HOST, name="host, one case", cases=1)
+"""A case alone: there is no suite whose spread it could share."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,7 @@ class SimulationRow:
     """Counts how often one rule calls unchanged code slower, and catches changes, on one kind of noise.
 
     Attributes:
+        rule: whose; the gate's names what it compares.
         sessions: that are recorded of each case, or pairs.
         threshold: of the gate; None where the rule has its own.
         change: planted slowdown.
@@ -132,7 +145,8 @@ def simulate(
     """Returns the whole table: gate and other rules on noisy suites, the gate on quiet ones, and pairs.
 
     Args:
-        runs: simulated for each row; an eighth for other thresholds, a tenth for quiet suites.
+        runs: simulated for each row; an eighth for other thresholds, 7.5 % with appended sessions, a
+            tenth for quiet suites; of pairs a fifth, on a host half, and ten times as many of one case.
         seed: the same gives the same table.
         sessions: how many are recorded.
         tell: is told what is simulated next.
@@ -141,15 +155,28 @@ def simulate(
     for recorded in sessions:
         tell(f"{runs} runs of {NOISY.cases} cases with {recorded} recorded sessions")
         rows += _simulated(NOISY, runs, recorded, PLANTED, seed, rivals=True)
-        rows += _simulated(NOISY, max(1, runs // 8), recorded, AT_OTHER_THRESHOLDS, seed, rivals=False)
-    quiet = max(1, runs // 10)
+        rows += _simulated(NOISY, _some(runs / 8), recorded, AT_OTHER_THRESHOLDS, seed, rivals=False)
+    appended = _some(0.075 * runs)
+    tell(
+        f"{appended} runs of {NOISY.cases} cases with {APPENDED[0]} sessions and {APPENDED[1]} appended ones"
+    )
+    rows += _simulated(NOISY, appended, sum(APPENDED), PLANTED, seed, rivals=False, opening=APPENDED[0])
+    quiet = _some(runs / 10)
     tell(f"{quiet} runs of {QUIET.cases} quiet cases")
     rows += _simulated(QUIET, quiet, 5, PLANTED_IN_QUIET, seed, rivals=False)
-    for noise, planted in ((NOISY, PLANTED[0]), (HOST, PLANTED_ON_HOST)):
-        for pairs in PAIRS:
-            tell(f"{runs} runs of {noise.cases} {noise.name} cases with {pairs} pairs")
-            rows += _simulated_pairs(noise, runs, pairs, planted, seed)
+    for noise, planted, share, several in (
+        (NOISY, PLANTED[0], 5, PAIRS),
+        (HOST, PLANTED_ON_HOST, 2, PAIRS),
+        (ONE_OF_HOST, PLANTED_ON_HOST, 0.1, PAIRS[-1:]),
+    ):
+        for pairs in several:
+            tell(f"{_some(runs / share)} runs of {noise.cases} {noise.name} cases with {pairs} pairs")
+            rows += _simulated_pairs(noise, _some(runs / share), pairs, planted, seed)
     return tuple(rows)
+
+
+def _some(runs: float) -> int:
+    return max(1, int(runs))
 
 
 class _Tally:
@@ -183,6 +210,7 @@ def _simulated(
     seed: int,
     *,
     rivals: bool,
+    opening: int = 0,
 ) -> Iterator[SimulationRow]:
     """Yields rows for one number of recorded sessions: the gate on each change, then the other rules."""
     import numpy as np
@@ -193,16 +221,17 @@ def _simulated(
     for number in range(runs):
         samples = draw(noise, recorded + 1 + FRESH_SESSIONS, rng)
         for tally, (change, threshold) in zip(tallies, planted, strict=True):
-            tally.unchanged(_run_of_gate(samples, recorded, 0.0, threshold))
+            tally.unchanged(_run_of_gate(samples, recorded, 0.0, threshold, opening))
             if number % _EVERY == 0:
-                tally.changed(_run_of_gate(samples, recorded, change, threshold))
+                tally.changed(_run_of_gate(samples, recorded, change, threshold, opening))
         last, new = samples[recorded - 1], samples[recorded]
         for name, tally in others.items() if number % _EVERY == 0 else ():
             rule = RULES[name]
             tally.unchanged(list(rule(last, new)))
             tally.changed(list(rule(last, new * (1 + planted[0][0]))))
     for tally, (change, threshold) in zip(tallies, planted, strict=True):
-        yield tally.row(noise, "gpukern", recorded, threshold, change)
+        rule = f"gpukern, {recorded - opening} of them appended" if opening else "gpukern"
+        yield tally.row(noise, rule, recorded, threshold, change)
     for name, tally in others.items():
         yield tally.row(noise, name, 1, None, planted[0][0])
 
@@ -241,11 +270,14 @@ def draw(noise: Noise, sessions: int, rng: Any) -> Any:
     return np.sort(_TIME_NS * np.exp(logs[:, :, None] + within), axis=2)
 
 
-def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float) -> list[bool]:
-    """Says whether each case is SLOWER: judged by one new session, and where suspected, by two fresh ones."""
+def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float, opening: int) -> list[bool]:
+    """Says whether each case is SLOWER: judged by one new session, and where suspected, by two fresh ones.
+
+    The first sessions opened the epoch, if only some of them did.
+    """
     times = _centres(samples)
     record = [
-        [SessionTime(_KEY, *times[s][c], _SAMPLES, _HERE) for s in range(recorded)]
+        [SessionTime(_KEY, *times[s][c], _SAMPLES, _HERE, opening=s < opening) for s in range(recorded)]
         for c in range(samples.shape[1])
     ]
     shared = shared_spread(record).get(spread_key(_KEY))
@@ -377,3 +409,25 @@ RULES: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
         "median > 5 % (pytest-benchmark)": _median_grew,
     }
 )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints the whole table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"of 120 cases for each row (default: {RUNS})")
+    rows = simulate(parser.parse_args(arguments).runs, tell=lambda line: print(line, file=sys.stderr))
+    form = "{:<15} {:<32} {:>8} {:>9} {:>6} {:>8} {:>9} {:>6} {:>7}"
+    print(
+        form.format("noise", "rule", "sessions", "threshold", "runs", "false", "with one", "change", "caught")
+    )
+    for row in rows:
+        threshold = "" if row.threshold is None else f"{100 * row.threshold:g} %"
+        shares = (row.false / row.judged, row.false_runs / row.runs, row.change, row.caught / row.slowed)
+        texts = (f"{100 * share:.3g} %" for share in shares)
+        print(form.format(row.noise, row.rule, row.sessions, threshold, row.runs, *texts))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

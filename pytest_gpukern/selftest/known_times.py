@@ -1,0 +1,119 @@
+"""Holds what a test finds out about kernels of known time, and how it reaches the result of the test.
+
+The readings are observations of a test, as those of any observer, so they travel with its result and are in
+the file of a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpukern.measure.observers import OBSERVERS, Observer, ObserverRow, SeenInTest
+from pytest_gpukern.values.result import plain
+from pytest_gpukern.values.untrusted_json import built
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpukern.measure.observers import Call, Observation
+    from pytest_gpukern.timers.timer import Timer
+    from pytest_gpukern.values.result import Measurement, Result
+
+NAME = "selftest"
+
+
+def pytest_configure() -> None:
+    """Adds the observer to a run that has this module as a plugin."""
+    OBSERVERS[NAME] = ObserverRow(__name__, "SelftestObserver")
+
+
+@dataclass(frozen=True)
+class Spin:
+    """Holds a timer's reading of the spinning kernel; medians over the samples of a session.
+
+    Attributes:
+        asked_ns: how long it was asked to spin.
+        own_ns: the kernel's own time.
+        reading_ns: the timer's.
+        beyond_ns: what the timer read beyond the kernel's own time, sample by sample.
+    """
+
+    asked_ns: float
+    timer: str
+    own_ns: float
+    reading_ns: float
+    beyond_ns: float
+
+
+@dataclass(frozen=True)
+class Node:
+    """Holds the time of a spin as a node of a CUDA graph, and by the default timer with a hot cache.
+
+    Attributes:
+        asked_ns: how long it was asked to spin.
+        node_ns: slope of the replay time over the number of nodes.
+        reading_ns: the default timer's median.
+    """
+
+    asked_ns: float
+    node_ns: float
+    reading_ns: float
+
+
+@dataclass(frozen=True)
+class KnownTimes:
+    """Holds what one session found out about kernels of known time.
+
+    Attributes:
+        default_timer: what `auto` chose.
+        event_cost_ns: what events state that they read beyond an empty kernel's own time, or None.
+    """
+
+    default_timer: str
+    event_cost_ns: float | None
+    spins: tuple[Spin, ...]
+    nodes: tuple[Node, ...]
+
+
+_noted: list[KnownTimes] = []
+
+
+def note(known: KnownTimes) -> None:
+    """Adds readings to the result of the test that runs in this process."""
+    _noted[:] = [known]
+
+
+def known_times_of(result: Result) -> KnownTimes | None:
+    """Returns the readings that a result has; None if its test noted none."""
+    values = result.observations.get(NAME)
+    return None if values is None else built(values, KnownTimes)
+
+
+def seconds_of(measurement: Measurement) -> float | None:
+    """Returns how long all timers together took to measure; None unless it is a main measurement."""
+    seconds = measurement.observations.get(NAME, {}).get("seconds")
+    return None if seconds is None else float(seconds)
+
+
+class SelftestObserver(Observer):
+    """Sees how long it takes to measure a warm call by all timers, and passes on what a test has noted."""
+
+    _began_s = 0.0
+
+    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+        """Starts the clock before the first timer."""
+        if not beside:
+            self._began_s = time.perf_counter()
+        return None
+
+    def measured(self, call: Call, measurement: Measurement) -> Measurement:  # noqa: ARG002
+        """Adds the seconds since then."""
+        seen: dict[str, Any] = {NAME: {"seconds": time.perf_counter() - self._began_s}}
+        return dataclasses.replace(measurement, observations={**measurement.observations, **seen})
+
+    def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
+        """Returns what the test has noted."""
+        return SeenInTest(plain(_noted.pop())) if _noted else None

@@ -1,0 +1,351 @@
+"""Holds what the sessions of a self-test measured against what the plugin promises.
+
+All of it is computed from the values of the run. We compare:
+
+- The default timer with a spinning kernel, which knows its own time on the device's global timer. It does not
+  know the time that the device takes to start and to end it, which is real time of a kernel: on an H200
+  CUPTI's record was a constant 704 ns longer at every length. So we compare differences: a spin less the
+  shortest spin, by the timer and by the kernels' own times.
+- The timers with graphs. The slope of a graph's replay time over its number of nodes contains the kernel and
+  the gap between two nodes that depend on each other. The gap cancels in the difference between two spins.
+  For the other kernels we take the plugin's timer by graphs, less the cost that it states. Kernels of 20 µs
+  and more are held to all of that, gap included; shorter ones are shown, not judged.
+- Events by differences, too, from 20 µs on. The fixed cost that they state is what they read beyond a node of
+  a graph, so their reading less that cost is held to the slope of the same spin.
+- Medians over the sessions. Each reading is a session's median, as the plugin reports it. The worst session
+  is shown beside them.
+- A/A: the range of the sessions' medians. Samples may have two modes of equal weight, 1.1 % apart for exp of
+  10 M float32 on an H200, and then the median lies anywhere between them. So the range may be as large as
+  the sessions' own intervals explain, up to the gate's default threshold of 2 %.
+- The wall time that `--gpu-benchmark` takes to measure a kernel that is verified and warm, with samples by
+  both timers and queries of NVML between them. The median over the sessions is judged.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpukern.selftest.kernels import GRAPH, name_of
+from pytest_gpukern.selftest.known_times import known_times_of, seconds_of
+from pytest_gpukern.values.timer_table import TIMERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.selftest.known_times import KnownTimes, Spin
+    from pytest_gpukern.values.result import Measurement
+
+DEFAULT_SHARE = 0.01
+EVENT_SHARE = 0.01
+EVENT_FROM_NS = 15_000.0
+NODES_FROM_NS = 20_000.0
+REPEAT_SHARE = 0.005
+REPEAT_TICKS = 2
+REPEAT_WIDTHS = 1.27
+"""Range of eight sessions' medians, in widths of their 95 % intervals, that chance exceeds in 1 of 100
+self-tests: the studentized range, 4.99, over the 3.92 standard deviations of a width."""
+MOST_RESOLVED = 0.02
+CASE_S = 0.3
+SUITES_S = 180.0
+_ROUNDING_NS = 0.05
+"""Times are multiples of a nanosecond or of a tick; a comparison must not fail by a float's last digit."""
+
+
+class Section(enum.StrEnum):
+    """Names what a target is about."""
+
+    TRUTH = "timers against a known truth: default within 1 % or one tick, event within 1 % from 20 µs on"
+    REPEATS = (
+        "A/A: range of the sessions' medians, default timer ≤ 0.5 %, 2 ticks or what their intervals explain"
+    )
+    WALLS = "wall time to measure a kernel by all timers together, verified and warm before: ≤ 0.3 s"
+    SUITES = "wall time of all suites, compilation included: ≤ 180 s"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Holds one quantity against its target, in nanoseconds.
+
+    Attributes:
+        what: what was timed, and what was subtracted.
+        against: what it is compared with, in words.
+        time_ns: the true time, or the median; None where there is none to show.
+        found_ns: error, range or wall time.
+        worst_ns: the error or wall time of the session that is farthest off, or None.
+        allowed_ns: the largest `found_ns` that reaches the target, in size; None where it is only shown.
+        sessions: how many had it, of those asked for.
+    """
+
+    section: Section
+    what: str
+    against: str
+    timer: str
+    time_ns: float | None
+    found_ns: float
+    worst_ns: float | None
+    allowed_ns: float | None
+    sessions: int
+    asked_sessions: int
+
+    @property
+    def reached(self) -> bool | None:
+        """Returns whether the target is reached, in all sessions asked for; None without a target."""
+        if self.allowed_ns is None:
+            return None
+        return self.sessions >= self.asked_sessions and abs(self.found_ns) <= self.allowed_ns + _ROUNDING_NS
+
+
+@dataclass(frozen=True)
+class Conclusions:
+    """Holds all rows; `missing` says what should have been measured and was not."""
+
+    rows: tuple[Row, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def verdicts(self) -> list[bool]:
+        """Returns whether each target is reached; what is missing counts as not reached."""
+        judged = (row.reached for row in self.rows)
+        return [*(reached for reached in judged if reached is not None), *(False for _ in self.missing)]
+
+    @property
+    def reached(self) -> bool:
+        """Returns whether every target is reached."""
+        return bool(self.verdicts) and all(self.verdicts)
+
+
+@dataclass
+class Session:
+    """Holds what one session found out.
+
+    Attributes:
+        known: about kernels of known time; None if that test did not come to its end.
+        kernels: kernel and way of timing → its measurements that are valid, the main one first.
+    """
+
+    known: KnownTimes | None = None
+    kernels: dict[tuple[str, str], list[Measurement]] = field(default_factory=dict)
+
+    def median_ns(self, kernel: str, way: str) -> float | None:
+        """Returns the main median of a kernel; by graphs less the cost that they state."""
+        found = self.kernels.get((kernel, way))
+        return found[0].summary.median_ns - (found[0].fixed_cost_ns or 0.0) if found else None
+
+
+def sessions_of(run: Run) -> list[Session]:
+    """Returns what each session of a run found out."""
+    sessions: dict[str, Session] = {}
+    for reported in run.results:
+        for result in (reported, *run.sessions_of(reported)):
+            session = sessions.setdefault(result.session, Session())
+            known = known_times_of(result)
+            if known is not None:
+                session.known = known
+            elif "way" in result.case.parameters:
+                valid = [each for each in result.measurements if each.invalid is None]
+                session.kernels[name_of(result.case), result.case.parameters["way"]] = valid
+    return list(sessions.values())
+
+
+def conclude(run: Run, asked_sessions: int) -> Conclusions:
+    """Returns all rows of a run of the self-test's tests.
+
+    Args:
+        run: with the results of all sessions.
+        asked_sessions: how many sessions there should be.
+    """
+    sessions = sessions_of(run)
+    truth = tuple(_truth_rows(sessions, asked_sessions))
+    kernels = tuple(_kernel_rows(sessions, asked_sessions))
+    return Conclusions((*truth, *kernels), tuple(_missing(run, sessions, truth)))
+
+
+def suites_row(seconds: float) -> Row:
+    """Returns the row of the wall time of all suites."""
+    return Row(Section.SUITES, "all suites", "", "", None, 1e9 * seconds, None, 1e9 * SUITES_S, 1, 1)
+
+
+_Known = dict[str, tuple[float, float]]
+"""One session's readings: what was timed → its known time, and what the timer reads beyond that."""
+
+
+def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[Row]:
+    known = [session.known for session in sessions if session.known is not None]
+    if not known:
+        return
+    default = known[0].default_timer
+    found = [*_spin_errors(known, default), *_node_errors(known, default), *_kernel_errors(sessions, default)]
+    for error in (error for error in found if error.pairs):
+        truth_ns, tick_ns = error.truth_ns, TIMERS[default].step_ns if error.timer == default else 0.0
+        share = DEFAULT_SHARE if error.timer == default else EVENT_SHARE
+        errors = [round(beyond_ns, 2) for _, beyond_ns in error.pairs]  # of floats in ms
+        yield Row(
+            Section.TRUTH,
+            error.what,
+            error.against,
+            error.timer,
+            time_ns=truth_ns,
+            found_ns=statistics.median(errors),
+            worst_ns=max(errors, key=abs),
+            allowed_ns=max(share * truth_ns, tick_ns) if truth_ns >= error.judged_from_ns else None,
+            sessions=len(error.pairs),
+            asked_sessions=asked,
+        )
+
+
+class _Error(NamedTuple):
+    """Holds how far a timer is off in each session: pairs of the truth and what it reads beyond that."""
+
+    what: str
+    against: str
+    timer: str
+    pairs: list[tuple[float, float]]
+    judged_from_ns: float = 0.0
+
+    @property
+    def truth_ns(self) -> float:
+        """Returns the median of the truth."""
+        return statistics.median(truth_ns for truth_ns, _ in self.pairs)
+
+
+def _spin_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
+    """Compares timers with the spinning kernel's own time."""
+    for timer in dict.fromkeys((default, "event")):
+        spins = [_spins(each, timer) for each in known]
+        judged_from_ns = 0.0 if timer == default else EVENT_FROM_NS
+        for longer, shortest in _longer(spins):
+            pairs = _differences(spins, longer, shortest)
+            yield _Error(f"{longer} − {shortest}", "own time", timer, pairs, judged_from_ns)
+
+
+def _node_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
+    """Compares timers with the slope of graphs of spins."""
+    less_cost = [_less_cost(each) for each in known]
+    for name in _names(less_cost):
+        pairs = [each[name] for each in less_cost if name in each]
+        yield _Error(f"{name}, less the stated cost", "graph slope", "event", pairs, EVENT_FROM_NS)
+    nodes = [
+        {_spin(node.asked_ns): _beyond(node.node_ns, node.reading_ns) for node in each.nodes}
+        for each in known
+    ]
+    for longer, shortest in _longer(nodes):
+        pairs = _differences(nodes, longer, shortest)
+        yield _Error(f"{longer} − {shortest}, per node", "graph slope", default, pairs)
+
+
+def _kernel_errors(sessions: Sequence[Session], default: str) -> Iterator[_Error]:
+    """Compares the default timer with the plugin's timer by graphs."""
+    for kernel in dict.fromkeys(name for each in sessions for name, way in each.kernels if way == GRAPH):
+        both = [(each.median_ns(kernel, GRAPH), each.median_ns(kernel, "hot")) for each in sessions]
+        pairs = [_beyond(graph, hot) for graph, hot in both if graph is not None and hot is not None]
+        yield _Error(f"{kernel}, hot", "graph", default, pairs, NODES_FROM_NS)
+
+
+def _spins(known: KnownTimes, timer: str) -> _Known:
+    """Returns the own times of spins by length, and what a timer reads beyond them."""
+    return {_spin(each.asked_ns): (each.own_ns, each.beyond_ns) for each in _by(known, timer)}
+
+
+def _less_cost(known: KnownTimes) -> _Known:
+    """Returns slopes of spins, and what events read beyond them less the fixed cost that they state."""
+    cost_ns, readings = known.event_cost_ns, {each.asked_ns: each.reading_ns for each in _by(known, "event")}
+    if cost_ns is None:
+        return {}
+    return {
+        _spin(node.asked_ns): _beyond(node.node_ns, readings[node.asked_ns] - cost_ns)
+        for node in known.nodes
+        if node.asked_ns in readings
+    }
+
+
+def _by(known: KnownTimes, timer: str) -> list[Spin]:
+    return sorted((each for each in known.spins if each.timer == timer), key=lambda spin: spin.asked_ns)
+
+
+def _beyond(truth_ns: float, reading_ns: float) -> tuple[float, float]:
+    return truth_ns, reading_ns - truth_ns
+
+
+def _names(sessions: Iterable[_Known]) -> list[str]:
+    return list(dict.fromkeys(name for session in sessions for name in session))
+
+
+def _longer(sessions: Sequence[_Known]) -> list[tuple[str, str]]:
+    """Pairs every spin with the shortest."""
+    names = _names(sessions)
+    return [(name, names[0]) for name in names[1:]]
+
+
+def _differences(sessions: Sequence[_Known], longer: str, shortest: str) -> list[tuple[float, float]]:
+    both = [(each[longer], each[shortest]) for each in sessions if longer in each and shortest in each]
+    return [(long[0] - short[0], long[1] - short[1]) for long, short in both]
+
+
+def _spin(ns: float) -> str:
+    """Names a spin, such as `spin 1.5 µs`."""
+    for unit, scale in (("ms", 1e6), ("µs", 1e3)):
+        if ns >= scale:
+            return f"spin {ns / scale:g} {unit}"
+    return f"spin {ns:g} ns"
+
+
+def _kernel_rows(sessions: Sequence[Session], asked: int) -> Iterator[Row]:
+    """Yields how far the sessions' medians are apart, then how long measuring took."""
+    ways = dict.fromkeys(key for session in sessions for key in session.kernels if key[1] != GRAPH)
+    walls = []
+    for kernel, way in ways:
+        measured = [session.kernels.get((kernel, way), []) for session in sessions]
+        what = f"{kernel}, {way}"
+        for timer in dict.fromkeys(each.timer for found in measured for each in found):
+            group = [each for found in measured for each in found if each.timer == timer]
+            yield _repeat_row(what, timer, group, asked)
+        seconds = [1e9 * taken for found in measured for each in found if (taken := seconds_of(each))]
+        if seconds:
+            median_ns, worst_ns, allowed_ns = statistics.median(seconds), max(seconds), 1e9 * CASE_S
+            counted = (len(seconds), asked)
+            walls.append(Row(Section.WALLS, what, "", "", None, median_ns, worst_ns, allowed_ns, *counted))
+    yield from walls
+
+
+def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int) -> Row:
+    summaries = [each.summary for each in group]
+    medians = [summary.median_ns for summary in summaries]
+    width = statistics.median(
+        round(each.high_ns - each.low_ns, 2) / each.median_ns if each.median_ns else 0.0 for each in summaries
+    )
+    share = max(REPEAT_SHARE, min(REPEAT_WIDTHS * width, MOST_RESOLVED))
+    allowed_ns = max(share * min(medians), REPEAT_TICKS * TIMERS[timer].step_ns)
+    return Row(
+        Section.REPEATS,
+        what,
+        "",
+        timer,
+        time_ns=statistics.median(medians),
+        found_ns=max(medians) - min(medians),
+        worst_ns=None,
+        allowed_ns=None if group[0].beside else allowed_ns,
+        sessions=len(group),
+        asked_sessions=max(2, asked),
+    )
+
+
+def _missing(run: Run, sessions: Sequence[Session], truth: Sequence[Row]) -> Iterator[str]:
+    """Says what should have been measured and was not."""
+    yield from (f"{test}: {why}" for test, why in run.skips)
+    yield from (f"{test.rpartition('::')[2]}: {failure.text}" for test, failure in run.failures.items())
+    timers = dict.fromkeys(each.known.default_timer for each in sessions if each.known is not None)
+    if len(timers) > 1:
+        yield f"sessions chose different timers: {', '.join(timers)}"
+    judged = [row for row in truth if row.allowed_ns is not None]
+    if not any(row.against == "own time" for row in judged):
+        yield "no kernel of known time was read by the default timer"
+    if not any(row.against == "graph slope" and row.timer == "event" for row in judged):
+        yield "the event timer states no fixed cost"
+    if not any(row.against == "graph slope" for row in judged):
+        yield "no slope of a graph was measured"
+    if not any(session.kernels for session in sessions):
+        yield "no kernel was measured"
