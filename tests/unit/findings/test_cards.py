@@ -341,9 +341,10 @@ def test_times_since_the_record_are_by_the_cards_own_sessions_of_the_newest_epoc
         made_up.measured(0.0),
     ]
     results = [result(n, kernel) for n in range(5)]
-    times = (recorded(0, "A", 50.0), recorded(1, "A", 80.0), recorded(1, "A", 125.0), recorded(1, "B", 500.0))
-    history = {each.nodeid: RecordedCase((), {kernel.key: times, others[0].key: times}) for each in results}
-    history["unmeasured"] = RecordedCase((), {})
     ignored = [result(n, *others) for n in range(5)] + [result(0, kernel, device=None), result(9, kernel)]
-    assert since_own_record(results + ignored, history) == pytest.approx({"A": math.log(1.1)})
-    assert since_own_record(results[:4], history) == {}
+    for newest in ((100.0,), (80.0, 125.0)):
+        own = [recorded(0, "A", 50.0), *(recorded(1, "A", ns) for ns in newest), recorded(1, "B", 500.0)]
+        times = {kernel.key: tuple(own), others[0].key: tuple(own)}
+        history = {each.nodeid: RecordedCase((), times) for each in results}
+        assert since_own_record(results + ignored, history) == pytest.approx({"A": math.log(1.1)})
+        assert since_own_record(results[:4], history) == {}
