@@ -234,7 +234,7 @@ def test_times_near_zero_on_either_side_give_a_verdict_and_no_error(median, jitt
 
 
 def test_an_error_as_large_as_the_time_is_said_and_has_no_interval():
-    """0.5 of the time in jitter, and √2 of it for a difference of two: 141 %."""
+    """The jitter of each of two is as large as the time: √2, or 141 %."""
     found = verdict(FRESH, around(0), jitter_ns=BASE_NS)
     assert found.reason.startswith("too short or too noisy for this timer: the standard error is 141 %")
     assert (found.kind, found.ratio, found.ratio_low, found.sessions) == (UNDECIDED, 1.0, None, 1)
