@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if asked(config):
             end_on_sigterm(config)
         if measures(config) and settings_of(config).against is not None:
-            from pytest_gpukern.revisions.plugin import Against
+            from pytest_gpukern.revisions.comparison import Against
 
             config.pluginmanager.register(Against(config, controller), "gpukern-against")
         if asked(config) and isolates(config):
@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
             config.pluginmanager.register(Isolation(config, controller), "gpukern-isolation")
         if asked(config) and settings_of(config).sanitize:
-            from pytest_gpukern.sanitizer.plugin import Sanitizer
+            from pytest_gpukern.sanitizer.sanitized_run import Sanitizer
 
             config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
     if (hasattr(config, "workerinput") or distributes(config)) and asked(config) and bounds_workers(config):
@@ -284,7 +284,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Adds the device to pytest-benchmark's JSON."""
     if asked(config):
-        from pytest_gpukern.benchmark_interop.plugin import machine_info as describe
+        from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
         from pytest_gpukern.run.stash import environment_of
 
         machine_info.update(describe(environment_of(config).gpu.fingerprint.to_json()))

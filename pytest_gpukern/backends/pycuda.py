@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
-from pytest_gpukern.gpu.runtime import CudaError, checked
+from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.runtime import checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -193,7 +193,7 @@ def _by_field(content: bytes, path: Path) -> _File:
     except UnicodeEncodeError as error:  # an escaped half of a surrogate pair, which cannot be written again
         raise FileError(path, f"is not UTF-8 text: {error.reason}", RESTORE) from error
     if isinstance(value, dict) and "results" in value and "device_model" not in value:
-        remedy = "gpukern show reads it, and gpukern baseline merge records what it holds"
+        remedy = "gpukern report reads it, and gpukern baseline merge records what it holds"
         raise FileError(path, "is the file of a run, not a baseline", remedy)
     try:
         file: _File = built(_with_objects(_migrated(value, path)), _File, null_floats=False)

@@ -20,6 +20,8 @@ from msgspec import Meta, Struct, field, structs
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu.kernel_facts import fitted
+from pytest_gpukern.measure.device_clocks import DeviceClocks
+from pytest_gpukern.measure.host_load import others_share
 from pytest_gpukern.measure.statistics import quantiles
 from pytest_gpukern.values.result import Choice, KernelFacts
 
@@ -117,7 +119,7 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     @classmethod
     def of(cls, measurement: Measurement) -> RecordedTime:
         """Returns what a record keeps of a measurement, rounded to `DIGITS` significant digits."""
-        summary = measurement.summary
+        summary, clocks = measurement.summary, DeviceClocks.of(measurement)
         median_ns = rounded(summary.median_ns)
         q05, q25, q50, q75, q95 = (rounded(q) for q in quantiles(measurement.samples_ns, QUANTILES))
         return cls(
@@ -129,14 +131,14 @@ class RecordedTime(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             q25_ns=q25,
             q75_ns=q75,
             q95_ns=q95,
-            sm_mhz=_finite(measurement.state.get("sm_mhz")),
-            memory_mhz=_finite(measurement.state.get("memory_mhz")),
+            sm_mhz=_finite(clocks.sm_mhz),
+            memory_mhz=_finite(clocks.memory_mhz),
             invalid_samples=measurement.invalid_samples or None,
             fixed_cost_ns=_finite(measurement.fixed_cost_ns),
             jitter_ns=_finite(measurement.jitter_ns) or None,
             q50_ns=q50 if q50 != median_ns else None,
             mean_ns=_finite(statistics.fmean(measurement.samples_ns)),
-            others_share=measurement.others_share,
+            others_share=others_share(measurement),
         )
 
 

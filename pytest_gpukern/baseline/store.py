@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.baseline import codec
 from pytest_gpukern.baseline.history import Past, RecordedCase, past_of, recorded_case
@@ -79,7 +79,6 @@ class WriteReport:
         appended: ids of cases whose current epoch has more sessions now.
         updated: ids of cases whose record has a new epoch.
         kept: ids of cases that `create` found recorded already and left untouched.
-        removed: ids of cases that no longer exist, and whose records were removed.
         refused: results that must not become a baseline.
         errors: files that could not be read or written; they are as they were.
     """
@@ -89,9 +88,22 @@ class WriteReport:
     appended: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
     errors: tuple[FileError, ...] = ()
+
+
+class ToPrune(NamedTuple):
+    """Says which records of a file are of cases that no longer exist.
+
+    Attributes:
+        file: a baseline file.
+        ids: of the cases.
+        patterns: as `gpukern baseline prune --case` takes them; they match these cases and no others.
+    """
+
+    file: Path
+    ids: tuple[str, ...]
+    patterns: tuple[str, ...]
 
 
 class Store:
@@ -119,7 +131,6 @@ class Store:
         self._read: dict[Path, Baseline | None] = {}
         self._spreads: dict[str, dict[str, SharedSpread]] = {}
         self._queue: dict[Path, list[Entry]] = {}
-        self._pruned: dict[Path, set[str]] = {}
         self._refused: list[Refusal] = []
 
     def path_for(self, case: CaseInfo, model_key: str) -> Path:
@@ -232,11 +243,12 @@ class Store:
             return baseline.cases.keys()
         return {case for case in baseline.cases if not devices.isdisjoint(baseline.devices(case))}
 
-    def prune(self, known: KnownCases, model_key: str) -> None:
-        """Queues the removal of stale cases; raises FileError as `baseline` does."""
-        stale = self.stale(known, model_key)
-        if stale:
-            self._pruned[self._path(known.folder, known.name, model_key)] = stale
+    def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
+        """Returns the stale cases of a file with patterns that match them alone; FileError as `baseline`."""
+        path, stale = self._path(known.folder, known.name, model_key), self.stale(known, model_key)
+        baseline = self._cached(path, known.name, model_key)
+        others = baseline.cases.keys() - stale if baseline is not None else set()
+        return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, others))
 
     def add(
         self, result: Result, *, model_key: str, test_failed: bool = False, recorded: datetime | None = None
@@ -289,22 +301,20 @@ class Store:
         """Writes what was queued, file by file; one file's error leaves it as it was and the others go on."""
         report = WriteReport(refused=tuple(self._refused))
         queue, self._queue, self._refused = self._queue, {}, []
-        pruned, self._pruned = self._pruned, {}
-        for path in sorted({*queue, *pruned}):
+        for path in sorted(queue):
             try:
-                report = self._write(path, queue.get(path, []), pruned.get(path, set()), report)
+                report = self._write(path, queue[path], report)
             except FileError as error:
                 report = dataclasses.replace(report, errors=(*report.errors, error))
         self._read.clear()
         self._spreads.clear()
         return report
 
-    def _write(self, path: Path, entries: list[Entry], pruned: set[str], report: WriteReport) -> WriteReport:
+    def _write(self, path: Path, entries: list[Entry], report: WriteReport) -> WriteReport:
         with file.locked(path.parent):
             name, model_key, _ = path.name.rsplit(".", 2)
             base = _stored(path, name, model_key) or Baseline(name, model_key)
-            removed = sorted(pruned & base.cases.keys())
-            merge = Merge(base.without(removed), _stamp(self._now()), self._reason)
+            merge = Merge(base, _stamp(self._now()), self._reason)
             join = {
                 BaselineMode.CREATE: merge.create,
                 BaselineMode.APPEND: merge.append,
@@ -315,7 +325,7 @@ class Store:
                 groups.setdefault(entry.case.id, []).append(entry)
             for group in groups.values():
                 join[self.mode](group)
-            written = bool(merge.added or merge.appended or merge.updated or removed)
+            written = bool(merge.added or merge.appended or merge.updated)
             if written:
                 file.replace(path, codec.render(merge.baseline.referenced()))
         return dataclasses.replace(
@@ -325,7 +335,6 @@ class Store:
             appended=(*report.appended, *merge.appended),
             updated=(*report.updated, *merge.updated),
             kept=(*report.kept, *merge.kept),
-            removed=(*report.removed, *removed),
             refused=(*report.refused, *merge.refused),
         )
 
@@ -422,3 +431,17 @@ def rewrite(path: Path, change: Callable[[Baseline], Baseline]) -> Baseline:
         else:
             file.remove(path)
     return changed
+
+
+def patterns_of(ids: Set[str], others: Set[str]) -> tuple[str, ...]:
+    """Returns patterns that match these ids and none of the others, such as `problem/backend.variant/*`."""
+    begins: dict[str, list[str]] = {}
+    for name in sorted(ids):
+        begins.setdefault(name.rpartition("/")[0], []).append(name)
+    patterns = []
+    for begin, names in begins.items():
+        whole = (
+            begin and not set("*?[") & set(begin) and not any(each.startswith(f"{begin}/") for each in others)
+        )
+        patterns += [f"{begin}/*"] if whole and len(names) > 1 else names
+    return tuple(patterns)

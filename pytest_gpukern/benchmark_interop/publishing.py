@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.benchmark_interop.plugin import (
+from pytest_gpukern.benchmark_interop.pytest_benchmark import (
     OURS,
     ListedFixture,
     metadata_of,
@@ -14,7 +14,7 @@ from pytest_gpukern.benchmark_interop.plugin import (
     switched_off,
 )
 from pytest_gpukern.report import rows, units
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.result import Correctness, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -131,8 +131,9 @@ def _suffix(result: Result, measurement: Measurement) -> str:
     The primary scope is the kernel's, but for host variants, which have one scope only, and plain tests. A
     launch is never it.
     """
-    backend = result.case.backend
-    primary = result.measurements[0].scope if backend in (None, "host") else "kernel"
+    case = result.case
+    one_scope = case.backend is None or not case.on_gpu
+    primary = result.measurements[0].scope if one_scope else "kernel"
     return "" if measurement.scope == primary != "launch" else f"[{measurement.scope}]"
 
 
@@ -197,11 +198,7 @@ def _device_info(result: Result, measurement: Measurement) -> JsonDict:
         "other_timers_s": {each.timer: _seconds(each.summary.median_ns) for each in others},
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
-        "sm_mhz": measurement.state.get("sm_mhz"),
-        "memory_mhz": measurement.state.get("memory_mhz"),
-        "energy_mj": measurement.energy_mj,
-        "mean_power_w": measurement.mean_power_w,
-        "energy_untold": measurement.energy_untold,
+        "observations": plain(measurement.observations),
         "kernels": [
             {
                 "name": kernel.name,

@@ -852,7 +852,7 @@ class GuardedArrays:
         with ExitStack() as freed:
             for backend, workspace in held:
                 if backend.on_gpu:
-                    from pytest_gpukern.gpu.runtime import CudaError
+                    from pytest_gpukern.gpu.libcuda import CudaError
 
                     freed.enter_context(suppress(CudaError))
                 freed.callback(workspace.close)

@@ -1,4 +1,4 @@
-"""Checks a variant: on each data set, on more seeds, again on the same inputs, and in corner cases."""
+"""Checks a variant: on each data set, again on the same inputs, and in corner cases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pytest_gpukern.problems.problem import Run
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
 
@@ -509,33 +509,6 @@ def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
             repeat_while_bitwise(first)
     except IncorrectError as error:
         raise error.after(AFTER_TIMING) from error
-
-
-def check_seeds(prepared: Prepared, datasets: Iterable[Dataset]) -> None:
-    """Launches a checked variant on more contents, and puts back those that the buffers held.
-
-    The sets come one at a time, since they may be large. A statistical check is given `check_seeds` runs at
-    a time, as always.
-
-    Raises:
-        IncorrectError: a launch was wrong; the message says on which contents.
-    """
-    first, statistical, errors = prepared.dataset, prepared.case.problem.check, prepared.errors
-    runs: list[Run] = []
-    for dataset in datasets:
-        try:
-            prepared.before = []
-            prepared.turn_to(dataset)
-            checked_launch(prepared)
-            if statistical is not None:
-                runs.append(prepared.observed())
-                if len(runs) == prepared.case.problem.check_seeds:
-                    _judge_runs(statistical, runs, errors)
-                    runs.clear()
-        except IncorrectError as error:
-            raise error.after(f"contents {dataset.seed_offset} of the seed: ") from error
-    prepared.turn_to(first)
-    prepared.before = []  # so that no large set is held
 
 
 def check_runs(prepared: Prepared) -> None:

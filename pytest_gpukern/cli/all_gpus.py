@@ -19,7 +19,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -46,6 +45,7 @@ from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import short_uuid
 from pytest_gpukern.gpu.nvml import Configuration, DeviceState, PcieLink, PowerLimits, open_nvml
 from pytest_gpukern.gpu.selection import visible_devices
+from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.processes.child_arguments import (
     child_environment,
     is_for_children,
@@ -56,6 +56,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.form_table import suffix_of
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -80,6 +81,7 @@ _KERNELS_OF_A_CLASS = 16
 _LOOK_EVERY_S = 1.0
 _TO_END_S = 20.0
 """Time for a run of pytest to end after Ctrl-C."""
+_REPORT = "--gpukern-report"
 _SIDE_BY_SIDE = ("-n", "auto", "--dist=each")
 _KERNELS_ONLY = "--gpukern-scope=kernel"
 """Copies and times of the host would be taken one GPU at a time. A later `--gpukern-scope` wins."""
@@ -106,7 +108,7 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
         with open_nvml() as nvml, TemporaryFolder("validate") as folder:
             host = _Host.of(nvml)
             if given.baseline == "append":
-                return _record(host, options, given, command, Path(folder))
+                return _record(host, given, command, Path(folder))
             watch = _Watch(nvml, host.uuids)
             return _Validation(host, watch, options, given, command, Path(folder)).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
@@ -125,25 +127,30 @@ class _Given:
 
     Attributes:
         baseline: what is to be done with baselines.
-        output: the file that the first round is to write, if one was named.
+        reports: files that the run is to write.
+        options: the options without these files.
         device: the GPU that was named, if one was.
         further: the options that further rounds get: how to measure, and nothing that reports or selects.
     """
 
     baseline: str
-    output: str | None
+    reports: tuple[Path, ...]
+    options: tuple[str, ...]
     device: str | None
     further: tuple[str, ...]
 
     @classmethod
     def of(cls, options: Sequence[str], known: Sequence[KnownOption]) -> _Given:
         """Reads them as pytest does; ValueError if one lacks its value."""
-        tokens, _ = tokenized([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *options], known)
+        own, positional = tokenized(options, known)
+        tokens = [*tokenized(shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), known)[0], *own]
         values = {token.name: token.values[-1] for token in tokens if token.values}
+        others = [argument for token in own if token.name != _REPORT for argument in token.written]
         kept = [argument for each in tokens if is_for_children(each.option) for argument in each.written]
         return cls(
             values.get("--gpukern-baseline", "compare"),
-            values.get("--gpukern-output"),
+            tuple(Path(value) for token in own if token.name == _REPORT for value in token.values),
+            (*others, *positional),
             values.get("--gpukern-device"),
             tuple(kept),
         )
@@ -256,21 +263,14 @@ def _end(number: int, _frame: FrameType | None) -> None:
 # --- recording ------------------------------------------------------------------------------------
 
 
-def _record(
-    host: _Host, options: Sequence[str], given: _Given, command: Callable[..., list[str]], folder: Path
-) -> int:
+def _record(host: _Host, given: _Given, command: Callable[..., list[str]], folder: Path) -> int:
     """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
     with contextlib.ExitStack() as stack:
         runs = []
         for uuid in host.uuids:
-            own = []
-            if given.output is not None:
-                output = Path(given.output)
-                own = [
-                    f"--gpukern-output={output.with_stem(f'{output.stem}-{short_uuid(uuid, host.uuids)}')}"
-                ]
+            own = [f"{_REPORT}={_of_gpu(path, short_uuid(uuid, host.uuids))}" for path in given.reports]
             log = stack.enter_context((folder / uuid).open("w+b"))
-            arguments = command([_KERNELS_ONLY, *options, *own])
+            arguments = command([_KERNELS_ONLY, *given.options, *own])
             process = stack.enter_context(_started(arguments, _seeing([uuid]), log))
             runs.append((uuid, process, log))
         _say(f"recording {_count(len(runs), 'GPU')} side by side")
@@ -282,6 +282,12 @@ def _record(
             sys.stdout.write(log.read().decode(errors="replace"))
         exits.show([*_not_validated(host)])
         return next((status for status in statuses if status not in _RAN), max(statuses))
+
+
+def _of_gpu(path: Path, gpu: str) -> Path:
+    """Returns the file of one GPU: `run-GPU-8d1f0a2c.json` for `run.json`."""
+    suffix = suffix_of(path) or ""
+    return path.with_name(f"{path.name[: len(path.name) - len(suffix)]}-{gpu}{suffix}")
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -317,6 +323,7 @@ class _Watch:
             for result in results
             for each in (result.measurements if result.fingerprint.get("device_uuid") == uuid else ())
         ]
+        clocks = [DeviceClocks.of(each) for each in measured if each.scope == "kernel"]
         setup, limits, ended = Configuration(), PowerLimits(), self._state(uuid)
         with contextlib.suppress(DeviceError):
             setup, limits = self.nvml.configuration(uuid), self.nvml.limits(uuid)
@@ -324,11 +331,11 @@ class _Watch:
         after = ended.limited_ns if ended is not None else {}
         waits = (setup.row_remap_pending, setup.row_remap_failed)
         return CardFacts(
-            sm_mhz=_middle(_seen(measured, "sm_mhz")),
-            memory_mhz=_middle(_seen(measured, "memory_mhz")),
-            power_w=max(_seen(measured, "power_w"), default=None),
+            sm_mhz=_middle(_without_none(each.sm_mhz for each in clocks)),
+            memory_mhz=_middle(_without_none(each.memory_mhz for each in clocks)),
+            power_w=max(_without_none(each.power_w for each in clocks), default=None),
             power_limit_w=limits.power_w,
-            temperature_c=max(_seen(measured, "temperature_c"), default=None),
+            temperature_c=max(_without_none(each.temperature_c for each in clocks), default=None),
             limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
             ecc=setup.ecc,
             corrected_errors=setup.corrected_errors,
@@ -344,9 +351,8 @@ class _Watch:
         return None
 
 
-def _seen(measured: Iterable[Measurement], name: str) -> list[float]:
-    values = (each.state.get(name) for each in measured if each.scope == "kernel")
-    return [float(value) for value in values if isinstance(value, (int, float))]
+def _without_none(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _middle(values: Sequence[float]) -> float | None:
@@ -440,17 +446,13 @@ class _Validation:
 
     def _first_round(self) -> Run | None:
         """Runs all suites; returns the run, or None if it did not come to its end."""
-        output = Path(self.given.output or self.folder / "first.json")
-        options = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"--gpukern-output={output}"]
-        begun = datetime.now(UTC).replace(microsecond=0)
+        output = self.folder / "first.json"
+        options = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"]
         status = self._wait(self.command(options), _seeing(self.host.uuids))
         self.statuses.append(status)
         if status not in _RAN:
             return None
         run = read_run(output)
-        if run.created < begun:
-            remedy = "Check permissions and free space, or choose another file with --gpukern-output"
-            raise FileError(output, "is of an earlier run, and this one could not write it", remedy)
         self.results += run.results
         return run
 
@@ -478,7 +480,7 @@ class _Validation:
         begun, tests = time.monotonic(), sorted({self.tests[kernel] for kernel in kernels})
         output, log = self.folder / "again.json", self.folder / "again.log"
         output.unlink(missing_ok=True)
-        unjudged = ("--gpukern-baseline=off", "--gpukern-fail-on=none", f"--gpukern-output={output}")
+        unjudged = ("--gpukern-baseline=off", "--gpukern-fail-on=none", f"{_REPORT}={output}")
         options = [_KERNELS_ONLY, *self.given.further, *_SIDE_BY_SIDE, *unjudged]
         with log.open("w+b") as file:
             status = self._wait(

@@ -135,7 +135,7 @@ def _declare_show(parser: argparse.ArgumentParser) -> None:
         "of cases that have several, with their reasons."
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a baseline file")
-    exits.add_text(parser)
+    parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
     parser.set_defaults(run=_show)
 
 
@@ -251,8 +251,16 @@ def _prune(known: argparse.Namespace) -> int:
         exits.show_json({"file": str(known.file), "dry_run": known.dry_run, "cases": removed})
     else:
         verb = "would remove" if known.dry_run else "removed"
-        exits.show(f"{verb} {name}" for name in removed)
+        exits.show(f"{verb} {name}: {_held(before.cases[name])}" for name in removed)
     return exits.FINE
+
+
+def _held(record: Record) -> str:
+    """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
+    sessions = [session.recorded for epoch in record.epochs for session in epoch.sessions]
+    epochs = "1 epoch" if len(record.epochs) == 1 else f"{len(record.epochs)} epochs"
+    count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
+    return f"{epochs}, {count}, the newest of {max(sessions)[:10]}"
 
 
 # --- merge ----------------------------------------------------------------------------------------
@@ -260,13 +268,13 @@ def _prune(known: argparse.Namespace) -> int:
 
 def _declare_merge(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Records results of a run that --gpukern-output wrote, on any machine: as a new epoch with a "
+        "Records results of a run that --gpukern-report wrote, on any machine: as a new epoch with a "
         "reason, or with --append as more sessions of the current epoch. Records all sessions of a case "
         "except those that raised a suspicion which other sessions confirmed. Refuses what is INCORRECT, "
         "INVALID or simulated. The records go beside the tests, as seen from this folder, or to --into. "
         "Paths in the run file are not used."
     )
-    exits.add_run(parser)
+    parser.add_argument("file", metavar="RUN.json", type=Path, help="a file that --gpukern-report wrote")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the baseline files")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--accept", nargs="+", metavar="CASE|GLOB", help="cases to record")
@@ -407,7 +415,7 @@ def baseline_files(path: Path) -> list[Path]:
 
 
 def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Returns the ids that are, or match, one of the patterns, in order.
+    """Returns the ids that are one of the patterns, or else match it, in order.
 
     Raises:
         NoMatchError: a pattern matches none.
@@ -415,7 +423,9 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
     known = list(dict.fromkeys(ids))
     chosen: set[str] = set()
     for pattern in patterns:
-        found = {name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+        # A case of that very name is meant, and no other: names of tests may hold `*` and brackets.
+        found = {name for name in known if fnmatch.fnmatchcase(name, pattern)}
+        found = {pattern} if pattern in known else found
         if not found:
             close = (
                 difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import statistics
 from collections import Counter
@@ -25,6 +24,7 @@ from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.fingerprint import model_key_of
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
+from pytest_gpukern.report.recorded import is_baseline
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
@@ -55,7 +55,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern compare`."""
     parser.description = (
         "Judges the times of B by those of A, case by case, as the gate does. Prints ratios and their 90 % "
-        "intervals, and first how the machines differ. A and B are files that --gpukern-output wrote, "
+        "intervals, and first how the machines differ. A and B are files that --gpukern-report wrote, "
         "baseline files, or folders of baseline files. A time is the geometric mean over sessions. Exit "
         "status 1 means that the gate would fail a test of B: it is INCORRECT or INVALID, or two "
         "sessions of B confirm that it is SLOWER than three sessions of A. " + exits.STATUSES
@@ -106,7 +106,7 @@ def _run(known: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Timed:
+class SessionMeasurement:
     """Holds one session's measurement of a case, and what it was taken under."""
 
     measurement: Measurement
@@ -141,11 +141,11 @@ class Side:
         incorrect: case → what was wrong with its outputs.
     """
 
-    times: dict[str, dict[str, list[Timed]]] = field(default_factory=dict)
+    times: dict[str, dict[str, list[SessionMeasurement]]] = field(default_factory=dict)
     fingerprints: list[JsonDict] = field(default_factory=list)
     incorrect: dict[str, str] = field(default_factory=dict)
 
-    def add(self, case: str, timed: Timed) -> None:
+    def add(self, case: str, timed: SessionMeasurement) -> None:
         """Adds a session of a case."""
         self.times.setdefault(case, {}).setdefault(timed.measurement.key, []).append(timed)
 
@@ -166,7 +166,7 @@ def _read_side(path: Path) -> Side:
     if not files:
         raise FileError(path, "holds no baseline files", "Give a run file, a baseline file or their folder")
     for file in files:
-        if path.is_dir() or _is_baseline(file):
+        if path.is_dir() or is_baseline(file):
             _add_baseline(side, load(file))
         else:
             run = read_run(file)
@@ -175,15 +175,6 @@ def _read_side(path: Path) -> Side:
                 name = result.case.id if tests[result.case.id] == 1 else result.test
                 _add_result(side, name, result, run.sessions_of(result))
     return side
-
-
-def _is_baseline(path: Path) -> bool:
-    """Returns whether a file means to be a baseline; the reader of runs says so of what is neither."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return path.name.count(".") >= 2 and path.parent.name == "baselines"
-    return isinstance(content, dict) and "device_model" in content
 
 
 def _add_result(side: Side, name: str, result: Result, sessions: Sequence[Result]) -> None:
@@ -203,7 +194,7 @@ def _add_session(side: Side, name: str, result: Result) -> None:
     device = uuid if isinstance(uuid, str) else None
     choice = choice_of(result)
     for measurement in result.measurements:
-        side.add(name, Timed(_finite(measurement), conditions, device, case.on_gpu, choice))
+        side.add(name, SessionMeasurement(_finite(measurement), conditions, device, case.on_gpu, choice))
 
 
 def _finite(measurement: Measurement) -> Measurement:
@@ -236,7 +227,7 @@ def _add_baseline(side: Side, baseline: Baseline) -> None:
         side.knows(fingerprint)
 
 
-def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[Timed]:
+def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[SessionMeasurement]:
     """Returns the sessions of a case's current epoch as measurements; their samples are the quantiles."""
     epoch = baseline.cases[case_id].current(key)
     times = baseline.session_times(case_id, key)
@@ -256,14 +247,14 @@ def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[Timed]:
         )
         fingerprint = baseline.fingerprints.get(session.fingerprint, {})
         on_gpu = model_key_of(fingerprint, on_gpu=True) == baseline.device_model
-        yield Timed(measurement, time.conditions, time.device, on_gpu, session.choice)
+        yield SessionMeasurement(measurement, time.conditions, time.device, on_gpu, session.choice)
 
 
 # --- judging B by A -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedTime:
     """Holds one measurement of a case on both sides.
 
     Attributes:
@@ -295,7 +286,7 @@ class Row:
         return statistics.geometric_mean(session.median_ns for session in self.b)
 
 
-def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> list[Row]:
+def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> list[ComparedTime]:
     """Compares what both sides measured, in order of B.
 
     A side may hold times of several device models, as a folder of baselines does: each is judged by those of
@@ -326,13 +317,13 @@ def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> l
                     sessions = [each.session for each in fresh]
                     verdict = _judged(fresh, basis)
                     bad = fails(verdict, fail_on, on_gpu=on_gpu)
-                    rows.append(Row(case, key, model, basis.reference, sessions, verdict, bad))
+                    rows.append(ComparedTime(case, key, model, basis.reference, sessions, verdict, bad))
     return rows
 
 
-def _alike(times: Sequence[Timed]) -> list[list[Timed]]:
+def _alike(times: Sequence[SessionMeasurement]) -> list[list[SessionMeasurement]]:
     """Groups sessions by the conditions under which they were measured."""
-    groups: list[list[Timed]] = []
+    groups: list[list[SessionMeasurement]] = []
     for timed in times:
         group = next((each for each in groups if each[0].conditions == timed.conditions), None)
         if group is None:
@@ -343,8 +334,8 @@ def _alike(times: Sequence[Timed]) -> list[list[Timed]]:
 
 
 def _basis(
-    fresh: Sequence[Timed],
-    recorded: Sequence[Timed],
+    fresh: Sequence[SessionMeasurement],
+    recorded: Sequence[SessionMeasurement],
     threshold: float,
     shared: SharedSpread | None,
     *,
@@ -363,7 +354,7 @@ def _basis(
     )
 
 
-def _judged(fresh: Sequence[Timed], basis: Basis) -> Verdict:
+def _judged(fresh: Sequence[SessionMeasurement], basis: Basis) -> Verdict:
     """Returns the gate's verdict on B's sessions: chosen for no time, they may confirm it."""
     measurements = [timed.measurement for timed in fresh]
     verdict = judge(measurements, basis)
@@ -400,7 +391,7 @@ def _only(one: Side, other: Side) -> list[str]:
     return found
 
 
-def _lines(a: Side, b: Side, rows: list[Row]) -> list[str]:
+def _lines(a: Side, b: Side, rows: list[ComparedTime]) -> list[str]:
     lines = _differences(a, b) or ["measured with the same device, driver and libraries"]
     if rows:
         lines += ["", *_table(rows)]
@@ -418,7 +409,7 @@ def _lines(a: Side, b: Side, rows: list[Row]) -> list[str]:
     return [*lines, _total(rows, b)]
 
 
-def _total(rows: list[Row], b: Side) -> str:
+def _total(rows: list[ComparedTime], b: Side) -> str:
     counts = {kind: sum(row.verdict.kind is kind for row in rows) for kind in VerdictKind}
     told = [f"{count} {kind.value.lower()}" for kind, count in counts.items() if count]
     told += [f"{len(b.incorrect)} incorrect"] if b.incorrect else []
@@ -426,7 +417,7 @@ def _total(rows: list[Row], b: Side) -> str:
     return f"{number} compared: {', '.join(told)}" if told else "nothing to compare: no case is in both"
 
 
-def _table(rows: list[Row]) -> list[str]:
+def _table(rows: list[ComparedTime]) -> list[str]:
     """Gives each measurement a row."""
     verdicts = [row.verdict for row in rows]
     several_models = len({(row.case, row.key) for row in rows}) < len(rows)
@@ -446,7 +437,7 @@ def _table(rows: list[Row]) -> list[str]:
     return table(columns, exits.width())[0]
 
 
-def _json(a: Side, b: Side, rows: list[Row]) -> JsonDict:
+def _json(a: Side, b: Side, rows: list[ComparedTime]) -> JsonDict:
     return {
         "differences": _differences(a, b),
         "measurements": [

@@ -1,4 +1,4 @@
-"""Runs `gpukern doctor` and `gpukern devices`: says what is wrong with an installation, lists its GPUs."""
+"""Runs `gpukern doctor`: lists the GPUs of a machine, and says what is wrong with an installation."""
 
 from __future__ import annotations
 
@@ -21,26 +21,17 @@ if TYPE_CHECKING:
 _WIDTH = 100
 
 
-def declare_doctor(parser: argparse.ArgumentParser) -> None:
+def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern doctor`."""
     parser.description = (
-        "Checks driver, GPUs, libraries and environment, and opens each installed library in a process of "
-        "its own. Says what is wrong and what to do, and changes nothing. Exit status: 0 nothing is broken,"
-        " 1 something is (with --strict, also for warnings)."
+        "Lists every GPU and MIG instance with the UUID that --gpukern-device takes. Checks driver, GPUs, "
+        "libraries and environment, and opens each installed library in a process of its own. Says what is "
+        "wrong and what to do, and changes nothing. Exit status: 0 nothing is broken, 1 something is (with "
+        "--strict, also for warnings)."
     )
     add_json(parser)
     parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings, too")
     parser.set_defaults(run=_doctor)
-
-
-def declare_devices(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern devices`."""
-    parser.description = (
-        "Lists every GPU and MIG instance with the UUID that --gpukern-device takes. Exit status: 0, or 1 if "
-        "there is none."
-    )
-    add_json(parser)
-    parser.set_defaults(run=_devices)
 
 
 def _doctor(known: argparse.Namespace) -> int:
@@ -52,17 +43,6 @@ def _doctor(known: argparse.Namespace) -> int:
         show((*facts(machine), "", *spoken(advice)))
     bad = {Level.ERROR, Level.WARNING} if known.strict else {Level.ERROR}
     return BAD if any(each.level in bad for each in advice) else FINE
-
-
-def _devices(known: argparse.Namespace) -> int:
-    machine = examine(probe=lambda _: None)
-    if known.json:
-        show_json([_gpu_json(gpu) for gpu in machine.gpus])
-    elif machine.gpus:
-        show(line for gpu in machine.gpus for line in _gpu_lines(gpu))
-    else:
-        show([f"no GPU: {machine.no_gpu}"])
-    return FINE if machine.gpus else BAD
 
 
 def facts(machine: Machine) -> list[str]:
@@ -81,7 +61,12 @@ def facts(machine: Machine) -> list[str]:
         f"backends   host works{opened}",
         *([f"sanitizer  compute-sanitizer {machine.sanitizer}"] if machine.sanitizer else []),
     ]
-    return [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 11)]
+    return [part for line in lines for part in _wrapped(line)]
+
+
+def _wrapped(line: str) -> list[str]:
+    # A UUID in pieces could not be copied.
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 11, break_on_hyphens=False)
 
 
 def spoken(advice: Sequence[Advice]) -> list[str]:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report.layout import IN_ASCII
@@ -17,8 +16,6 @@ from pytest_gpukern.values.untrusted_json import printable
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
-
-    from pytest_gpukern.values.result import Result
 
 FINE = 0
 BAD = 1
@@ -60,20 +57,6 @@ def width(elsewhere: int = _WIDTH) -> int:
     return shutil.get_terminal_size((elsewhere, 24)).columns
 
 
-def add_run(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Gives a command's parser the file of a run, or the files of several."""
-    told = "a file that --gpukern-output wrote"
-    if several:
-        parser.add_argument("files", metavar="RUN.json", type=Path, nargs="+", help=told)
-    else:
-        parser.add_argument("file", metavar="RUN.json", type=Path, help=told)
-
-
-def add_text(parser: argparse.ArgumentParser) -> None:
-    """Gives a command's parser a text that chooses cases."""
-    parser.add_argument("text", nargs="?", default="", help="only cases whose id holds this text")
-
-
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Gives a command's parser the option `--json`."""
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
@@ -97,15 +80,6 @@ def may_write(command: str, known: argparse.Namespace) -> bool:
 def without_repeats(texts: Sequence[str]) -> tuple[str, ...]:
     """Returns the cells of a column, with empty ones for those that repeat the cell above."""
     return tuple("" if i and texts[i - 1] == text else text for i, text in enumerate(texts))
-
-
-def chosen(command: str, path: Path, results: Sequence[Result], text: str) -> list[Result]:
-    """Returns the results of a stored run whose id holds this text; says on stderr why there are none."""
-    found = [result for result in results if text in result.case_name]
-    if not found:
-        others = f"no case with {text!r} in its id; it has {len(results)} others: gpukern show lists them"
-        complain(command, f"{path} holds {others if results else 'no results'}")
-    return found
 
 
 def show(lines: Iterable[str]) -> None:

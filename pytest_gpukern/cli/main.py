@@ -21,21 +21,9 @@ COMMANDS = {
         "pytest_gpukern.cli.validate:declare",
         "check and time the suites that come with the package on this machine",
     ),
-    "show": (
-        "pytest_gpukern.cli.show:declare",
-        "print the tables of a stored run, and what the device did in each case",
-    ),
     "report": (
         "pytest_gpukern.cli.report:declare",
-        "write a report of stored runs: a page with plots, or a comment for a pull request",
-    ),
-    "export": (
-        "pytest_gpukern.cli.export:declare",
-        "write stored runs as a CSV table, one row a measurement",
-    ),
-    "trace": (
-        "pytest_gpukern.cli.trace:declare",
-        "write what one execution of each case did as a timeline for Perfetto",
+        "tell of stored runs and baselines: on the terminal, or as page, comment, table or timeline",
     ),
     "compare": (
         "pytest_gpukern.cli.compare:declare",
@@ -50,12 +38,8 @@ COMMANDS = {
         "find out how small a difference this machine and its timers can show",
     ),
     "doctor": (
-        "pytest_gpukern.cli.doctor:declare_doctor",
-        "say what is wrong with this installation, and what to do about it",
-    ),
-    "devices": (
-        "pytest_gpukern.cli.doctor:declare_devices",
-        "list the GPUs of this machine",
+        "pytest_gpukern.cli.doctor:declare",
+        "list GPUs and libraries, and say what is wrong with this installation, and what to do about it",
     ),
 }
 """Name → the function that declares the command, and what `gpukern --help` says of it.

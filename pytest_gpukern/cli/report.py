@@ -1,4 +1,4 @@
-"""Runs `gpukern report`: writes a report of stored runs, in the form that the file's suffix names."""
+"""Runs `gpukern report`: tells of stored runs and of baselines, on the terminal or in a file."""
 
 from __future__ import annotations
 
@@ -6,53 +6,130 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.report.html import page
-from pytest_gpukern.report.markdown import comment
-from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.cli.baseline import baseline_files
+from pytest_gpukern.report.forms import file_text
+from pytest_gpukern.report.recorded import is_baseline, read
+from pytest_gpukern.report.run import EmptyReportError
+from pytest_gpukern.report.terminal import whole
+from pytest_gpukern.report.trace import gpu_trace
 from pytest_gpukern.values.atomic_file import write_named
+from pytest_gpukern.values.form_table import FORMS, suffix_of, suffixes
+from pytest_gpukern.values.options import SettingsError
+from pytest_gpukern.values.settings import parse_option
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpukern.report.run import Run
+    from pytest_gpukern.values.option import Option
 
-OF_RUNS: Mapping[str, Callable[[Sequence[Run]], str]] = {".html": page}
-"""Suffix of a file → what makes its text of runs."""
-OF_A_RUN: Mapping[str, Callable[[Run], str]] = {".md": comment}
-"""Suffix of a file → what makes its text of a single run."""
+_DETAILS = "-k ''"
+"""What tells all that the terminal leaves out."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declares `gpukern report`."""
+    files = ". ".join(f"FILE{name}: {FORMS[name].holds}" for name in suffixes())
     parser.description = (
-        "Writes a report of runs that --gpukern-output wrote. FILE.html is a page with tables and plots, "
-        "which loads nothing; it shows the newest run first. FILE.md, of one run, is a comment for a pull "
-        "request: what failed, then what changed, then counts, in at most 65,536 characters. "
-        + exits.STATUSES
+        "Tells of runs that --gpukern-report wrote, of baseline files, or of folders of these: on the "
+        f"terminal as pytest did, or with -o in a file. {files}. {exits.STATUSES}"
     )
-    exits.add_run(parser, several=True)
     parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        required=True,
-        help="the report; its suffix says the form",
+        "files", metavar="RUN|BASELINE", type=Path, nargs="+", help="a run file may be packed by gzip"
     )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write this file; its suffix says the form"
+    )
+    parser.add_argument(
+        "-k",
+        dest="text",
+        metavar="TEXT",
+        help="only cases whose id holds this text; the terminal tells all of them, with what the device did",
+    )
+    for option in _options():
+        parser.add_argument(
+            f"--{option.name}",
+            dest=option.ini,
+            action="store_true" if option.flag else "append" if option.repeatable else "store",
+            metavar=None if option.flag else option.metavar or "{" + ",".join(option.choices) + "}",
+            default=None,
+            help=option.help,
+        )
     parser.set_defaults(run=_run)
 
 
+def _options() -> Iterator[Option]:
+    """Yields the options that forms of files bring."""
+    for suffix in suffixes():
+        yield from FORMS[suffix].options
+
+
 def _run(known: argparse.Namespace) -> int:
-    suffix = known.output.suffix.lower()
-    if suffix not in OF_RUNS and suffix not in OF_A_RUN:
-        suffixes = " or ".join((*OF_RUNS, *OF_A_RUN))
-        exits.complain("report", f"{known.output} names no form of a report: end it in {suffixes}")
+    files = [file for path in known.files for file in _files(path)]
+    problem = None if known.output is None else _problem(known.output, files)
+    if problem is not None:
+        exits.complain("report", problem)
         return exits.USAGE
-    if suffix in OF_A_RUN and len(known.files) > 1:
-        exits.complain("report", f"{suffix} is a report of one run, and {len(known.files)} are given")
+    runs = [read(file) for file in files]
+    if known.text:
+        runs = [run for run in (run.only(known.text) for run in runs) if run.results]
+        if not runs:
+            exits.complain("report", f"no case with {known.text!r} in its id in {_named(known.files)}")
+            return exits.BAD
+    if known.output is None:
+        return _show(runs, known)
+    try:
+        of_forms = {
+            option.name: parse_option(option, value, f"--{option.name}={value}")
+            for option in _options()
+            if (value := getattr(known, option.ini)) is not None
+        }
+        text = file_text(known.output, runs, of_forms)
+    except SettingsError as error:
+        exits.complain("report", error)
         return exits.USAGE
-    runs = [read_run(path) for path in known.files]
-    text = OF_RUNS[suffix](runs) if suffix in OF_RUNS else OF_A_RUN[suffix](runs[0])
-    write_named(known.output, text, "-o", makes_folders=False)
+    except EmptyReportError as nothing:
+        exits.complain("report", f"{_named(known.files)}: {nothing}")
+        return exits.BAD
+    write_named(known.output, text, "-o")
     return exits.FINE
+
+
+def _files(path: Path) -> list[Path]:
+    """Returns a file itself, or the baseline files of a folder; raises FileError if it has none."""
+    files = baseline_files(path)
+    if not files:
+        raise FileError(path, "holds no baseline files", "Give a run file, a baseline file or their folder")
+    return files
+
+
+def _problem(output: Path, files: Sequence[Path]) -> str | None:
+    """Says why such a file cannot be made of these."""
+    suffix = suffix_of(output)
+    if suffix is None:
+        return f"{output} names no form of a report: end it in {', '.join(suffixes())}"
+    if not FORMS[suffix].several and len(files) > 1:
+        return f"{suffix} is a report of one run, and {len(files)} are given"
+    baseline = None if FORMS[suffix].of_baselines else next(filter(is_baseline, files), None)
+    return f"{baseline} is a baseline, and {suffix} is a report of a run" if baseline is not None else None
+
+
+def _show(runs: Sequence[Run], known: argparse.Namespace) -> int:
+    """Prints runs as pytest did, or all that is known of the cases that were chosen."""
+    several, status = len(runs) > 1, exits.BAD
+    for run in runs:
+        lines = whole(run, width=exits.width(), verbose=known.text is not None, details=_DETAILS)
+        if known.text is not None:
+            lines += gpu_trace(run.results, exits.width(exits.UNLIMITED))
+        if not lines:
+            exits.complain("report", f"{run.name} holds no results")
+            continue
+        exits.show([*([run.name, ""] if several else []), *(line.text for line in lines)])
+        status = exits.FINE
+    return status
+
+
+def _named(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import FOLDER, SUITES
+from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import NOTHING
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _failing_without_gpu_or_library(options: Sequence[str]) -> Sequence[str]:
     """
     given = _values(options)
     needs_gpu = given.get("--gpukern-simulator") not in ("auto", "always")
-    needs_gpu = needs_gpu and given.get("--gpukern-backend") != "host"
+    backends = given.get("--gpukern-backend")
+    needs_gpu = needs_gpu and not select_the_host_only(backends and backends.split(","))
     usual = ["no-gpu"] * needs_gpu + ["missing"] * (given.get("--gpukern-baseline") != "off")
     kinds = given.get("--gpukern-fail-on")
     if kinds == NOTHING or not usual:

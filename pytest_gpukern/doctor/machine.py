@@ -126,7 +126,7 @@ def examine(
         gpus = _gpus(nvml, environ)
     ask = probe or (lambda name: _probe(name, on_gpu=no_gpu is None, environ=environ))
     sanitizer, sanitizer_problem = _sanitizer(environ, probe) if no_gpu is None else (None, None)
-    installed = [name for name in BACKENDS if name != "host" and not backends.missing_library(name)]
+    installed = [name for name, row in BACKENDS.items() if row.needs and not backends.missing_library(name)]
     return Machine(
         gpus=gpus,
         no_gpu=no_gpu,

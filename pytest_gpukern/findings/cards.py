@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.gpu.nvml import PcieLink
-from pytest_gpukern.measure.device_clocks import INVALIDATING, ORDINARY
+from pytest_gpukern.measure.device_clocks import INVALIDATING, ORDINARY, DeviceClocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ def class_of(on_cards: Sequence[tuple[Result, Measurement]]) -> str | None:
         return COPIES
     if measurement.scope != "kernel" or not result.case.on_gpu:
         return None
-    held = sum("sw_power_cap" in each.state.get("clock_events", ()) for _, each in on_cards)
+    held = sum("sw_power_cap" in DeviceClocks.of(each).clock_events for _, each in on_cards)
     if 2 * held > len(on_cards):
         return _LIMITED_BY_POWER
     ns = statistics.median(each.summary.median_ns for _, each in on_cards)

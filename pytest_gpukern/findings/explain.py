@@ -12,6 +12,7 @@ from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.gate.change import FEWEST, percent
 from pytest_gpukern.gate.comparability import of_one_choice
+from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.difference import (
     AUTOTUNED,
@@ -219,9 +220,10 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange 
 
     If there are several sessions, their median counts, and the spread between them is part of the spread.
     """
-    ranges = [each.state.get("sm_mhz_range") or (0.0, 0.0) for each in deciding]
-    own = [mhz for each in deciding if (mhz := each.state.get("sm_mhz"))]
-    spread = max([*(high - low for low, high in ranges), max(own, default=0.0) - min(own, default=0.0)])
+    clocks = [DeviceClocks.of(each) for each in deciding]
+    own = [each.sm_mhz for each in clocks if each.sm_mhz]
+    ranges = [(each.sm_mhz_high or 0.0) - (each.sm_mhz_low or 0.0) for each in clocks]
+    spread = max([*ranges, max(own, default=0.0) - min(own, default=0.0)])
     return clock_change(_median(own), [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
 
 
@@ -230,7 +232,7 @@ def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past
     first = deciding[0]
     sm = sm_clock_change(deciding, past)
     memory = clock_change(
-        _median([mhz for each in deciding if (mhz := each.state.get("memory_mhz"))]),
+        _median([mhz for each in deciding if (mhz := DeviceClocks.of(each).memory_mhz)]),
         [time.memory_mhz for time in _times(first.key, past)],
     )
     differences = []

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gpu.runtime import CudaError, DeviceArray, checked, cuda_source, runtime
+from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.runtime import DeviceArray, checked, cuda_source, runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
-from pytest_gpukern.gpu.runtime import CudaError, DeviceArray, checked, cuda_source, runtime_in_use
+from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.runtime import DeviceArray, checked, cuda_source, runtime_in_use
 
 if TYPE_CHECKING:
     import numpy as np

@@ -30,7 +30,7 @@ _L2_CACHE_SIZE = 38
 
 
 class CudaError(Exception):
-    """The CUDA driver library is missing or refused a call; the message says which and how."""
+    """The CUDA driver is missing or refused a call; the message has the call and CUDA's name of the error."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pytest_gpukern.gpu.runtime import CudaError, checked
+from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.runtime import checked
 
 
 def synchronize() -> None:

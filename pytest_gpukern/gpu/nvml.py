@@ -1,4 +1,9 @@
-"""Asks NVML, NVIDIA's management library, which needs no CUDA context."""
+"""Asks NVML, NVIDIA's management library, which needs no CUDA context.
+
+We use nvidia-ml-py. `cuda.core.system` (1.2) would be a second way beside it: it lacks power limits, ECC,
+remapped rows, compute mode, the width of the memory bus, how busy each process keeps the GPU, and ids of MIG
+instances. It is only in the extras for a GPU, and its import takes 0.7 s and loads cuda.bindings.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +161,7 @@ class DeviceState:
     """The state of a device at one moment, from NVML; None if the driver, permissions or MIG prevent it.
 
     A MIG instance shares clocks, limiters and temperatures with the other instances of its GPU; it has no
-    power or energy of its own.
+    power of its own.
 
     Attributes:
         at_ns: the host's monotonic clock in nanoseconds; meaningful only within one process.
@@ -170,8 +175,6 @@ class DeviceState:
         memory_temperature_c: temperature of the memory.
         power_w: power drawn by the GPU: at this moment if the driver reports that, else the average over up
             to a second.
-        energy_mj: energy drawn since the driver was loaded, in millijoules; the driver updates it every 20 to
-            100 ms.
         memory_used_bytes: memory in use on the device, by all processes.
         foreign: processes of others with a CUDA context on the device.
         pcie_bytes_per_s: bytes a second over PCIe, to and from the GPU, while the state was taken. This
@@ -186,7 +189,6 @@ class DeviceState:
     temperature_c: int | None = None
     memory_temperature_c: int | None = None
     power_w: float | None = None
-    energy_mj: int | None = None
     memory_used_bytes: int | None = None
     foreign: tuple[GpuProcess, ...] = ()
     pcie_bytes_per_s: float | None = None
@@ -243,7 +245,7 @@ _CORRECTED, _UNCORRECTED, _SINCE_LOADED = 0, 1, 0
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 
 # Field ids of nvml.h, asked in one call. Event counters are nanoseconds since the driver was loaded.
-_MEMORY_TEMPERATURE_C, _ENERGY_MJ, _POWER_MW = 82, 83, 186
+_MEMORY_TEMPERATURE_C, _POWER_MW = 82, 186
 _LIMITED_NS = {
     74: "sw_power_cap",
     75: "sw_thermal_slowdown",
@@ -255,7 +257,7 @@ _LIMITED_NS = {
     271: "hw_power_brake_slowdown",
 }
 _PCIE_BYTES = (197, 198)  # sent and received, since R555
-_FIELDS = (_MEMORY_TEMPERATURE_C, _ENERGY_MJ, _POWER_MW, *_LIMITED_NS)
+_FIELDS = (_MEMORY_TEMPERATURE_C, _POWER_MW, *_LIMITED_NS)
 _WRAPS = 2**32
 _VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
 
@@ -388,10 +390,10 @@ class Nvml:
         width = self._told("nvmlDeviceGetMemoryBusWidth", self._whole_gpu(uuid))
         return None if not width else int(width)
 
-    def state(self, uuid: str, *, energy: bool = True) -> DeviceState:
+    def state(self, uuid: str) -> DeviceState:
         """Returns the device's state now, in six calls; a refused call leaves its field None.
 
-        On an H200 asking for the energy takes 3.7 ms, and all else, added up, about 2.6 ms.
+        On an H200 they take about 2.6 ms.
         """
         handle, gpu = self._handle(uuid), self._whole_gpu(uuid)
         at_ns = monotonic_ns()
@@ -400,16 +402,14 @@ class Nvml:
         events = self._told("nvmlDeviceGetCurrentClocksEventReasons", gpu)
         if events is None:  # the name until R535
             events = self._told("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
-        fields = self._field_values(gpu, _FIELDS if energy else [key for key in _FIELDS if key != _ENERGY_MJ])
+        fields = self._field_values(gpu, _FIELDS)
         temperature = self._told("nvmlDeviceGetTemperature", gpu, _TEMPERATURE_GPU)
         if temperature is None:  # CUDA 14 drops the older name
             temperature = self._told("nvmlDeviceGetTemperatureV", gpu, _TEMPERATURE_GPU)
         memory = self._told("nvmlDeviceGetMemoryInfo", handle)
-        power_mw = energy_mj = None
+        power_mw = None
         if handle is gpu:
             power_mw = fields.get(_POWER_MW) or self._told("nvmlDeviceGetPowerUsage", gpu)
-        if handle is gpu and energy:
-            energy_mj = fields.get(_ENERGY_MJ) or self._told("nvmlDeviceGetTotalEnergyConsumption", gpu)
         return DeviceState(
             at_ns=at_ns,
             sm_clock_mhz=sm_mhz,
@@ -419,7 +419,6 @@ class Nvml:
             temperature_c=temperature,
             memory_temperature_c=int(fields.get(_MEMORY_TEMPERATURE_C, 0)) or None,
             power_w=None if power_mw is None else power_mw / 1000,
-            energy_mj=None if energy_mj is None else int(energy_mj),
             memory_used_bytes=None if memory is None else int(memory.used),
         )
 

@@ -137,14 +137,11 @@ class DeviceWatch:
 
     A state takes ten NVML calls, about two milliseconds; time nothing meanwhile. Make the watch once this
     process has its CUDA context. In a container NVML gives the host's process ids, so we count a process as
-    ours if it is there now and was not among the `strangers` found before. `energy` says whether states tell
-    the energy, which takes longest to ask for.
+    ours if it is there now and was not among the `strangers` found before.
     """
 
-    def __init__(
-        self, nvml: Nvml, device: Device, strangers: Sequence[GpuProcess] = (), *, energy: bool = True
-    ) -> None:
-        self._nvml, self._energy = nvml, energy
+    def __init__(self, nvml: Nvml, device: Device, strangers: Sequence[GpuProcess] = ()) -> None:
+        self._nvml = nvml
         self._uuid = device.uuid
         listed = {process.pid for process in nvml.compute_processes(self._uuid)}
         self._same_namespace = os.getpid() in listed
@@ -162,7 +159,7 @@ class DeviceWatch:
     def state(self) -> DeviceState:
         """Asks NVML now, first for what changes fastest. This process must have no work on the device."""
         pcie_before, began_ns = self._nvml.pcie_bytes(self._uuid), time.monotonic_ns()
-        state = self._nvml.state(self._uuid, energy=self._energy)
+        state = self._nvml.state(self._uuid)
         busy = self._busy()
         foreign = (
             dataclasses.replace(process, sm_percent=busy.get(process.pid))

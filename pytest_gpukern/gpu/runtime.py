@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.memory import GUARD_BYTES, damage
+from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 
 _BLOCK = 256
-
-
-class CudaError(Exception):
-    """A call of the CUDA driver failed; the message holds the call and CUDA's name for the error."""
 
 
 def checked(call: str, *arguments: Any) -> Any:
@@ -208,9 +204,8 @@ class CudaRuntime:
         """Compiles `source` with NVRTC for this device."""
         from cuda.core import Program, ProgramOptions
 
-        with phase("starting"):
-            options = ProgramOptions(arch=f"sm_{self.device.arch}", std="c++17")
-            return Program(source, "c++", options).compile("cubin")
+        options = ProgramOptions(arch=f"sm_{self.device.arch}", std="c++17")
+        return Program(source, "c++", options).compile("cubin")
 
     def launch(self, kernel: Any, threads: int, *arguments: Any, stream: Any = None) -> None:
         """Launches a grid-stride kernel for `threads` elements on `stream`, by default the timed one."""
@@ -350,8 +345,7 @@ class CudaRuntime:
 @functools.cache
 def runtime() -> CudaRuntime:
     """Returns the one runtime of this process, made on first use, after the device was pinned."""
-    with phase("starting"):
-        return CudaRuntime()
+    return CudaRuntime()
 
 
 def context_fault() -> str | None:

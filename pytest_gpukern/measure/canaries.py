@@ -40,7 +40,8 @@ def measure_canaries() -> Canaries:
     We discard nothing for low clocks: canaries are there to show what slows the device down.
     """
     from pytest_gpukern.gpu.ceiling_kernels import CANARIES, NotMeasuredError
-    from pytest_gpukern.gpu.runtime import CudaError, runtime
+    from pytest_gpukern.gpu.libcuda import CudaError
+    from pytest_gpukern.gpu.runtime import runtime
 
     cuda = runtime()
     times_ns: dict[str, float] = {}

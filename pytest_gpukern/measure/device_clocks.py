@@ -10,30 +10,73 @@ repeat for it.
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_gpukern.measure.observers import Look, Observation, Observer, with_notes
-from pytest_gpukern.values.phases import phase
+from pytest_gpukern.measure.observers import Look, Observation, Observer, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess
-    from pytest_gpukern.measure.observers import Call, Instruments
+    from pytest_gpukern.measure.observers import Instruments, ObservedCall
     from pytest_gpukern.timers.timer import Batch, Timer
-    from pytest_gpukern.values.result import JsonDict, Measurement
+    from pytest_gpukern.values.result import Measurement
 
 _LOOK_EVERY_S = 0.1
+
+
+CLOCKS = "clocks"
+"""Name of the observer."""
+
+
+@dataclass(frozen=True)
+class DeviceClocks:
+    """Holds the clocks of a device during a measurement, and its state after it; None for what is not known.
+
+    Attributes:
+        sm_mhz: clock of the multiprocessors: the median of those measured after batches, else NVML's.
+        sm_mhz_low: the lowest measured one.
+        sm_mhz_high: the highest.
+        memory_mhz: clock of the memory.
+        clock_events: what held the clocks down, by names of `nvml.CLOCK_EVENTS`.
+        temperature_c: temperature of the GPU.
+        memory_temperature_c: temperature of its memory.
+        power_w: power that it drew.
+        memory_used_bytes: memory in use, by all processes.
+    """
+
+    sm_mhz: float | None = None
+    sm_mhz_low: float | None = None
+    sm_mhz_high: float | None = None
+    memory_mhz: float | None = None
+    clock_events: tuple[str, ...] = ()
+    temperature_c: float | None = None
+    memory_temperature_c: float | None = None
+    power_w: float | None = None
+    memory_used_bytes: float | None = None
+
+    @classmethod
+    def of(cls, measurement: Measurement) -> DeviceClocks:
+        """Returns those of a measurement; a run's file may come from anybody, and hold texts for numbers."""
+        seen = measurement.observations.get(CLOCKS, {})
+        numbers = {
+            name: value
+            for name in cls.__dataclass_fields__
+            if isinstance(value := seen.get(name), (int, float)) and math.isfinite(value)
+        }
+        events = seen.get("clock_events")
+        return cls(**{**numbers, "clock_events": events if isinstance(events, tuple) else ()})  # type: ignore[arg-type]
 
 
 class ClockObserver(Observer):
     """Looks at the device's state and clocks around batches."""
 
-    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
         """Begins to observe, if there is a GPU."""
         instruments = self.bench.instruments if call.on_gpu else None
         return None if instruments is None else ClockObservation(instruments, beside=beside)
@@ -91,32 +134,30 @@ class ClockObservation(Observation):
         self._states.append(self._instruments.state())
         return Look(fault=str(disturbance), hopeless=hopeless)
 
-    def finish(self, measurement: Measurement) -> Measurement:
-        """Adds the device's state over all batches, and notes about it."""
+    def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
+        """Returns the device's state over all batches, and notes about it."""
         notes = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
-        found = dataclasses.replace(measurement, state=self._state())
-        return with_notes(found, self._recovery.note, *notes)
+        first = (self._recovery.note,) if self._recovery.note else ()
+        return Seen(dataclasses.asdict(self._state()), (*first, *notes))
 
-    def _state(self) -> JsonDict:
-        """Returns what a record keeps: measured clocks, and what NVML said after the last batch."""
+    def _state(self) -> DeviceClocks:
+        """Returns the measured clocks, and what NVML said after the last batch."""
         if not self._states:
-            return {}
+            return DeviceClocks()
         last = self._states[-1]
         clocks = [clock for clock in self._clocks if clock is not None]
-        state: dict[str, Any] = {
-            "memory_mhz": last.memory_clock_mhz,
-            "temperature_c": last.temperature_c,
-            "memory_temperature_c": last.memory_temperature_c,
-            "power_w": last.power_w,
-            "clock_events": list(last.clock_events or ()),
-            "memory_used_bytes": last.memory_used_bytes,
-        }
-        if clocks:
-            state["sm_mhz"] = round(statistics.median(clocks), 1)
-            state["sm_mhz_range"] = [round(min(clocks), 1), round(max(clocks), 1)]
-        elif last.sm_clock_mhz is not None:
-            state["sm_mhz"] = float(last.sm_clock_mhz)
-        return {name: value for name, value in state.items() if value is not None}
+        sm_mhz = None if last.sm_clock_mhz is None else float(last.sm_clock_mhz)
+        return DeviceClocks(
+            round(statistics.median(clocks), 1) if clocks else sm_mhz,
+            round(min(clocks), 1) if clocks else None,
+            round(max(clocks), 1) if clocks else None,
+            last.memory_clock_mhz,
+            last.clock_events or (),
+            last.temperature_c,
+            last.memory_temperature_c,
+            last.power_w,
+            last.memory_used_bytes,
+        )
 
 
 INVALIDATING = {
@@ -345,8 +386,7 @@ class Recovery:
         if self._paused_s + pause_s > _PAUSES_S:
             return False
         self._paused_s += pause_s
-        with phase("waiting"):
-            self._sleep(pause_s)
+        self._sleep(pause_s)
         return True
 
     @property

@@ -6,21 +6,19 @@ modules, handles and other processes. We ask only libraries that a test has impo
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.memory_accounts import accounts, synchronize
 from pytest_gpukern.measure.observers import Look, Observation, Observer, SeenInTest
-from pytest_gpukern.values.result import DeviceMemory, Finding
+from pytest_gpukern.values.result import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpukern.measure.observers import Bench, Call
+    from pytest_gpukern.measure.observers import Bench, ObservedCall
     from pytest_gpukern.timers.timer import Batch, Timer
-    from pytest_gpukern.values.result import JsonDict, Result
 
 MEMORY = "memory"
 """Kind of the finding."""
@@ -48,7 +46,7 @@ class MemoryObserver(Observer):
                 account.reset_peak()
             self._before = self._peak = before
 
-    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
         """Looks after each batch, if we follow this test."""
         return _Batches(self) if call.on_gpu and self._before is not None else None
 
@@ -75,12 +73,17 @@ class MemoryObserver(Observer):
                 release()
                 after = _alive_once_idle()
         kept = after - before if passed and after - before >= LEAST_KEPT_BYTES else 0
-        figures = DeviceMemory(before, max(self._peak, before, after), after, kept)
+        figures = {
+            "before_bytes": before,
+            "peak_bytes": max(self._peak, before, after),
+            "after_bytes": after,
+            "kept_bytes": kept,
+        }
         text = (
             f"the test leaves {kept / 2**20:.4g} MiB of device memory allocated after its teardown: "
             "something that outlives the test still refers to it, such as a global or a cache"
         )
-        return SeenInTest(dataclasses.asdict(figures), Finding(MEMORY, text) if kept else None)
+        return SeenInTest(figures, Finding(MEMORY, text) if kept else None)
 
     @contextmanager
     def _giving_up_on_errors(self) -> Iterator[None]:
@@ -89,11 +92,6 @@ class MemoryObserver(Observer):
             yield
         except Exception:  # noqa: BLE001 - any error of a library; the test itself is not at fault
             self._before = None
-
-    @classmethod
-    def add_to(cls, result: Result, name: str, values: JsonDict) -> Result:  # noqa: ARG003
-        """Puts the figures where reports and the run file read them."""
-        return dataclasses.replace(result, memory=DeviceMemory(**values))
 
 
 class _Batches(Observation):

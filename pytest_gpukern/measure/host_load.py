@@ -6,19 +6,17 @@ Others are all but this process and those it started: other workers of a run dis
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpukern.measure.observers import Observation, Observer
-from pytest_gpukern.values.phases import phase
+from pytest_gpukern.measure.observers import Observation, Observer, Seen
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from pytest_gpukern.measure.observers import Call
+    from pytest_gpukern.measure.observers import ObservedCall
     from pytest_gpukern.timers.timer import Timer
     from pytest_gpukern.values.result import Measurement
 
@@ -33,16 +31,28 @@ _FEWEST_FREE = 8
 """If we fill a larger machine ourselves, one other program slows all our threads that wait for one."""
 
 
+_SHARE = "others_share"
+
+
+def others_share(measurement: Measurement) -> float | None:
+    """Returns which share of the host's CPUs other programs used while the host's clock timed a measurement.
+
+    None for a device's time, and where it is not known.
+    """
+    share = measurement.observations.get("load", {}).get(_SHARE)
+    return share if isinstance(share, (int, float)) else None
+
+
 class HostLoadObserver(Observer):
     """Reads the host's counters also ahead of measurements, since many are shorter than the counters tell."""
 
-    _earlier: Reading | None = None
+    _earlier: CpuTimes | None = None
 
     def begin_test(self) -> None:
         """Reads the counters."""
         self._earlier = read()
 
-    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
         """Begins to observe what the host's clock times."""
         began = None if timer_row(timer.name).device_timed else read()
         if began is None:
@@ -60,23 +70,22 @@ class HostLoadObservation(Observation):
     others were, we look at the measurement and what follows.
     """
 
-    earlier: Reading
-    began: Reading
+    earlier: CpuTimes
+    began: CpuTimes
 
-    def finish(self, measurement: Measurement) -> Measurement:
-        """Adds the share of others; waits for the rest of 0.3 s if only that tells it."""
+    def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
+        """Returns the share of others; waits for the rest of 0.3 s if only that tells it."""
         now, share = read(), None
         if now is not None and now.at_s - self.began.at_s < _LONG_ENOUGH_S <= now.at_s - self.earlier.at_s:
             share = share_of_others(self.earlier, now)
         if share is None or share >= BUSY_HOST:
-            with phase("waiting"):
-                time.sleep(max(0.0, self.began.at_s + _LONG_ENOUGH_S - time.monotonic()))
+            time.sleep(max(0.0, self.began.at_s + _LONG_ENOUGH_S - time.monotonic()))
             now = read()
             share = None if now is None else share_of_others(self.began, now)
-        return dataclasses.replace(measurement, others_share=share)
+        return Seen({_SHARE: share})
 
 
-class Reading(NamedTuple):
+class CpuTimes(NamedTuple):
     """Holds the CPU time until a moment, of the CPUs that we may use: all that they worked, and our own."""
 
     at_s: float
@@ -86,7 +95,7 @@ class Reading(NamedTuple):
     own_s: float
 
 
-def share_of_others(since: Reading, now: Reading) -> float:
+def share_of_others(since: CpuTimes, now: CpuTimes) -> float:
     """Returns which share others used of the CPUs that we left free, or of eight if we left fewer.
 
     A kernel may count stolen time as our own, so the share is no less than what was stolen.
@@ -96,7 +105,7 @@ def share_of_others(since: Reading, now: Reading) -> float:
     return round(min(1.0, others / min(now.cpus, max(now.cpus - own_s / passed_s, _FEWEST_FREE))), 3)
 
 
-def read(proc: Path = Path("/proc")) -> Reading | None:
+def read(proc: Path = Path("/proc")) -> CpuTimes | None:
     """Reads the counters now; returns None where the system does not tell them."""
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -109,7 +118,7 @@ def read(proc: Path = Path("/proc")) -> Reading | None:
         return None
     tick_s, waited_for = 1 / os.sysconf("SC_CLK_TCK"), os.times()
     own_s = time.process_time() + waited_for.children_user + waited_for.children_system
-    return Reading(
+    return CpuTimes(
         time.monotonic(),
         len(cpus),
         tick_s * (user + nice + system + irq + softirq + steal),

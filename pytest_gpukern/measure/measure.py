@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.measure.observers import Look, with_notes
 from pytest_gpukern.measure.statistics import FEWEST_FOR_95_PERCENT, StoppingRule, summarize
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pytest_gpukern.measure.observers import Observation
     from pytest_gpukern.timers.timer import Batch, Executions, Timer
@@ -179,7 +178,7 @@ def measure(
     cache: str,
     call_ns: float,
     rule: StoppingRule | None = None,
-    observing: Sequence[Observation] = (),
+    observing: Mapping[str, Observation] | None = None,
     inspect: Callable[[], None] | None = None,
     traffic_bytes: float | None = None,
     flops: float | None = None,
@@ -197,7 +196,8 @@ def measure(
         cache: `cold` flushes the L2 before each sample, `hot` does not.
         call_ns: about how long the call takes, from the warm-up; sizes the batches.
         rule: when to stop; by default `rule_for(call_ns)`.
-        observing: observers that look at the device between batches, the one nearest to the timed work first.
+        observing: name → observer that looks at the device between batches, the one nearest to the timed work
+            first.
         inspect: checks outputs; called once, after an execution chosen at random among the first, or after a
             whole turn on all buffer sets for a cold graph.
         traffic_bytes: declared bytes of the work, copied into the result.
@@ -213,7 +213,7 @@ def measure(
         executions,
         timer,
         rule or rule_for(call_ns),
-        observing,
+        observing or {},
         inspect,
         cold=cache == "cold",
         call_ns=call_ns,
@@ -335,7 +335,7 @@ class Sampler:
     executions: Executions
     timer: Timer
     rule: StoppingRule
-    observing: Sequence[Observation]
+    observing: Mapping[str, Observation]
     inspect: Callable[[], None] | None
     cold: bool
     call_ns: float
@@ -353,12 +353,11 @@ class Sampler:
             size = self._size(executed, self.clock() - started, chosen)
             self._before()
             taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold)
-            with phase("sampling"), untraced():
+            with untraced():
                 batch = timer.collect(taken, cold=self.cold)
             executed += len(taken)
             if self.inspect is not None and executed >= chosen:
-                with phase("checking"):
-                    self.inspect()
+                self.inspect()
                 self.inspect = None
             sampling.add(batch, len(taken))
             stopped = rule.decide(
@@ -383,8 +382,7 @@ class Sampler:
                 samples since the last look are gone.
         """
         self._before()
-        with phase("sampling"):
-            batch = self.timer.collect([iteration], cold=self.cold)
+        batch = self.timer.collect([iteration], cold=self.cold)
         sampling = self.sampling
         sampling.add(batch, 1)
         look = self._look(batch, last=last)
@@ -397,19 +395,17 @@ class Sampler:
     def finished(self, found: Measurement, suspicion: str | None) -> Measurement:
         """Returns the measurement with what observers and the statistics say of it."""
         found = dataclasses.replace(found, invalid=self.sampling.invalid or suspicion)
-        for each in self.observing:
-            found = each.finish(found)
+        for name, observation in self.observing.items():
+            found = observation.finish(found).added_to(found, name)
         return with_notes(found, *self.summary().warnings)
 
     def _before(self) -> None:
-        with phase("observing"):
-            for each in reversed(self.observing):
-                each.before()
+        for each in reversed([*self.observing.values()]):
+            each.before()
 
     def _look(self, batch: Batch, *, last: bool) -> Look:
         """Merges what the observers saw after a batch; reports the first fault."""
-        with phase("observing"):
-            looks = [each.after(batch, last=last) for each in self.observing]
+        looks = [each.after(batch, last=last) for each in self.observing.values()]
         return Look(
             settled=all(look.settled for look in looks),
             fault=next((look.fault for look in looks if look.fault is not None), None),

@@ -1,7 +1,8 @@
 """Defines what an observer is: it looks at the device around timed work, never during it.
 
-To add one, write a file with a class derived from `Observer`, and its row in `OBSERVERS`. Its findings travel
-under its name in `Measurement.observations` and `Result.observations`; no other code needs to know it.
+To add one, write a file with a class derived from `Observer`, and its row in `OBSERVERS`. What it sees
+travels under its name in `Measurement.observations` and `Result.observations`. Reports write that with the
+labels and units of the row; no other code needs to know it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import dataclasses
 import importlib
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pytest_gpukern.values.result import Finding, plain
+from pytest_gpukern.values.result import Finding, Observations, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,24 +22,73 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.nvml import DeviceState
     from pytest_gpukern.gpu.processes import DeviceWatch
     from pytest_gpukern.gpu.theory import Floor
-    from pytest_gpukern.timers.timer import Batch, Executions, Timer
-    from pytest_gpukern.values.result import JsonDict, Measurement, Result
+    from pytest_gpukern.timers.timer import Batch, Timer
+    from pytest_gpukern.values.result import JsonDict, Measurement, Result, Value
     from pytest_gpukern.values.settings import Settings
 
 
-class ObserverRow(NamedTuple):
-    """The module and class of an observer."""
+class Figure(NamedTuple):
+    """How reports name a value that an observer sees, and its unit.
+
+    `bytes` and `ns` are written in larger units, and a `share` of 1 in percent.
+    """
+
+    label: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class ObserverRow:
+    """An observer, and how reports write what it sees.
+
+    Attributes:
+        module: full name of its module.
+        class_name: name of its class.
+        label: of what it sees, such as `device memory`; its figures follow it.
+        figures: name of each value that it may see → its label and unit, in the order of reports.
+    """
 
     module: str
     class_name: str
+    label: str = ""
+    figures: Mapping[str, Figure] = field(default_factory=dict)
 
 
 OBSERVERS = {
     "plausibility": ObserverRow("pytest_gpukern.measure.plausibility", "Plausibility"),
-    "memory": ObserverRow("pytest_gpukern.measure.device_memory", "MemoryObserver"),
-    "clocks": ObserverRow("pytest_gpukern.measure.device_clocks", "ClockObserver"),
-    "energy": ObserverRow("pytest_gpukern.measure.energy", "EnergyObserver"),
-    "load": ObserverRow("pytest_gpukern.measure.host_load", "HostLoadObserver"),
+    "memory": ObserverRow(
+        "pytest_gpukern.measure.device_memory",
+        "MemoryObserver",
+        "device memory of libraries",
+        {
+            "before_bytes": Figure("before", "bytes"),
+            "peak_bytes": Figure("at most", "bytes"),
+            "after_bytes": Figure("after", "bytes"),
+            "kept_bytes": Figure("kept", "bytes"),
+        },
+    ),
+    "clocks": ObserverRow(
+        "pytest_gpukern.measure.device_clocks",
+        "ClockObserver",
+        "device",
+        {
+            "sm_mhz": Figure("SM clock", "MHz"),
+            "sm_mhz_low": Figure("lowest", "MHz"),
+            "sm_mhz_high": Figure("highest", "MHz"),
+            "memory_mhz": Figure("memory clock", "MHz"),
+            "clock_events": Figure("clocks held by"),
+            "temperature_c": Figure("GPU at", "°C"),
+            "memory_temperature_c": Figure("memory at", "°C"),
+            "power_w": Figure("power", "W"),
+            "memory_used_bytes": Figure("memory in use", "bytes"),
+        },
+    ),
+    "load": ObserverRow(
+        "pytest_gpukern.measure.host_load",
+        "HostLoadObserver",
+        "host",
+        {"others_share": Figure("used by other programs", "share")},
+    ),
 }
 """Name → row. The first is nearest to the timed work: the last to look before it, the first to look after."""
 
@@ -93,23 +143,17 @@ class Bench(Protocol):
 
 
 @dataclass(frozen=True)
-class Call:
+class ObservedCall:
     """A call that is measured in one scope, by one timer or several.
 
     Attributes:
         scope: one of `problems.variants.SCOPES`.
         on_gpu: whether it uses a GPU at all.
-        executions: executions of the warm and checked call; None if it may only run to be timed.
-        synchronize: waits for the device.
-        mark: marks the current place in the queue of the timed stream.
         floor: the least time that the declared work can take, if known.
     """
 
     scope: str
     on_gpu: bool
-    executions: Executions | None = None
-    synchronize: Callable[[], None] | None = None
-    mark: Callable[[], Any] | None = None
     floor: Floor | None = None
 
 
@@ -143,9 +187,9 @@ class Observation:
         """
         return Look()
 
-    def finish(self, measurement: Measurement) -> Measurement:
-        """Adds what was seen in all batches, once sampling has ended."""
-        return measurement
+    def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
+        """Returns what was seen in all batches, once sampling has ended."""
+        return Seen()
 
 
 class Observer:
@@ -156,9 +200,9 @@ class Observer:
         self.bench = bench
 
     def begin_test(self) -> None:
-        """Is called before the setup of a test that measures; this process holds the device."""
+        """Is called before the setup of a test that measures; this process holds the device, if any."""
 
-    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
         """Begins to look at one measurement of a warm call; None if there is nothing to see.
 
         Args:
@@ -168,12 +212,12 @@ class Observer:
         """
         return None
 
-    def measured(self, call: Call, measurement: Measurement) -> Measurement:  # noqa: ARG002
-        """Adds to the main measurement once all timers are done; may execute the call."""
-        return measurement
+    def measured(self, call: ObservedCall, measurement: Measurement) -> Seen:  # noqa: ARG002
+        """Returns what there is to add to the main measurement, once all timers are done."""
+        return Seen()
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
-        """Returns what it saw of the test, after teardown; this process holds the device.
+        """Returns what it saw of the test, after teardown; this process holds the device, if any.
 
         Args:
             passed: whether the test's body passed; a failure's traceback keeps objects alive.
@@ -181,17 +225,35 @@ class Observer:
         """
         return None
 
-    @classmethod
-    def add_to(cls, result: Result, name: str, values: JsonDict) -> Result:
-        """Adds what `end_test` saw to the test's result, in the process that reports."""
-        return dataclasses.replace(result, observations={**result.observations, name: values})
+
+@dataclass(frozen=True)
+class Seen:
+    """What an observer saw of a measurement.
+
+    Attributes:
+        values: name of a figure → its value; None for what is not known.
+        notes: what a reader should know, in words.
+        invalid: why the numbers cannot be trusted, or None.
+    """
+
+    values: Mapping[str, Value] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    invalid: str | None = None
+
+    def added_to(self, measurement: Measurement, name: str) -> Measurement:
+        """Returns the measurement with what the observer of this name saw; the first `invalid` stays."""
+        return dataclasses.replace(
+            with_notes(measurement, *self.notes),
+            invalid=measurement.invalid or self.invalid,
+            observations=_with_values(measurement.observations, name, self.values),
+        )
 
 
 @dataclass(frozen=True)
 class SeenInTest:
-    """An observer's view of a test: plain JSON for the result, and a finding worth a line, or None."""
+    """What an observer saw of a test: its figures as in `Seen`, and a finding worth a line, or None."""
 
-    values: JsonDict
+    values: Mapping[str, Value]
     finding: Finding | None = None
 
 
@@ -199,23 +261,20 @@ class SeenInTest:
 class ObservedTest:
     """All observers' views of a test by name, and their findings; travels on the report of its teardown."""
 
-    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    values: Observations = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> JsonDict:
         """Returns it as plain JSON values."""
         return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
 
-    @classmethod
-    def from_json(cls, data: JsonDict) -> ObservedTest:
-        """Reads the result of `to_json`."""
-        return cls(data["values"], tuple(Finding(**finding) for finding in data["findings"]))
-
     def added_to(self, result: Result) -> Result:
         """Returns the test's result with what observers saw."""
-        for name, values in self.values.items():
-            result = _class_of(OBSERVERS[name]).add_to(result, name, values)
-        return dataclasses.replace(result, findings=(*result.findings, *self.findings))
+        return dataclasses.replace(
+            result,
+            observations={**result.observations, **self.values},
+            findings=(*result.findings, *self.findings),
+        )
 
 
 class Observers:
@@ -230,34 +289,46 @@ class Observers:
         for each in self._all:
             each.begin_test()
 
-    def observe(self, call: Call, timer: Timer, *, beside: bool = False) -> list[Observation]:
-        """Returns the observations of one measurement of a warm call, the nearest to the timed work first."""
-        begun = (each.observe(call, timer, beside=beside) for each in reversed(self._all))
-        return [observation for observation in begun if observation is not None][::-1]
+    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool = False) -> dict[str, Observation]:
+        """Returns observations of a warm call by observers' names, the nearest to the timed work first."""
+        begun = [(each.name, each.observe(call, timer, beside=beside)) for each in reversed(self._all)]
+        return {name: observation for name, observation in reversed(begun) if observation is not None}
 
-    def measured(self, call: Call, measurement: Measurement) -> Measurement:
+    def measured(self, call: ObservedCall, measurement: Measurement) -> Measurement:
         """Returns a call's main measurement with what observers add once all timers are done."""
         for each in self._all:
-            measurement = each.measured(call, measurement)
+            measurement = each.measured(call, measurement).added_to(measurement, each.name)
         return measurement
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> ObservedTest:
         """Returns what observers saw of a test; raises CudaError if the context is lost."""
-        values, findings = {}, []
+        values, findings = Observations(), []
         for each in self._all:
             seen = each.end_test(passed=passed, let_go=let_go)
             if seen is not None:
-                values[each.name] = seen.values
+                values = _with_values(values, each.name, seen.values)
                 findings += [seen.finding] if seen.finding is not None else []
         return ObservedTest(values, tuple(findings))
 
 
-def with_notes(measurement: Measurement, *notes: str | None) -> Measurement:
-    """Returns the measurement with these notes after its others; skips None."""
+def with_notes(measurement: Measurement, *notes: str) -> Measurement:
+    """Returns the measurement with these notes after its others."""
     summary = measurement.summary
-    told = tuple(note for note in notes if note)
-    summary = dataclasses.replace(summary, warnings=(*summary.warnings, *told))
+    summary = dataclasses.replace(summary, warnings=(*summary.warnings, *notes))
     return dataclasses.replace(measurement, summary=summary)
+
+
+def _with_values(observations: Observations, name: str, values: Mapping[str, Value]) -> Observations:
+    """Returns the observations with an observer's known values; refuses one that its row does not declare."""
+    declared = OBSERVERS[name].figures if name in OBSERVERS else values
+    for figure in values:
+        if figure not in declared:
+            raise ValueError(
+                f"the observer {name} saw {figure!r}, which its row in OBSERVERS does not declare: "
+                f"its figures are {', '.join(declared) or 'none'}; add a Figure there"
+            )
+    known: dict[str, Value] = {figure: value for figure, value in values.items() if value is not None}
+    return {**observations, name: {**observations.get(name, {}), **known}} if known else observations
 
 
 def _class_of(row: ObserverRow) -> type[Observer]:

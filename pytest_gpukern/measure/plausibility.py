@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 import time
@@ -11,14 +10,14 @@ from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.live_threads import Threads, still_running, thread_note, threads_left
-from pytest_gpukern.measure.observers import Look, Observation, Observer, with_notes
+from pytest_gpukern.measure.observers import Look, Observation, Observer, Seen
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpukern.gpu.theory import Floor
-    from pytest_gpukern.measure.observers import Call
+    from pytest_gpukern.measure.observers import ObservedCall
     from pytest_gpukern.timers.timer import Batch, Timer
     from pytest_gpukern.values.result import Measurement
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 class Plausibility(Observer):
     """Looks at the host's clocks and threads around batches, and at the sum of the device's times."""
 
-    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation:  # noqa: ARG002
         """Begins once the call is warm, so that libraries have started the threads that they keep."""
         return PlausibilityObservation(call, timer)
 
@@ -34,7 +33,7 @@ class Plausibility(Observer):
 class PlausibilityObservation(Observation):
     """Finds faults that make all samples of a measurement invalid."""
 
-    def __init__(self, call: Call, timer: Timer) -> None:
+    def __init__(self, call: ObservedCall, timer: Timer) -> None:
         self._call = call
         self._timer = timer
         self._device_timed = timer_row(timer.name).device_timed
@@ -54,8 +53,8 @@ class PlausibilityObservation(Observation):
             self._contradiction = device_time_fault(sum(batch.samples_ns) * batch.iterations, passed_ns)
         return Look()
 
-    def finish(self, measurement: Measurement) -> Measurement:
-        """Makes the measurement INVALID for the first fault found."""
+    def finish(self, measurement: Measurement) -> Seen:
+        """Returns the first fault found, for which the measurement is INVALID."""
         fault = (
             self._guard.fault(self._began)
             or self._contradiction
@@ -63,12 +62,11 @@ class PlausibilityObservation(Observation):
                 measurement.summary.median_ns, self._call.floor, resolution_ns=self._timer.resolution_ns
             )
         )
-        found = dataclasses.replace(measurement, invalid=measurement.invalid or fault)
         # The timers see what a thread launches on the GPU, and the check of outputs finds late writes.
         left = threads_left(self._threads.python)
         of_python = still_running(left, "the timed calls") if left else None
         native = None if self._call.on_gpu else thread_note(self._threads, Threads.now())
-        return with_notes(found, of_python, native)
+        return Seen(notes=tuple(filter(None, (of_python, native))), invalid=fault)
 
 
 MARGIN = 0.02

@@ -6,6 +6,8 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.values.backend_table import runs_on_gpu
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -41,7 +43,7 @@ class Case:
     @property
     def scopes(self) -> tuple[str, ...]:
         """The scopes to measure. A variant that takes host data is timed end to end only."""
-        if self.variant.backend == "host" or self.variant.host_data:
+        if self.variant.host_data or not runs_on_gpu(self.variant.backend):
             return ("end_to_end",)
         scopes = self.variant.scopes or self.problem.scopes
         return scopes[:1] if self.awkward else scopes

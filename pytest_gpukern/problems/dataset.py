@@ -380,17 +380,6 @@ class Datasets:
             sets.update(enumerate(made))
         return list(sets.values())
 
-    def more(self, problem: Problem, point: Point, seed_offsets: range) -> Iterator[Dataset]:
-        """Yields the sets of more seeds one by one; we keep them only if the point is small."""
-        first = self.get(problem, point, 0)
-        for offset in seed_offsets:
-            if first.host_bytes * seed_offsets.stop <= _HELD_BYTES:
-                yield self.get(problem, point, offset)
-            elif first.host_bytes > _LARGE_BYTES and problem.rearranges:
-                yield first.rearranged(problem, point, offset)
-            else:
-                yield Dataset.make(problem, point, offset, self._seed)
-
     def _stored_in(self, folder: Path, problem: Problem, point: Point, seed_offset: int) -> Path:
         identity = (self.test, problem.name, sorted(point.items()), self._seed, seed_offset)
         return folder / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "seeds", "simulator", "energy")
+MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "simulator")
 """Our options that say how to measure: a child measures as its parent does. It gets the device by UUID and
 the seed by number instead, and it neither judges nor writes."""
 

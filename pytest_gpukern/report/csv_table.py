@@ -7,16 +7,18 @@ import io
 import re
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.measure.observers import OBSERVERS
 from pytest_gpukern.report.rows import without_a_time
+from pytest_gpukern.report.run import EmptyReportError
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable
 from pytest_gpukern.values.verdict_table import INCORRECT, VerdictKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpukern.report.run import Run
-    from pytest_gpukern.values.result import KernelFacts, Measurement, Result
+    from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value
 
 Cell = str | float | int | None
 
@@ -24,18 +26,23 @@ Cell = str | float | int | None
 _FORMULA = re.compile(r"(^|;)([\s\"]*[=+\-@＝＋－＠])")
 
 
-def csv_text(rows: Iterable[Mapping[str, Cell]]) -> str:
-    """Returns rows of the same columns as CSV with a header, in UTF-8 and with `.` in numbers.
+def csv_text(runs: Sequence[Run]) -> str:
+    """Returns a row for each measurement of runs as CSV with a header, and with `.` in numbers.
 
     Names come from whoever wrote a run file, and a spreadsheet computes a text that begins with `=`, `+`, `-`
     or `@` (https://owasp.org/www-community/attacks/CSV_Injection). Such a text gets an apostrophe in front,
     also behind a `;`, which separates cells in some countries. Control characters are escaped. Numbers stay.
+
+    Raises:
+        EmptyReportError: nothing was measured.
     """
+    rows = [row for run in runs for row in rows_of_run(run)]
+    if not rows:
+        raise EmptyReportError("no measurement in it: run pytest with --gpu-benchmark", "")
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    for number, row in enumerate(rows):
-        if not number:
-            writer.writerow(row)
+    writer.writerow(rows[0])
+    for row in rows:
         writer.writerow([_harmless(cell) if isinstance(cell, str) else cell for cell in row.values()])
     return stream.getvalue()
 
@@ -44,17 +51,17 @@ def _harmless(text: str) -> str:
     return _FORMULA.sub(r"\1'\2", printable(text))
 
 
-def rows_of_run(run: Run, name: str) -> Iterator[dict[str, Cell]]:
+def rows_of_run(run: Run) -> Iterator[dict[str, Cell]]:
     """Yields a row for each measurement of a run, also of its further and confirming sessions.
 
-    `name` says which file the run is from. What is not known is None.
+    What is not known is None.
     """
     for reported in run.results:
         for result in (reported, *run.sessions_of(reported)):
             failure = run.own_failure(reported) if result is reported else None
             for measurement in result.measurements:
                 row = _row(result, measurement, failure)
-                yield {"run": name, "created": run.created.isoformat(), **row}
+                yield {"run": run.name, "created": run.created.isoformat(), **row}
 
 
 def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
@@ -91,13 +98,10 @@ def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[
         "fixed_cost_ns": measurement.fixed_cost_ns,
         "traffic_bytes": measurement.traffic_bytes,
         "flops": measurement.flops,
-        "energy_mj": measurement.energy_mj,
-        "mean_power_w": measurement.mean_power_w,
-        "sm_mhz": _number(measurement.state.get("sm_mhz")),
-        "memory_mhz": _number(measurement.state.get("memory_mhz")),
         **_kernel(result, measurement),
         **_errors(result),
         **_verdict(result, measurement, failure),
+        **_observed(result, measurement),
     }
 
 
@@ -148,9 +152,20 @@ def _verdict(result: Result, measurement: Measurement, failure: str | None) -> d
     }
 
 
+def _observed(result: Result, measurement: Measurement) -> dict[str, Cell]:
+    """Returns each figure of each observer, of the measurement or of its test."""
+    cells: dict[str, Cell] = {}
+    for observer, row in OBSERVERS.items():
+        seen = result.observations.get(observer, {}) | measurement.observations.get(observer, {})
+        cells |= {f"{observer}.{name}": _cell(seen.get(name)) for name in row.figures}
+    return cells
+
+
+def _cell(value: Value) -> Cell:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return " ".join(value) if isinstance(value, tuple) else value
+
+
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _number(value: object) -> float | int | None:
-    return value if isinstance(value, (int, float)) else None

@@ -1,4 +1,4 @@
-"""Writes what `-v` adds to a table: what was checked, what the device did in a call, and its memory.
+"""Writes what `-v` adds to a table: what was checked, what the device did in a call, what observers saw.
 
 What the device did is shown as nvprof did: copies, memsets and kernels with their share of the time.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.findings.explain import dimensions
 from pytest_gpukern.gpu.kernel_facts import fitted
+from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
 from pytest_gpukern.report.rows import scope_times
@@ -17,11 +18,12 @@ from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpukern.report.rows import ScopeTime
-    from pytest_gpukern.values.result import DeviceWork, KernelFacts, Measurement, Result
+    from pytest_gpukern.values.result import DeviceWork, KernelFacts, Measurement, Result, Value
 
+_UNKNOWN = ObserverRow("", "")
 _INDENT = "  "
 _GAP = 2
 _SHORTEST_NAME = 24
@@ -36,7 +38,7 @@ LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupanc
 
 
 @dataclass(frozen=True)
-class Entry:
+class BreakdownLine:
     """Holds a line of a breakdown; without `work`, the time in which the device did nothing.
 
     `kernel` has what its launch needs, with the occupancy if that is known.
@@ -61,7 +63,7 @@ class Breakdown:
 
     title: str
     whole_ns: float
-    entries: tuple[Entry, ...]
+    entries: tuple[BreakdownLine, ...]
     notes: tuple[str, ...]
 
     @property
@@ -102,9 +104,9 @@ def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
     work = sorted(seen.work, key=lambda entry: -(entry.time_ns or 0.0))
     work_ns = sum(entry.time_ns or 0.0 for entry in work)
     entries = [
-        Entry(each.kernel.name, each.time_ns, each, facts.get(each.kernel.launch, each.kernel))
+        BreakdownLine(each.kernel.name, each.time_ns, each, facts.get(each.kernel.launch, each.kernel))
         if each.kernel
-        else Entry(each.name, each.time_ns, each)
+        else BreakdownLine(each.name, each.time_ns, each)
         for each in work
     ]
     idle = _idle(whole, whole_ns, min(work_ns, span_ns) if units.is_number(span_ns) else work_ns)
@@ -133,12 +135,12 @@ def _breakdown_lines(result: Result, found: Breakdown, width: int) -> list[Line]
     return lines + [line for note in found.notes for line in wrapped(note, width, indent=_INDENT)]
 
 
-def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> Entry | None:
+def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> BreakdownLine | None:
     """Returns the part of a time in which the device did nothing for the call."""
     if not units.is_number(whole_ns) or whole_ns - covered_ns < _IDLE * whole_ns:
         return None
     name = "host and launch" if not timer_row(whole.timer).device_timed else "between kernels and copies"
-    return Entry(name, whole_ns - covered_ns)
+    return BreakdownLine(name, whole_ns - covered_ns)
 
 
 def _size(work: DeviceWork | None) -> str:
@@ -225,19 +227,31 @@ def _told(result: Result) -> list[str]:
     return told
 
 
-def device_memory(result: Result, *, width: int) -> list[Line]:
-    """Says what was in use before, at most and after, and what the test keeps."""
-    text = memory_text(result)
-    return wrapped(f"{result.case_name} · device memory of libraries: {text}", width) if text else []
+def observed(result: Result) -> list[tuple[str, str, str]]:
+    """Returns (measurement's key or nothing, observer's label, its figures) of all that observers saw."""
+    seen = [] if result.simulated else [(each.key, each.observations) for each in result.measurements]
+    return [
+        (key, row.label or name, ", ".join(texts))
+        for key, observations in (*seen, ("", result.observations))
+        for name, values in observations.items()
+        if (texts := list(_figures(values, row := OBSERVERS.get(name, _UNKNOWN))))
+    ]
 
 
-def memory_text(result: Result) -> str:
-    """Returns `0 B before, 16 MiB at most, 0 B after`, with what the test keeps; nothing if not known."""
-    memory = result.memory
-    if memory is None:
-        return ""
-    kept = f", of which the test keeps {units.size(memory.kept_bytes)}" if memory.kept_bytes else ""
-    return (
-        f"{units.size(memory.before_bytes)} before, {units.size(memory.peak_bytes)} at most, "
-        f"{units.size(memory.after_bytes)} after{kept}"
-    )
+def _figures(values: Mapping[str, Value], row: ObserverRow) -> Iterator[str]:
+    """Yields figures in the order of their row; a run of others may have some that no row declares."""
+    for name in (*row.figures, *(name for name in values if name not in row.figures)):
+        figure = row.figures.get(name, Figure(name))
+        if values.get(name) not in (None, ()):
+            yield f"{figure.label} {units.quantity(values[name], figure.unit)}"
+
+
+def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
+    """Returns a line for each observer of each measurement and test, and then an empty line."""
+    lines = [
+        line
+        for result in results
+        for key, label, text in observed(result)
+        for line in wrapped(" · ".join(filter(None, (result.case_name, key, f"{label}: {text}"))), width)
+    ]
+    return [*lines, Line("")] if lines else []

@@ -1,11 +1,10 @@
-"""Says where the time of a run went: in one sentence, and by case."""
+"""Says in one sentence where the time of a run went."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Line, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +17,7 @@ REST = "pytest and the tests' own code"
 
 
 def time_spent(run: Run) -> str | None:
-    """Returns `time: 193 s: checking 62 s, sampling 36 s, …`, the longest phase first; None where unknown.
+    """Returns `time: 193 s: checking 62 s, timing 36 s, …`, the longest phase first; None where unknown.
 
     Phases below 1 % are left out. Where processes side by side spent more than the run took, it says so.
     """
@@ -32,19 +31,6 @@ def time_spent(run: Run) -> str | None:
     else:
         spent_s[REST] = whole_s - together_s
     return f"{told}: {_phases(spent_s)}"
-
-
-def durations(run: Run, *, width: int) -> list[Line]:
-    """Returns where the time of the run went, and that of each case, the slowest first."""
-    total_s = {result.nodeid: sum(_known(result.spent_s).values()) for result in run.results}
-    lines = wrapped(time_spent(run) or "", width)
-    for result in sorted(run.results, key=lambda each: -total_s[each.nodeid]):
-        if result.spent_s:
-            told = (
-                f"{_seconds(total_s[result.nodeid])}  {result.case_name}: {_phases(_known(result.spent_s))}"
-            )
-            lines += wrapped(told, width)
-    return lines
 
 
 def _known(spent_s: Mapping[str, float]) -> dict[str, float]:

@@ -1,27 +1,27 @@
-"""Lists the forms of a report, and holds the one value that each of them is made of.
-
-A new form is a module with a function `write(report, config)` and a row in `FORMS`.
-"""
+"""Makes each form of a run's report, by the table of `values/form_table.py`, of one value."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import pkgutil
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.report.run import Run
+from pytest_gpukern.report.run import EmptyReportError, Run
+from pytest_gpukern.values.atomic_file import write_named
+from pytest_gpukern.values.form_table import FORMS, suffix_of
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import pytest
 
-    from pytest_gpukern.baseline.store import WriteReport
+    from pytest_gpukern.baseline.store import ToPrune, WriteReport
+    from pytest_gpukern.values.form_table import ReportForm
     from pytest_gpukern.values.result import JsonDict
 
 
@@ -36,8 +36,8 @@ class RunReport(Run):
         listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
         baselines: what was written to baselines, or None.
         shortened: why fewer sessions were recorded than asked for → cases.
-        stale: recorded cases that no longer exist.
-        files: what forms wrote before.
+        stale: recorded cases that no longer exist, by file.
+        files: those that were written.
         others: those of `Run`.
     """
 
@@ -47,60 +47,58 @@ class RunReport(Run):
     listed: Mapping[str, JsonDict] = field(default_factory=dict)
     baselines: WriteReport | None = None
     shortened: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    stale: Sequence[str] = ()
+    stale: Sequence[ToPrune] = ()
     files: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True)
-class Form:
-    """Says where a form of the report is made, and when.
+def file_text(path: Path, runs: Sequence[Run], of_forms: Mapping[str, Any]) -> str:
+    """Returns what a file holds that tells of runs, in the form that its suffix names.
 
-    Attributes:
-        module: has `write(report, config)`, which returns the file that it wrote or None, and raises
-            `FileError` where it cannot. It is imported only when the form applies.
-        applies: whether a run has this form.
-        in_summary: it is part of pytest's summary, which is made after all others and tells of them.
+    Args:
+        path: ends in a suffix of `FORMS`.
+        runs: one, where the form takes no more.
+        of_forms: option of a form → its value; for those that were given.
+
+    Raises:
+        EmptyReportError: it would hold nothing.
     """
-
-    module: str
-    applies: Callable[[RunReport], bool]
-    in_summary: bool = False
-
-
-_OF_GITHUB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
-"""Variables of the environment, one of which a step of GitHub Actions has."""
-
-FORMS: Mapping[str, Form] = {
-    "run file": Form("pytest_gpukern.report.run_file", lambda run: run.settings.output is not None),
-    "html": Form("pytest_gpukern.report.html", lambda run: run.settings.html is not None),
-    "pytest-benchmark": Form("pytest_gpukern.benchmark_interop.publishing", lambda run: bool(run.results)),
-    "GitHub": Form(
-        "pytest_gpukern.report.github",
-        lambda run: bool(run.results or run.failures) and not os.environ.keys().isdisjoint(_OF_GITHUB),
-    ),
-    "terminal": Form(
-        "pytest_gpukern.report.terminal",
-        lambda run: bool(run.results or run.skips or run.rejected or run.problems),
-        in_summary=True,
-    ),
-}
+    form = FORMS[suffix_of(path) or ""]
+    given = {
+        each.name.replace("-", "_"): of_forms[each.name] for each in form.options if each.name in of_forms
+    }
+    text: str = pkgutil.resolve_name(form.function)(runs if form.several else runs[0], **given)
+    return text
 
 
-def write_forms(
-    report: RunReport,
-    config: pytest.Config,
-    *,
-    in_summary: bool = False,
-    forms: Mapping[str, Form] = FORMS,
-) -> RunReport:
-    """Makes the forms that apply, and returns the report with their files, and with what went wrong."""
-    for form in forms.values():
-        if form.in_summary != in_summary or not form.applies(report):
+def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = False) -> RunReport:
+    """Makes the forms that apply, and returns the report with its files, and with what went wrong."""
+    if not in_summary:
+        for path in report.settings.reports:
+            report = _with_file(report, path)
+    for name, form in FORMS.items():
+        if name.startswith(".") or form.in_summary != in_summary or not _applies(form, report):
             continue
         try:
-            path = import_module(form.module).write(report, config)
+            pkgutil.resolve_name(form.function)(report, config)
         except FileError as error:
             report = dataclasses.replace(report, problems=(*report.problems, str(error)))
-        else:
-            report = dataclasses.replace(report, files=(*report.files, *([path] if path else ())))
     return report
+
+
+def _with_file(report: RunReport, path: Path) -> RunReport:
+    """Writes a file; one that has nothing to hold, too, or it would still tell of an earlier run."""
+    try:
+        text = file_text(path, [report], report.settings.of_forms)
+    except EmptyReportError as nothing:
+        text = nothing.text
+    try:
+        write_named(path, text, "--gpukern-report")
+    except FileError as error:
+        return dataclasses.replace(report, problems=(*report.problems, str(error)))
+    return dataclasses.replace(report, files=(*report.files, path))
+
+
+def _applies(form: ReportForm, report: RunReport) -> bool:
+    if form.variables and os.environ.keys().isdisjoint(form.variables):
+        return False
+    return any(getattr(report, name) for name in form.fields)

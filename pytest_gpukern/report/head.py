@@ -15,6 +15,7 @@ from pytest_gpukern.findings.common_shift import (
 )
 from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock_change
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
+from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.report import units
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _clock(compared: Sequence[Compared]) -> Difference | None:
     moved, known = [], 0
     for each in compared:
         for measurement in each.result.measurements:
-            if measurement.scope == "kernel" and measurement.state.get("sm_mhz"):
+            if measurement.scope == "kernel" and DeviceClocks.of(measurement).sm_mhz:
                 change = sm_clock_change([measurement], each.past)
                 known += 1
                 moved += [change] if change is not None else []

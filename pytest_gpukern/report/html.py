@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
-from pytest_gpukern.report.details import LAUNCH_TITLES, WORK_TITLES, breakdown, launch_cells, memory_text
+from pytest_gpukern.report.details import LAUNCH_TITLES, WORK_TITLES, breakdown, launch_cells, observed
 from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import (
@@ -47,19 +47,14 @@ from pytest_gpukern.report.summary import (
     state_of,
     totals,
 )
-from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import FAILED, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    import pytest
 
     from pytest_gpukern.report.details import Breakdown
-    from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.rows import Row, ScopeTime, Timing
     from pytest_gpukern.report.run import Run
     from pytest_gpukern.report.summary import Told
@@ -77,19 +72,6 @@ _LARGEST = 1e30
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
-
-
-def write(report: RunReport, config: pytest.Config) -> Path | None:  # noqa: ARG001 - a form takes both
-    """Writes the page of a run where `--gpukern-html` names a file; folders that are missing are made.
-
-    Raises:
-        FileError: it cannot be written; an old file is as it was.
-    """
-    path = report.settings.html
-    if path is None:
-        return None
-    write_named(path, page([report]), "--gpukern-html")
-    return path
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -328,6 +310,7 @@ class _RunData:
             "kernels": []
             if any(each.work for each in result.measurements)
             else [(kernel.name, *launch_cells(kernel)) for kernel in result.kernels],
+            "observed": observed(result),
             "epochs": [(_moment(each.opened), each.reason or "") for each in recorded.epochs]
             if recorded
             else [],
@@ -357,8 +340,6 @@ class _RunData:
             "low_ns": summary.low_ns,
             "high_ns": summary.high_ns,
             "n": summary.n,
-            "energy": units.energy(measurement.energy_mj) if measurement.energy_mj is not None else "",
-            "power": units.power(measurement.mean_power_w) if measurement.mean_power_w is not None else "",
             "told": _sampling(measurement),
             "reason": verdict_of(result, time)[2] if shown else "",
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
@@ -593,7 +574,6 @@ def _facts_of(result: Result) -> list[tuple[str, str]]:
         ("first call", units.time(result.first_call_ns) if result.first_call_ns else ""),
         ("compiling", units.time(result.compile_ns) if result.compile_ns else ""),
         ("checked at", ", ".join(result.corners)),
-        ("device memory", memory_text(result)),
     ]
     return [(label, text) for label, text in facts if text]
 

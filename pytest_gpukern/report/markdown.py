@@ -83,7 +83,7 @@ def summary(run: Run, *, most: int) -> str:
             lines.append(line)
         left = len(rows) - (len(lines) - 1)
         if rows:
-            parts.append("\n".join(lines) + (f"\n\n{left} more: `gpukern show` tells each" if left else ""))
+            parts.append("\n".join(lines) + (f"\n\n{left} more: `gpukern report` tells each" if left else ""))
     return "\n\n".join([*parts, end]) + "\n"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpukern.baseline.store import WriteReport
+    from pytest_gpukern.baseline.store import ToPrune, WriteReport
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.values.result import Result
 
@@ -44,15 +44,7 @@ def record_lines(report: RunReport, config: pytest.Config, *, stored: bool) -> l
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
-    if report.stale:
-        number = len(report.stale)
-        gone = (
-            "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
-        )
-        lines.append(
-            f"{gone}: {some_of(report.stale)}; --gpukern-baseline=update --gpukern-prune "
-            "--gpukern-reason=TEXT removes them"
-        )
+    lines += [_to_prune(each, config) for each in report.stale]
     if not settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
         lines.append(try_the_simulator(config))
     return [f"gpukern: {line}" for line in lines]
@@ -104,11 +96,11 @@ def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> lis
         return []
     root, here = config.rootpath, config.invocation_params.dir
     many, settings = len(slower) > _SHOWN, report.settings
-    if stored and settings.output is not None:
+    if stored and settings.run_file is not None:
         cases = ["CASE…"] if many else [result.case.id for result in slower]
         folder = settings.baseline_dir
         into = ["--into", os.path.relpath(folder, root)] if folder is not None else []
-        file = os.path.relpath(settings.output, root)
+        file = os.path.relpath(settings.run_file, root)
         command = ["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"]
         where = "" if here == root else f" in {root}"
     else:
@@ -131,6 +123,14 @@ def _to_keep(report: RunReport, config: pytest.Config) -> list[str]:
     return [f"{count}; to gate at the new time: {shlex.join(_update(faster, config))}"]
 
 
+def _to_prune(stale: ToPrune, config: pytest.Config) -> str:
+    """Says which cases of a file no longer exist, with the command that removes their records."""
+    number, file = len(stale.ids), os.path.relpath(stale.file, config.invocation_params.dir)
+    gone = "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
+    command = shlex.join(["gpukern", "baseline", "prune", file, "--case", *stale.patterns])
+    return f"{gone}: {some_of(stale.ids)}; to remove: {command}"
+
+
 def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
     """Returns the command that opens a new epoch for the tests of these results."""
     root, here = config.rootpath, config.invocation_params.dir
@@ -149,12 +149,9 @@ def repeat(result: Result) -> str:
 
 
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
-    """Returns what was written, accepted though it is slower, removed, and refused by reason."""
+    """Returns what was written, accepted though it is slower, and refused by reason."""
     lines = [f"wrote {path}" for path in report.written]
     lines += _accepted(results, set(report.updated))
-    if report.removed:
-        gone = f"no longer there, so removed from the records: {some_of(report.removed)}"
-        lines.append(f"{len(report.removed)} {gone}")
     reasons: dict[str, list[str]] = {}
     for refusal in report.refused:
         first_line = refusal.reason.partition("\n")[0]

@@ -96,7 +96,7 @@ class Row:
         markup: colour of the line.
         footnotes: what there is to say about it.
         factor: the speed-up as a number, if there is one.
-        others: text of the columns, as titled; `energy` and `power` are empty where energy was not asked for.
+        others: text of the columns, as titled.
     """
 
     result: Result
@@ -110,8 +110,6 @@ class Row:
     rate: str = ""
     ceiling: str = ""
     speedup: str = ""
-    energy: str = ""
-    power: str = ""
     error: str = ""
     verdict: str = ""
     timing: Timing | None = None
@@ -249,10 +247,7 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
     measurement = time.shown
     kind, ratio, reason = verdict_of(result, time)
     measured = (measurement, *time.others)
-    metered = next((each for each in measured if each.energy_mj is not None or each.energy_untold), None)
     footnotes = _remarks(measurement)
-    if metered is not None and metered.energy_untold:
-        footnotes.append(Footnote("", f"no energy told: {metered.energy_untold}"))
     if first:
         footnotes += _notes(result)
         footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
@@ -286,8 +281,6 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
         ceiling=ceiling_text(result, time),
         speedup=units.factor(factor) if result.speedup_against else "",
         factor=factor,
-        energy=units.energy(metered.energy_mj) if metered else "",
-        power=units.power(metered.mean_power_w) if metered else "",
         fixed_costs=tuple(
             (each.timer, each.fixed_cost_ns) for each in measured if units.is_number(each.fixed_cost_ns)
         ),

@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.values.result import Result
 
+
+class EmptyReportError(Exception):
+    """Says why a form of these runs would hold nothing.
+
+    Attributes:
+        text: what an empty file of that form holds.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason)
+        self.text = text
+
+
 Skip = tuple[str, str]
 """Id of a case or a test that did not run, and why, in words."""
 
@@ -61,6 +74,7 @@ class Run:
             side spend more than the run takes.
         created: when the run ended.
         version: release of pytest-gpukern that made it.
+        name: that of the file that it was read from; empty for a run that has just ended.
         failures_known: whether `failures` has every test that failed; older releases wrote none.
     """
 
@@ -80,12 +94,29 @@ class Run:
     spent_s: Mapping[str, float] = field(default_factory=dict)
     created: datetime = field(default_factory=lambda: datetime.now(UTC))
     version: str = __version__
+    name: str = field(default="", compare=False)
     failures_known: bool = True
 
     @property
     def ran(self) -> bool:
         """Whether any test came to an end: one that passed, failed or rejected a broken case."""
         return bool(self.results or self.rejected or self.failures)
+
+    def only(self, text: str) -> Run:
+        """Returns the run with those cases alone whose id holds a text, and with what is about them."""
+        results = [result for result in self.results if text in result.case_name]
+        tests = {result.nodeid for result in results}
+        return Run(
+            results,
+            {test: sessions for test, sessions in self.sessions.items() if test in tests},
+            failures={test: failure for test, failure in self.failures.items() if test in tests},
+            history=self.history,
+            compared_with=self.compared_with,
+            created=self.created,
+            version=self.version,
+            name=self.name,
+            failures_known=self.failures_known,
+        )
 
     def own_failure(self, result: Result) -> str | None:
         """Returns why a test failed by itself, not by the gate, or None."""

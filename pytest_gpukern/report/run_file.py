@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import hashlib
+import io
 import json
+import zlib
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +18,6 @@ from pytest_gpukern.baseline.history import RecordedCase  # noqa: TC001 - read b
 from pytest_gpukern.findings.common_shift import Shift  # noqa: TC001
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.report.run import Failure, Run
-from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.result import Correctness, JsonDict, Result, plain
 from pytest_gpukern.values.untrusted_json import (
     FileError,
@@ -28,10 +31,6 @@ from pytest_gpukern.values.untrusted_json import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
-    from pytest_gpukern.report.forms import RunReport
-
 SCHEMA = 5
 """The version that this release writes. Raise it when a reader of the old one would misunderstand the new.
 
@@ -43,23 +42,15 @@ Since 5 there is all that a report tells: what failed and was skipped, what was 
 reader of 4 would take a test that failed for one that passed.
 """
 
-_DAMAGED = "Write the run again with --gpukern-output, or read it with the release that wrote it"
+_PACKED = b"\x1f\x8b"
+"""How a file begins that gzip packed."""
+_LONGEST = 2**30
+"""Bytes that a packed file may hold; a run of the suites takes 3 MiB."""
+_DAMAGED = "Write the run again with --gpukern-report, or read it with the release that wrote it"
 
 
-def write(report: RunReport, config: pytest.Config) -> Path | None:  # noqa: ARG001 - a form takes both
-    """Writes the file of a run where `--gpukern-output` names one."""
-    path = report.settings.output
-    if path is not None:
-        write_run_file(path, report)
-    return path
-
-
-def write_run_file(path: Path, run: Run) -> None:
-    """Writes a run, whole or not at all; folders that are missing are made.
-
-    Raises:
-        FileError: it cannot be written; an old file is as it was.
-    """
+def run_text(run: Run) -> str:
+    """Returns a run as JSON."""
     fingerprints: dict[str, JsonDict] = {}
     stored = {name: plain(getattr(run, name)) for name in _AS_THEY_ARE}
     data = {
@@ -71,8 +62,7 @@ def write_run_file(path: Path, run: Run) -> None:
         "results": [_entry(result, fingerprints) for result in run.results],
         "sessions": [_entry(each, fingerprints) for found in run.sessions.values() for each in found],
     }
-    content = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-    write_named(path, content, "--gpukern-output")
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
 def _entry(result: Result, fingerprints: dict[str, JsonDict]) -> JsonDict:
@@ -90,7 +80,7 @@ def _identity(fingerprint: JsonDict) -> str:
 
 
 def read_run(path: Path) -> Run:
-    """Reads a run, every field checked; numbers not finite are None.
+    """Reads a run, every field checked; numbers not finite are None. The file may be packed by gzip.
 
     What an older release did not write has its default.
 
@@ -103,11 +93,24 @@ def read_run(path: Path) -> Run:
         problem = f"cannot be read: {error.strerror or error}"
         raise FileError(path, problem, "Check the path and its permissions") from error
     try:
-        return _run(decoded(content), path)
+        content = _unpacked(content) if content.startswith(_PACKED) else content
+        return dataclasses.replace(_run(decoded(content), path), name=path.name)
     except JsonError as error:
         raise FileError(path, str(error), _DAMAGED) from error
     except ShapeError as error:
         raise FileError(path, error.problem, _DAMAGED, where=error.where or None) from error
+
+
+def _unpacked(content: bytes) -> bytes:
+    """Returns what gzip packed; raises JsonError where it is damaged or too long to be a run."""
+    try:
+        with gzip.open(io.BytesIO(content)) as stream:
+            unpacked = stream.read(_LONGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise JsonError(f"is not complete gzip: {error}") from error
+    if len(unpacked) > _LONGEST:
+        raise JsonError(f"holds more than {_LONGEST >> 20} MiB")
+    return unpacked
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ _AS_THEY_ARE = tuple(each.name for each in fields(_Stored) if each.name not in _
 
 def _run(data: Any, path: Path) -> Run:
     if isinstance(data, dict) and "device_model" in data and "results" not in data:
-        remedy = "gpukern baseline show and gpukern compare read it"
+        remedy = "gpukern report, compare and baseline show read it"
         raise FileError(path, "is a baseline, not the file of a run", remedy)
     version: _Version = built(data, _Version)
     if version.schema > SCHEMA:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.details import checks, device_memory, device_work
+from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import some_of
@@ -68,21 +68,25 @@ def write(report: RunReport, config: pytest.Config) -> None:
         reporter.write_line(in_encoding(printable_lines(line.text), encoding), **line.markup)
 
 
-def whole(run: Run, *, width: int, verbose: bool = False, failures_shown: bool = False) -> list[Line]:
+def whole(
+    run: Run, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
+) -> list[Line]:
     """Returns what `render` does, with the lines of the run above and below it."""
     return [
         *map(Line, run.heading),
-        *render(run, width=width, verbose=verbose, failures_shown=failures_shown),
+        *render(run, width=width, verbose=verbose, failures_shown=failures_shown, details=details),
         *map(Line, run.closing),
         *(Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems),
     ]
 
 
-def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bool = False) -> list[Line]:
+def render(
+    report: Run, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
+) -> list[Line]:
     """Returns what needs a reader, the tables of a small or `verbose` run, and the summary.
 
     Returns nothing for a run of which nothing is known. Why a test failed is not said again where
-    `failures_shown` says that pytest did.
+    `failures_shown` says that pytest did. `details` is the option that tells what is left out.
     """
     if not (report.ran or report.skips):
         return []
@@ -91,7 +95,7 @@ def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bo
         problems = [_without_failures(problem, report) for problem in problems]
     rows = [row for problem in problems for row in problem.rows]
     failures = [] if failures_shown else other_failures(report, rows)
-    lines = _needs_a_reader(rows, failures, width, verbose=verbose)
+    lines = _needs_a_reader(rows, failures, width, None if verbose else details)
     small = len(rows) <= _MOST_ROWS
     if small or verbose:
         lines += _tables(problems, width, verbose=verbose)
@@ -103,10 +107,10 @@ def render(report: Run, *, width: int, verbose: bool = False, failures_shown: bo
     ]
     if (report.duration_s or 0.0) > _SHORT_S:
         below += wrapped(time_spent(report) or "", width)
-    below += [] if verbose else _quiet(rows, width)
+    below += [] if verbose else _quiet(rows, width, details)
     below.append(Line(totals(report), dict(_BOLD)))
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
-    return [*lines, *above, *skip_lines(report.skips, width=width, room=room), *below]
+    return [*lines, *above, *skip_lines(report.skips, width=width, room=room, details=details), *below]
 
 
 def _without_failures(problem: ProblemTable, report: Run) -> ProblemTable:
@@ -128,19 +132,19 @@ def _without_failure(row: Row, failure: Failure | None) -> Row:
 
 
 def _needs_a_reader(
-    rows: Iterable[Row], failures: Sequence[Told], width: int, *, verbose: bool
+    rows: Iterable[Row], failures: Sequence[Told], width: int, details: str | None
 ) -> list[Line]:
-    """Tells what needs a reader, of each kind the first few; all where `verbose`."""
+    """Tells what needs a reader, of each kind the first few where `details` tells the others, else all."""
     lines = []
     for kind, told in needs_a_reader(rows, failures).items():
-        if verbose:
+        if details is None:
             lines += [line for each in told for line in _told_whole(each.footnote, each.labels, width)]
             continue
         most = 1 if _is_good(kind) and len(told) > _MOST_TOLD else _MOST_TOLD
         lines += [line for each in told[:most] for line in _told_shortly(each.footnote, each.labels, width)]
         if len(told) > most:
             more = sum(len(each.labels) for each in told[most:])
-            lines.append(Line(f"{kind or 'note'}: {more} more; -v tells each, --gpukern-output keeps all"))
+            lines.append(Line(f"{kind or 'note'}: {more} more; {details} tells each"))
     return [*lines, Line("")] if lines else []
 
 
@@ -183,7 +187,7 @@ def _by_backend(rows: Sequence[Row], width: int) -> list[Line]:
     return [Line(text, dict(each)) for text, each in zip(texts, markup, strict=True)]
 
 
-def _quiet(rows: Iterable[Row], width: int) -> list[Line]:
+def _quiet(rows: Iterable[Row], width: int, details: str) -> list[Line]:
     """Counts what needs no action: `told with -v: 41 host times UNDECIDED, noise in 12 cases`."""
     verdicts: Counter[tuple[str, str]] = Counter()
     cases: dict[str, set[str]] = {}
@@ -195,14 +199,14 @@ def _quiet(rows: Iterable[Row], width: int) -> list[Line]:
                 cases.setdefault(footnote.quiet, set()).add(row.result.nodeid)
     parts = [f"{count} {where} time{'s' * (count > 1)} {kind}" for (where, kind), count in verdicts.items()]
     parts += [f"{about} in {len(found)} case{'s' * (len(found) > 1)}" for about, found in cases.items()]
-    return wrapped(f"told with -v: {', '.join(parts)}", width) if parts else []
+    return wrapped(f"told with {details}: {', '.join(parts)}", width) if parts else []
 
 
 def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> list[Line]:
     """Returns a table a problem, each followed by an empty line.
 
     Where `verbose`, quiet footnotes, what was checked, what the device did in each case, as far as a timer
-    saw it, and its memory follow.
+    saw it, and what observers saw follow.
     """
     lines, left_out = list[Line](), dict[str, None]()
     for problem in problems:
@@ -211,15 +215,16 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
             lines += checks(problem.results, width=width)
             for result in problem.results:
                 lines += device_work(result, width=width)
-            memory = [line for each in problem.results for line in device_memory(each, width=width)]
-            lines += [*memory, Line("")] if memory else []
+            lines += observed_lines(problem.results, width=width)
     if left_out:
         hint = f"columns left out: {', '.join(left_out)}; widen the terminal or set COLUMNS"
         lines += [*wrapped(hint, width), Line("")]
     return lines
 
 
-def skip_lines(skips: Sequence[Skip], *, width: int, room: int | None = None) -> list[Line]:
+def skip_lines(
+    skips: Sequence[Skip], *, width: int, room: int | None = None, details: str = "-v"
+) -> list[Line]:
     """Returns a line a distinct reason.
 
     Where that takes more than `room` lines, reasons that begin alike share one without ids, and the rarest
@@ -228,10 +233,10 @@ def skip_lines(skips: Sequence[Skip], *, width: int, room: int | None = None) ->
     lines = [line for text in skip_texts(skips) for line in wrapped(text, width)]
     if room is None or len(lines) <= room:
         return lines
-    return _fewer_skip_lines(skip_reasons(skips), width, room)
+    return _fewer_skip_lines(skip_reasons(skips), width, room, details)
 
 
-def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int) -> list[Line]:
+def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int, details: str) -> list[Line]:
     alike: dict[str, list[str]] = {}
     for reason in reasons:
         alike.setdefault(reason.partition(":")[0].strip(), []).append(reason)
@@ -245,7 +250,7 @@ def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int) -> l
         rest = ordered[number:]
         if len(lines) + len(found) > room - (len(rest) > 1):
             others = f"{len(rest)} {'other ' * bool(lines)}reason{'s' * (len(rest) > 1)}"
-            text = f"{sum(counts[each] for each in rest)} skipped for {others}; -v tells each"
+            text = f"{sum(counts[each] for each in rest)} skipped for {others}; {details} tells each"
             return [*lines, Line(text)]
         lines += found
     return lines
@@ -268,7 +273,6 @@ def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verb
         *(Line(text, dict(row.markup)) for text, row in zip(texts[1:], rows, strict=True)),
         *(wrapped("  ".join(legend), width, indent=_INDENT) if legend else ()),
         *_fixed_costs(rows, width),
-        *_metered(rows, width),
         *(_footnotes(rows, width) if verbose else ()),
         Line(""),
     ]
@@ -306,14 +310,12 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
         Column("size", cells("size"), narrowest=1),
         Column("first call", cells("first_call"), numeric=True, dispensable=0),
         Column("time" + " " * broadest, times, numeric=True),
-        Column("±", cells("uncertainty"), numeric=True, dispensable=8),
-        Column("other timer", cells("other_timer"), numeric=True, dispensable=2),
-        Column("rate", cells("rate"), numeric=True, dispensable=6),
-        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=5),
-        Column("speed-up", cells("speedup"), numeric=True, dispensable=3),
-        Column("energy", cells("energy"), numeric=True, dispensable=7),
-        Column("power", cells("power"), numeric=True, dispensable=1),
-        Column("error", cells("error"), numeric=True, dispensable=4),
+        Column("±", cells("uncertainty"), numeric=True, dispensable=6),
+        Column("other timer", cells("other_timer"), numeric=True, dispensable=1),
+        Column("rate", cells("rate"), numeric=True, dispensable=5),
+        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=4),
+        Column("speed-up", cells("speedup"), numeric=True, dispensable=2),
+        Column("error", cells("error"), numeric=True, dispensable=3),
         Column("verdict", cells("verdict")),
     ]
 
@@ -329,16 +331,6 @@ def _fixed_costs(rows: list[Row], width: int) -> list[Line]:
         text = f"by {timer} an empty kernel reads {cost} more than it takes; not subtracted"
         lines += wrapped(text, width, indent=_INDENT)
     return lines
-
-
-def _metered(rows: list[Row], width: int) -> list[Line]:
-    """Returns what an energy is of, once for all rows that have one."""
-    if all(row.energy in ("", units.NOTHING) for row in rows):
-        return []
-    text = (
-        "energy is the whole board's for a call, and power its average, calls back to back, nothing flushed"
-    )
-    return wrapped(text, width, indent=_INDENT)
 
 
 def _footnotes(rows: list[Row], width: int) -> list[Line]:

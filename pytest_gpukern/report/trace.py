@@ -8,17 +8,18 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 from __future__ import annotations
 
 import itertools
+import json
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
+from pytest_gpukern.report.run import EmptyReportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from pytest_gpukern.report.run import Run
     from pytest_gpukern.values.result import DeviceActivity, HostCall, JsonDict, Result, Trace
-
-UNTRACED = "no case has a trace; a run with --gpukern-trace and --gpukern-output records them"
 
 _NOTHING = "-"
 """Stands where an activity has no value, as in nvprof's table."""
@@ -101,6 +102,20 @@ def _bytes(count: int | None) -> str:
 def _device(activity: DeviceActivity, result: Result) -> str:
     name = result.fingerprint.get("device_name")
     return f"{name} ({activity.device})" if name else str(activity.device)
+
+
+def timeline(runs: Sequence[Run]) -> str:
+    """Returns the traces of runs as JSON that Perfetto opens.
+
+    Raises:
+        EmptyReportError: no case has a trace.
+    """
+    results = [result for run in runs for result in run.results]
+    # Perfetto shows escapes, such as that of µ, as they are written.
+    text = json.dumps(chrome_trace(results), ensure_ascii=False, allow_nan=False)
+    if all(result.trace is None for result in results):
+        raise EmptyReportError("no case has a trace: run pytest with --gpukern-trace", text)
+    return text
 
 
 def chrome_trace(results: Iterable[Result]) -> JsonDict:

@@ -7,7 +7,10 @@ that is None or not finite: results cross processes as JSON, which has neither i
 from __future__ import annotations
 
 import math
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
+
+if TYPE_CHECKING:
+    from pytest_gpukern.values.result import Value
 
 NOTHING = "–"
 """Stands where there is no number."""
@@ -20,7 +23,6 @@ _PRECISE = 0.005
 
 TIMES = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 RATES = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
-_ENERGIES = ((1e-3, "µJ"), (1.0, "mJ"), (1e3, "J"))
 _BYTES = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
 
 
@@ -94,14 +96,20 @@ def size(count: float | None) -> str:
     return f"{count:.0f} B" if abs(count) < 1024 else _scaled(count, _BYTES, 3)
 
 
-def energy(millijoules: float | None) -> str:
-    """Returns an energy: `14.2 mJ`, `1.31 J`."""
-    return _scaled(millijoules, _ENERGIES, 3)
-
-
-def power(watts: float | None) -> str:
-    """Returns a power: `98.4 W`, `612 W`."""
-    return f"{_significant(watts, 3)} W" if is_number(watts) else NOTHING
+def quantity(value: Value, unit: str) -> str:
+    """Returns a value that an observer saw, in its unit: `1980 MHz`, `512 MiB`, `3.4 %`, `yes`, `a, b`."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return ", ".join(value) if isinstance(value, tuple) else value or NOTHING
+    match unit:
+        case "bytes":
+            return size(value)
+        case "ns":
+            return time(value)
+        case "share":
+            return share(value)
+    return f"{value:.6g} {unit}".rstrip() if is_number(value) else NOTHING
 
 
 def factor(value: float | None) -> str:

@@ -1,4 +1,4 @@
 """Measures the working tree and its base in turn, and judges paired ratios: `--gpukern-against=REV`.
 
-Start with `plugin.py`.
+Start with `comparison.py`.
 """

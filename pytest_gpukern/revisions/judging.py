@@ -34,7 +34,7 @@ FEWEST_PAIRS = 2
 
 
 @dataclass(frozen=True)
-class Ending:
+class SessionEnding:
     """Holds how a test ended in one session: `passed`, `failed`, `skipped` or `xfailed`, why, and times."""
 
     outcome: str
@@ -49,8 +49,8 @@ class CaseRuns:
     With `same_work`, both sides did the same, so it was measured in one session each (see `does_the_same`).
     """
 
-    base: tuple[Ending | None, ...]
-    head: tuple[Ending | None, ...]
+    base: tuple[SessionEnding | None, ...]
+    head: tuple[SessionEnding | None, ...]
     same_work: bool = False
 
     @property
@@ -240,7 +240,7 @@ def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSp
     return verdicts
 
 
-def conclude(
+def conclusions(
     cases: Mapping[str, CaseRuns], thresholds: Mapping[str, float], *, hosts: bool = False
 ) -> dict[str, Conclusion]:
     """Returns the conclusion on every test of a run, with suspicions that `confirm` decides.
@@ -272,7 +272,7 @@ def confirm(
         again: the test in all fresh sessions of both sides.
         threshold: smallest change that counts.
         spreads: those of all cases of the run, since the suspects may be few.
-        hosts: as in `conclude`.
+        hosts: as in `conclusions`.
         last: whether no more sessions are measured; else a suspicion may stay one.
     """
     verdicts = dict(first.verdicts)
@@ -390,7 +390,7 @@ def first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _measured(side: Sequence[Ending | None], key: str) -> list[Measurement | None]:
+def _measured(side: Sequence[SessionEnding | None], key: str) -> list[Measurement | None]:
     """Returns a side's measurements under a key, session by session."""
     results = [ending.result if ending is not None else None for ending in side]
     return [
@@ -399,7 +399,7 @@ def _measured(side: Sequence[Ending | None], key: str) -> list[Measurement | Non
     ]
 
 
-def _codes(side: Sequence[Ending | None]) -> tuple[str, ...] | None:
+def _codes(side: Sequence[SessionEnding | None]) -> tuple[str, ...] | None:
     """Returns the machine code of a test's kernels; None where it is not known."""
     results = [ending.result for ending in side if ending is not None and ending.result is not None]
     codes = [kernel.machine_code_sha256 for kernel in results[-1].kernels] if results else []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.processes.child_sessions import ChildRequest, last_lines
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import short
-from pytest_gpukern.revisions.judging import CaseRuns, Ending
+from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
@@ -310,17 +310,17 @@ def turns(pairs: int) -> Iterator[bool]:
         yield from (True, False) if number % 2 == 0 else (False, True)
 
 
-def _ends(runs: Sequence[ChildRun], nodeid: str) -> tuple[Ending | None, ...]:
+def _ends(runs: Sequence[ChildRun], nodeid: str) -> tuple[SessionEnding | None, ...]:
     """Returns how a test ended in each session; in one that ended before its turn, it failed."""
-    found: list[Ending | None] = []
+    found: list[SessionEnding | None] = []
     for run in runs:
         if nodeid in run.outcomes:
             outcome, text = run.outcomes[nodeid]
-            found.append(Ending(outcome, text.removeprefix("Failed: "), run.results.get(nodeid)))
+            found.append(SessionEnding(outcome, text.removeprefix("Failed: "), run.results.get(nodeid)))
         elif not run.ended_early:
             found.append(None)
         else:
-            found.append(Ending("failed", f"its session ended early: {run.problem}", None))
+            found.append(SessionEnding("failed", f"its session ended early: {run.problem}", None))
     return tuple(found)
 
 

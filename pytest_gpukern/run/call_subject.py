@@ -16,7 +16,7 @@ from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
 from pytest_gpukern.check.check_call import CheckedCalls, Turn
 from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
-from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.run.subject import ELSEWHERE, TimedScope
@@ -263,13 +263,13 @@ class CallSubject:
         if on_gpu and environment.settings.trace:
             found.add_trace(lambda: self._trace(executions, measurements[0]))
 
-    def _observed(self, scope: str, cache: str) -> Call:
+    def _observed(self, scope: str, cache: str) -> ObservedCall:
         """Returns what observers are told of the call. They may not run it for longer."""
         gpu, floor = self._context.environment.gpu, None
         if scope == "kernel" and gpu.peaks is not None:
             # Operations give no bound, since the dtypes are unknown.
             floor = gpu.peaks.floor(cache=cache, traffic_bytes=self._context.marker.bytes)
-        return Call(scope, gpu.has_gpu, floor=floor)
+        return ObservedCall(scope, gpu.has_gpu, floor=floor)
 
     def _trace(self, executions: Executions, measured: Measurement) -> Trace:
         from pytest_gpukern.gpu.runtime import runtime

@@ -16,7 +16,6 @@ from pytest_gpukern.check.check_variant import (
     check,
     check_corners,
     check_nothing_is_late,
-    check_seeds,
     checked_copy,
     corners_of,
     giving_back,
@@ -26,16 +25,17 @@ from pytest_gpukern.check.check_variant import (
 )
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
 from pytest_gpukern.check.engine import check_left
+from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.by_timer import with_warning
 from pytest_gpukern.measure.measure import Repeated, warm_up
-from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.subject import NotRunError, TimedScope
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Iteration
-from pytest_gpukern.values.backend_table import cuda_packages
+from pytest_gpukern.values.backend_table import cuda_packages, runs_on_gpu
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import timer_row
@@ -155,19 +155,13 @@ class CaseSubject:
         found.add_note(*first.notes)
 
     def _check_elsewhere(self, found: Found, first: Prepared) -> None:
-        """Checks the variant in its corners and on the requested seeds."""
+        """Checks the variant in its corners."""
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
-        seeds, known = environment.settings.seeds or 0, len(first.datasets)
-        if problem.check is not None:  # it judges several runs together
-            seeds = -(-seeds // problem.check_seeds) * problem.check_seeds
         with environment.gpu.loading_observed(on_gpu=on_gpu):
             corners = corners_of(self._case, simulated=self._backend.simulated)
             corners = check_corners(
                 self._case, corners, self._backend, self._placing, environment.corner_datasets
             )
-            if seeds > known:
-                more = environment.datasets.more(problem, self._point, range(known, seeds))
-                check_seeds(first, more)
         found.result = dataclasses.replace(found.result, corners=corners.labels)
         found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
 
@@ -308,8 +302,8 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
         at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
         reason = f"runs only at {at}: use --gpukern-size=huge"
     if reason is None and environment.gpu.simulated.active and environment.settings.size == "huge":
-        reason = "not in the simulator: huge sizes" if variant.backend != "host" else None
-    in_simulator = environment.gpu.simulated.active and variant.backend != "host"
+        reason = "not in the simulator: huge sizes" if runs_on_gpu(variant.backend) else None
+    in_simulator = environment.gpu.simulated.active and runs_on_gpu(variant.backend)
     if reason is None and variant.needs_gpu and in_simulator:
         reason = f"not in the simulator: {variant.needs_gpu}"
     if reason is not None:
@@ -346,7 +340,7 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
 
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     """Returns whether an error comes from the variant's file, or from CUDA, which may report it late."""
-    if type(error).__module__.partition(".")[0] in cuda_packages() or type(error).__name__ == "CudaError":
+    if type(error).__module__.partition(".")[0] in cuda_packages() or isinstance(error, CudaError):
         return True
     prepare = prepared.case.variant.prepare
     source = prepare.__code__.co_filename if prepare is not None else None
@@ -489,14 +483,7 @@ def _measure_scope(
     looks = backend.on_gpu and scope != "transfer"
     timed = TimedScope(
         executions,
-        Call(
-            scope,
-            backend.on_gpu,
-            executions,
-            backend.synchronize,
-            lambda: backend.timed_stream.record(),
-            floor,
-        ),
+        ObservedCall(scope, backend.on_gpu, floor),
         environment,
         cache,
         call_ns,

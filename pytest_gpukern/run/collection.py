@@ -154,7 +154,7 @@ def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> Ab
     """Calls the function of `benchmark_interop`, which we load only if a test uses the fixture."""
     if not any("gpu_benchmark" in getattr(item, "fixturenames", ()) for item in items):
         return nullcontext()
-    from pytest_gpukern.benchmark_interop.plugin import counted_as_benchmarks as counted
+    from pytest_gpukern.benchmark_interop.pytest_benchmark import counted_as_benchmarks as counted
 
     return counted(config, items)
 
@@ -352,47 +352,32 @@ def notes(config: pytest.Config) -> list[str]:
 
 
 def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
-    """Notes the cases of all selected files, for the controller: all that exist only in a run of everything.
-
-    Raises:
-        pytest.UsageError: the run is to prune, but something was left out.
-    """
+    """Notes the cases of all selected files for the controller; in a run of everything all that exist."""
     config = session.config
     settings = settings_of(config)
     if settings.baseline == "off":
         return
-    left_out = _left_out(session, deselected)
-    if left_out is not None and settings.prune:
-        raise pytest.UsageError(f"--gpukern-prune: it needs a run of everything, but {left_out}")
-    known = _known_cases(config, items, whole=left_out is None)
+    known = _known_cases(config, items, whole=not _is_a_part(session, deselected))
     if hasattr(config, "workeroutput"):
         config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(each) for each in known]
     else:
         config.stash[KNOWN_CASES] = known
 
 
-def _left_out(session: pytest.Session, deselected: int) -> str | None:
-    """Says why some tests of the selected files are left out; returns None if none is."""
+def _is_a_part(session: pytest.Session, deselected: int) -> bool:
+    """Says whether some tests of the selected files are left out."""
     config = session.config
     settings = settings_of(config)
-    for name, chosen in (
-        ("backend", settings.backends),
-        ("axis", settings.axes),
-        ("scope", settings.scopes),
-        ("size", settings.size),
-    ):
-        if chosen:
-            return f"--gpukern-{name} selects a part"
-    single = [argument for argument in config.args if "::" in argument]
-    if single:
-        return f"{single[0]} names single tests"
-    if deselected:
-        return f"{deselected} tests were deselected"
-    if config.getoption("lf", False):
-        return "--lf leaves out what passed"
-    if session.testsfailed:
-        return "not all files could be collected"
-    return None
+    return bool(
+        settings.backends
+        or settings.axes
+        or settings.scopes
+        or settings.size
+        or any("::" in argument for argument in config.args)
+        or deselected
+        or config.getoption("lf", False)
+        or session.testsfailed  # not all files could be collected
+    )
 
 
 def _known_cases(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pytest_gpukern.baseline.history import RecordedCase
-    from pytest_gpukern.baseline.store import KnownCases, WriteReport
+    from pytest_gpukern.baseline.store import KnownCases, ToPrune, WriteReport
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
@@ -95,7 +95,7 @@ class Controller:
         self._since_record: list[str] = []
         self._extra: ExtraSessions | None = None
         self._short: dict[str, list[str]] = {}
-        self._stale: list[str] = []
+        self._stale: list[ToPrune] = []
         self._total = 0
         self._finished = 0
         self._selected: dict[str, None] = {}
@@ -295,11 +295,11 @@ class Controller:
         result, observed = self._results.get(report.nodeid), carried.get("observed")
         if result is None:
             return
-        add_to(result.spent_s, carried.get("spent_s", {}))
         if observed is not None:
             from pytest_gpukern.measure.observers import ObservedTest
+            from pytest_gpukern.values.untrusted_json import built
 
-            self._results[report.nodeid] = ObservedTest.from_json(observed).added_to(result)
+            self._results[report.nodeid] = built(observed, ObservedTest).added_to(result)
         if report.failed:
             self._note_failure(report, carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):
@@ -347,24 +347,29 @@ class Controller:
         This runs before the terminal's own wrapper, whose summary shows it.
         """
         if exitstatus != pytest.ExitCode.USAGE_ERROR and not self._config.getoption("collectonly"):
-            if asked(self._config):
-                with phase("reports"):
+            with phase("reports"):
+                if asked(self._config):
                     self._compare_all()
                     self._write_baselines()
-                settings = settings_of(self._config)
-                if settings.benchmark and "no-gpu" in settings.fail_on and not self._judged_on_gpu():
-                    self.problems.append(
-                        "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
-                        + (f" ({why})" if (why := environment_of(self._config).gpu.missing_gpu) else "")
-                    )
-                if settings.benchmark and "missing" in settings.fail_on:
-                    self.problems += self._missing()
-            if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and asked(self._config):
-                self.problems += self._not_run()
-            self._write_forms(in_summary=False)
+                    self.problems += self._not_judged()
+                    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+                        self.problems += self._not_run()
+                self._write_forms(in_summary=False)
         if self.problems and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return (yield)
+
+    def _not_judged(self) -> list[str]:
+        """Says what `no-gpu` and `missing` of `--gpukern-fail-on` fail."""
+        settings = settings_of(self._config)
+        if not settings.benchmark:
+            return []
+        problems = []
+        if "no-gpu" in settings.fail_on and not self._judged_on_gpu():
+            why = environment_of(self._config).gpu.missing_gpu
+            told = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
+            problems.append(told + (f" ({why})" if why else ""))
+        return problems + (self._missing() if "missing" in settings.fail_on else [])
 
     def _not_run(self) -> list[str]:
         """Says which tests that workers of xdist collected have no report: no worker was left to run them."""
@@ -410,8 +415,7 @@ class Controller:
             return
         from pytest_gpukern.report.forms import write_forms
 
-        with phase("reports"):
-            report = write_forms(self._report(in_summary=in_summary), self._config, in_summary=in_summary)
+        report = write_forms(self._report(in_summary=in_summary), self._config, in_summary=in_summary)
         self._files, self.problems = report.files, list(report.problems)
 
     def _report(self, *, in_summary: bool) -> RunReport:
@@ -445,7 +449,7 @@ class Controller:
             spent_s=self._with_rest_of_workers(duration_s),
         )
         # The file of the run is written first, and holds the lines that name it.
-        stored = settings.output is not None and (not in_summary or settings.output in self._files)
+        stored = settings.run_file is not None and (not in_summary or settings.run_file in self._files)
         lines = record_lines(report, self._config, stored=stored)
         return dataclasses.replace(report, closing=(*self.closing, *lines))
 
@@ -490,16 +494,13 @@ class Controller:
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
-        settings = settings_of(self._config)
         environment, known = environment_of(self._config), self._config.stash.get(KNOWN_CASES, ())
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
-            if settings.prune:
-                self._of_known_cases(known, environment.store.prune)
             self._baselines = environment.store.flush()
             self.problems += [str(error) for error in self._baselines.errors]
-        self._stale = sorted(set().union(*self._of_known_cases(known, environment.store.stale)))
+        self._stale = [each for each in self._of_known_cases(known, environment.store.to_prune) if each.ids]
 
     @property
     def _writes_baselines(self) -> bool:

@@ -29,7 +29,7 @@ from pytest_gpukern.measure.canaries import measure_canaries
 from pytest_gpukern.measure.ceilings import load_or_measure
 from pytest_gpukern.measure.observers import Instruments, Observers
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
-from pytest_gpukern.values.phases import ACCOUNT, phase
+from pytest_gpukern.values.phases import phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -201,8 +201,7 @@ class DeviceSession:
             return
         from pytest_gpukern.timers.cupti.machine_code import observed
 
-        outer = ACCOUNT.current
-        with phase("observing"), observed(observation), phase(outer):
+        with observed(observation):
             yield
 
     @functools.cached_property
@@ -213,14 +212,13 @@ class DeviceSession:
         from pytest_gpukern.gpu.clock_probe import ClockProbe
         from pytest_gpukern.gpu.runtime import runtime
 
-        with phase("starting"):
-            limits = self._nvml.limits(self.device.uuid)
-            return Instruments(
-                DeviceWatch(self._nvml, self.device, self._strangers, energy=self.settings.energy),
-                ClockProbe(runtime()),
-                limits.sm_clock_mhz,
-                limits.memory_clock_mhz,
-            )
+        limits = self._nvml.limits(self.device.uuid)
+        return Instruments(
+            DeviceWatch(self._nvml, self.device, self._strangers),
+            ClockProbe(runtime()),
+            limits.sm_clock_mhz,
+            limits.memory_clock_mhz,
+        )
 
     @functools.cached_property
     def observers(self) -> Observers:
@@ -241,16 +239,14 @@ class DeviceSession:
         """Returns the best that the device does, measured once; None without a GPU. Hold the device first."""
         if not self.has_gpu:
             return None
-        with phase("starting"):
-            return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
+        return load_or_measure(self.fingerprint, peaks=self.peaks, warn=self._late_warnings.append)
 
     @functools.cached_property
     def canaries(self) -> Mapping[str, float]:
         """Returns what fixed kernels take in this session; empty without a GPU. Hold the device first."""
         if not self.has_gpu:
             return {}
-        with phase("starting"):
-            found = measure_canaries()
+        found = measure_canaries()
         self._late_warnings += found.complaints
         return found.times_ns
 
@@ -301,13 +297,19 @@ class DeviceSession:
         return lock
 
     @contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Waits for others; neither the test's clock nor that of its work runs meanwhile."""
+        with phase("waiting"), self._waiting():
+            yield
+
+    @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Holds the device for one measurement; does nothing without a GPU."""
         lock = self._lock
         if lock is None:
             yield
             return
-        with phase("waiting"), self._waiting():
+        with self._idle():
             lock.acquire(self._on_wait)
         try:
             yield
@@ -351,12 +353,12 @@ class DeviceSession:
     @contextmanager
     def _in_turn(self, turn: AbstractContextManager[None]) -> Iterator[None]:
         """Holds a turn on the host; the test's clock stands still while it waits for it, and for the next."""
-        with phase("waiting"), self._waiting():
+        with self._idle():
             turn.__enter__()
         try:
             yield
         finally:
-            with phase("waiting"), self._waiting():
+            with self._idle():
                 turn.__exit__(None, None, None)
 
     @contextmanager
@@ -365,7 +367,7 @@ class DeviceSession:
         lock = self._host_lock
         try:
             if lock is not None:
-                with phase("waiting"), self._waiting():
+                with self._idle():
                     # Workers of one run wait a fraction of a second for each other: too short to report.
                     lock.acquire(self._on_wait, poll_s=0.01, quiet_s=10.0)
         except DeviceError as error:

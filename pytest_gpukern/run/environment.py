@@ -125,8 +125,7 @@ class Libraries:
     def unusable(self, name: str) -> str | None:
         """Says why backend `name` cannot run here; returns None if it can.
 
-        On a GPU we open the backend to find out: an installed library may fail to import, or not fit the
-        driver.
+        We open the backend to find out: an installed library may fail to import, or not fit the driver.
         """
         if name not in BACKENDS:
             return f"the backend {name!r} is none of {', '.join(BACKENDS)}"
@@ -138,13 +137,15 @@ class Libraries:
             return missing
         if self._gpu.elsewhere is not None:  # so nothing is imported in vain
             return self._gpu.elsewhere
-        if name == "host" or (self._gpu.simulated.active and BACKENDS[name].simulated_by):
+        row = BACKENDS[name]
+        if self._gpu.simulated.active and row.simulated_by:
             return None
-        if not self._gpu.has_gpu:
-            return self._gpu.why_no_gpu
-        from pytest_gpukern.gpu.runtime import runtime
+        if row.on_gpu:
+            if not self._gpu.has_gpu:
+                return self._gpu.why_no_gpu
+            from pytest_gpukern.gpu.runtime import runtime
 
-        runtime()  # a device that fails is no library's fault, so it raises here
+            runtime()  # a device that fails is no library's fault, so it raises here
         try:
             self.backend(name)
         except Exception as error:  # noqa: BLE001 - from an unresolved symbol to a NumPy that is too new

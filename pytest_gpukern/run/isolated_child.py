@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_gpukern.benchmark_interop.plugin import take_entries
+from pytest_gpukern.benchmark_interop.pytest_benchmark import take_entries
 from pytest_gpukern.processes.child_main import (
     ROOTDIR,
     CollectsFirst,

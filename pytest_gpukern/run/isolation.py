@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.benchmark_interop.plugin import add_entries
+from pytest_gpukern.benchmark_interop.pytest_benchmark import add_entries
 from pytest_gpukern.processes.child_sessions import (
     ChildSessions,
     end_group,

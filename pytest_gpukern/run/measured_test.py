@@ -57,7 +57,7 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
     __tracebackhide__ = True
     gpu = environment.gpu
     with gpu.working(), found.noting_what_is_wrong(), ExitStack() as prepared:
-        with phase("inputs"):
+        with phase("preparing"):
             prepared.enter_context(subject.prepare())
         with phase("checking"):
             subject.check(found)
@@ -69,8 +69,7 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
                 found.drop_simulated_times()
             with phase("checking"):
                 subject.recheck(found)
-            with phase("observing"):
-                found.result = with_facts(found.result, environment)
+            found.result = with_facts(found.result, environment)
             found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
 
 
@@ -118,7 +117,6 @@ class MeasuredTest:
         ended: whether its body came to its end.
         observed: what observers see of the test from its set-up to its teardown.
         seen: what the test's calls left in each of their outputs, until it is torn down.
-        spent_s: phase → seconds spent so far.
     """
 
     def __init__(self, context: SubjectContext, *, begun_s: float, replaceable: bool = False) -> None:
@@ -135,7 +133,6 @@ class MeasuredTest:
         self.ended = False
         self.observed = ObservedFromOutside(context.environment)
         self.seen: SeenOutputs | None = None
-        self.spent_s: dict[str, float] = {}
         self._failed_with: str | None = None
         self._loading = ExitStack()
 
@@ -230,17 +227,16 @@ class MeasuredTest:
 
             runtime().synchronize()
         errors = self.result.errors if self.result else {}
-        with phase("checking"):
-            check = check_against_reference(
-                f"output {len(errors) + 1}" if errors else "output",
-                actual,
-                expected,
-                rtol,
-                atol,
-                seen=self.seen,
-                hashes=environment.gpu.measures,
-                asks_what_else=self.found is not None,
-            )
+        check = check_against_reference(
+            f"output {len(errors) + 1}" if errors else "output",
+            actual,
+            expected,
+            rtol,
+            atol,
+            seen=self.seen,
+            hashes=environment.gpu.measures,
+            asks_what_else=self.found is not None,
+        )
         self.verified = True
         name = f"{check.name} {len(errors) + 1}" if check.name in errors else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
@@ -288,8 +284,7 @@ class MeasuredTest:
         self.found.add_duration(time.monotonic() - self._begun_s)
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
-        with phase("judging"):
-            settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
+        settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
         self.found.result = settled.result
         self.sessions += settled.sessions
         return settled.failures
@@ -319,7 +314,7 @@ class MeasuredTest:
 
 
 class ObservedFromOutside:
-    """Holds what observers see of one test; nothing unless we measure on a GPU.
+    """Holds what observers see of one test; nothing unless we measure.
 
     Args:
         environment: the device, its observers, and what fails a test.
@@ -333,8 +328,8 @@ class ObservedFromOutside:
 
     def begin(self) -> None:
         """Begins before the test; what wider fixtures have made already exists."""
-        if self._environment.gpu.measures:
-            with self._environment.gpu.exclusive(), _context_may_be_lost(), phase("observing"):
+        if self._environment.settings.benchmark:
+            with self._environment.gpu.exclusive(), _context_may_be_lost():
                 self._environment.gpu.observers.begin_test()
                 self._begun = True
 
@@ -347,7 +342,7 @@ class ObservedFromOutside:
         settings = self._environment.settings
         if not self._begun:
             return ()
-        with self._environment.gpu.exclusive(), _context_may_be_lost(), phase("observing"):
+        with self._environment.gpu.exclusive(), _context_may_be_lost():
             self.found = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
         return findings_that_fail(self.found.findings if self.found else (), settings.fail_on)
 
@@ -355,7 +350,7 @@ class ObservedFromOutside:
 @contextmanager
 def _context_may_be_lost() -> Iterator[None]:
     """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
-    from pytest_gpukern.gpu.runtime import CudaError
+    from pytest_gpukern.gpu.libcuda import CudaError
 
     with suppress(CudaError):
         yield

@@ -155,7 +155,7 @@ def confirmed(judged: Judged, environment: Environment, marker: MarkerOptions) -
     fresh, problem = _fresh(result, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
     result = decided_by(fresh, problem, result, environment, marker)
     more: list[Result] = []
-    if settings.output is not None and settings.baseline == "compare" and confirmed_slower(result):
+    if settings.run_file is not None and settings.baseline == "compare" and confirmed_slower(result):
         more, _ = _fresh(result, environment, FEWEST - len(fresh), before=len(fresh))
     decided = {key: _under(key, fresh) for key in suspected}
     return Judged(result, (*judged.sessions, *fresh, *more), {**judged.deciding, **decided})

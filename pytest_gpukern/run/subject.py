@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpukern.check.diagnosis import Diagnosis
-    from pytest_gpukern.measure.observers import Call
+    from pytest_gpukern.measure.observers import ObservedCall
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.marker import MarkerOptions
@@ -199,7 +199,7 @@ class TimedScope:
     """
 
     executions: Executions
-    call: Call
+    call: ObservedCall
     environment: Environment
     cache: str
     call_ns: float
@@ -255,7 +255,7 @@ class TimedScope:
             cache=self.cache,
             call_ns=self.call_ns,
             rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
-            observing=[]
+            observing=None
             if self.elsewhere
             else self.environment.gpu.observers.observe(self.call, timer, beside=beside),
             inspect=None if beside else self.inspect,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.benchmark_interop.plugin import (
+from pytest_gpukern.benchmark_interop.pytest_benchmark import (
     each_timed,
     give_stats,
     give_time_of_a_call,

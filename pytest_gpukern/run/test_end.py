@@ -30,7 +30,7 @@ from pytest_gpukern.run.stash import (
     place_of,
 )
 from pytest_gpukern.values.options import asked, try_the_simulator
-from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
+from pytest_gpukern.values.phases import ACCOUNT
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ def _context_fault(item: pytest.Item) -> str | None:
     """Says why the CUDA context is lost; returns None if it is not, or if the test cannot have used it."""
     if ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
         return None
-    with phase("observing"):
-        return environment_of(item.config).gpu.context_fault()
+    return environment_of(item.config).gpu.context_fault()
 
 
 def conclude(item: pytest.Item) -> None:
@@ -244,7 +243,6 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if test is None:
         return
     spent_s = ACCOUNT.lap()
-    add_to(test.spent_s, spent_s)
     if report.when == "teardown":
         taken_over = item.stash.get(TAKEN_OVER, None)
         listed = taken_over.listed() if taken_over is not None else None
@@ -259,11 +257,8 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.when == "setup" and report.passed:  # the test's body adds all there is to tell
         report.gpukern = {"spent_s": spent_s}  # type: ignore[attr-defined]
         return
-    with phase("reports"):  # which is on the report of the teardown
-        result, rejected = test.result, test.rejected is not None
-        if result is not None and not result.spent_s:  # else it is another process's
-            result = dataclasses.replace(result, spent_s=dict(test.spent_s))
-        told = carried(item, result, test.sessions, test.gate_failures, rejected=rejected)
+    result, rejected = test.result, test.rejected is not None
+    told = carried(item, result, test.sessions, test.gate_failures, rejected=rejected)
     report.gpukern = {**told, "spent_s": spent_s}  # type: ignore[attr-defined]
 
 

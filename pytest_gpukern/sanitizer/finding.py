@@ -39,7 +39,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ToolFinding:
     """Holds one record of a tool.
 
     Attributes:
@@ -68,7 +68,7 @@ class Finding:
 _HAZARD = re.compile(r"(?:Potential )?(.*\bhazard) detected")
 
 
-def in_words(finding: Finding, home: Home) -> str:
+def in_words(finding: ToolFinding, home: Home) -> str:
     """Says what was found and where: both accesses of a hazard, else the thread that is at fault.
 
     `invalid __global__ write of 4 bytes, out of bounds, in add_flat, block (1, 0, 0), thread (63, 0, 0),
@@ -93,7 +93,7 @@ def _said(text: str) -> str:
     return said[:1].lower() + said[1:] if said[1:2].islower() else said
 
 
-def _of_hazard(finding: Finding, home: Home) -> str:
+def _of_hazard(finding: ToolFinding, home: Home) -> str:
     hazard = _HAZARD.match(finding.text)
     said = hazard[1] if hazard is not None else _said(finding.text)
     kernel = f" in {_name(finding.kernel)}" if finding.kernel is not None else ""
@@ -135,7 +135,7 @@ class Home:
     root: str
 
 
-def python_line(finding: Finding, home: Home) -> str:
+def python_line(finding: ToolFinding, home: Home) -> str:
     """Says where to look, the best that is known.
 
     `on_numba.py:31` is in the kernel itself, by its line information. `launched at …` is the user's innermost
@@ -149,7 +149,7 @@ def python_line(finding: Finding, home: Home) -> str:
     return python if kernel is None else f"{_shown(kernel, home)}, {python}"
 
 
-def _launch_line(finding: Finding, home: Home) -> str:
+def _launch_line(finding: ToolFinding, home: Home) -> str:
     """Says where the kernel was launched from, else where the variant or the test begins."""
     launch = next((place for place in finding.host if _is_the_users(place)), None)
     if launch is not None:
@@ -157,7 +157,7 @@ def _launch_line(finding: Finding, home: Home) -> str:
     return f"{home.what} at {_relative(home.file, home.root)}:{home.line}"
 
 
-def has_python_line(finding: Finding) -> bool:
+def has_python_line(finding: ToolFinding) -> bool:
     """Returns whether a finding tells the line of Python without the stack of its launch."""
     return any(_is_python(place) and place.line for place in finding.device)
 

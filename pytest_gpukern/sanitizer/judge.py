@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.processes.child_sessions import end_in_words, last_lines
-from pytest_gpukern.sanitizer.finding import Access, Finding, Index, Place
+from pytest_gpukern.sanitizer.finding import Access, Index, Place, ToolFinding
 from pytest_gpukern.sanitizer.tool import ERRORS_FOUND, LOG, RECORDS
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Judgement:
     """
 
     state: State
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ToolFinding, ...] = ()
     reason: str = ""
     count: int = 0
 
@@ -90,7 +90,7 @@ class Judgement:
 def judge(evidence: Evidence) -> Judgement:
     """Judges clean only where log, XML and exit status all say so; found where any of them names a fault."""
     log, damage = read_log(evidence.log), None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ToolFinding, ...] = ()
     try:
         findings = findings_in(evidence.xml) if evidence.xml is not None else ()
     except ReportError as error:
@@ -124,12 +124,12 @@ def _why_unchecked(evidence: Evidence, log: Log, damage: str | None) -> str | No
     return None
 
 
-def _only_in_the_log(tool: str, log: Log) -> Finding:
+def _only_in_the_log(tool: str, log: Log) -> ToolFinding:
     """Returns a finding for errors that the summary counts, and the XML lacks."""
     lines = [line.strip("= \t") for line in log.text.splitlines()]
     said = next((line for line in lines if line and not line.startswith("COMPUTE-SANITIZER")), "")
     text = f"{tool}'s summary counts {log.count} errors, its XML has none: {said}"
-    return Finding(kind="log", text=text, record=log.text)
+    return ToolFinding(kind="log", text=text, record=log.text)
 
 
 ROOT = "ComputeSanitizerOutput"
@@ -139,7 +139,7 @@ class ReportError(Exception):
     """Says why the XML cannot be read, or is not whole."""
 
 
-def findings_in(text: str) -> tuple[Finding, ...]:
+def findings_in(text: str) -> tuple[ToolFinding, ...]:
     """Returns every record, in the order of the file.
 
     Raises:
@@ -154,11 +154,11 @@ def findings_in(text: str) -> tuple[Finding, ...]:
     return tuple(_finding(record) for record in root.iter("record"))
 
 
-def _finding(record: ElementTree.Element) -> Finding:
+def _finding(record: ElementTree.Element) -> ToolFinding:
     kind = _own(record, "kind") or "record"
     _leave_out_nameless_frames(record)
     device = [place for where in record.iter("where") if (place := _place(where)) != Place()]
-    return Finding(
+    return ToolFinding(
         kind=kind,
         text=_said(record) or kind,
         kernel=next((place.function for place in device if place.function), None),

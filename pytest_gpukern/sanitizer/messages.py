@@ -12,7 +12,7 @@ from pytest_gpukern.sanitizer.judge import State
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from pytest_gpukern.sanitizer.finding import Finding, Home
+    from pytest_gpukern.sanitizer.finding import Home, ToolFinding
     from pytest_gpukern.sanitizer.sessions import TestRun
 
 _SHOWN_FINDINGS = 5
@@ -20,7 +20,7 @@ _SHOWN_RECORDS = 2
 
 
 @dataclass(frozen=True)
-class Ending:
+class ToolOutcome:
     """Holds how a test ends (`passed`, `failed`, `skipped` or `xfailed`), and why in words.
 
     `rejected` says that its variant is broken on purpose, and that the right tool rejected it.
@@ -31,7 +31,7 @@ class Ending:
     rejected: bool = False
 
 
-def ending(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> Ending:
+def ending(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> ToolOutcome:
     """Returns how a test ends after the tools have looked at it.
 
     It passes only if it passed under every tool and each of them calls it clean. A variant that is broken on
@@ -41,26 +41,26 @@ def ending(found: Mapping[str, TestRun], *, detected_by: str | None, home: Home)
         return _of_broken(found[detected_by], detected_by)
     complaints = [line for tool, test in found.items() for line in _complaints(tool, test, home)]
     if complaints:
-        return Ending("failed", "\n".join(complaints))
+        return ToolOutcome("failed", "\n".join(complaints))
     ends = [test.outcome for test in found.values() if test.outcome is not None]
     for outcome in ("failed", "xfailed", "skipped"):
         texts = [text.removeprefix("Failed: ") for name, text in ends if name == outcome]
         if texts and (outcome != "skipped" or len(texts) == len(ends)):
-            return Ending(outcome, texts[0])
-    return Ending("passed")
+            return ToolOutcome(outcome, texts[0])
+    return ToolOutcome("passed")
 
 
-def _of_broken(test: TestRun, tool: str) -> Ending:
+def _of_broken(test: TestRun, tool: str) -> ToolOutcome:
     if test.outcome is not None and test.outcome[0] == "skipped":
-        return Ending("skipped", test.outcome[1])
+        return ToolOutcome("skipped", test.outcome[1])
     if test.judgement.is_in_a_kernel:
-        return Ending("passed", rejected=True)
+        return ToolOutcome("passed", rejected=True)
     if test.judgement.state is State.FOUND:
         said = "; ".join(finding.text for finding in test.judgement.findings)
-        return Ending("failed", f"broken on purpose, but {tool} names no kernel: {said}")
+        return ToolOutcome("failed", f"broken on purpose, but {tool} names no kernel: {said}")
     if test.judgement.state is State.CLEAN:
-        return Ending("failed", f"broken on purpose for {tool} to reject, but {tool} found nothing")
-    return Ending("failed", f"not checked by {tool}: {test.judgement.reason}")
+        return ToolOutcome("failed", f"broken on purpose for {tool} to reject, but {tool} found nothing")
+    return ToolOutcome("failed", f"not checked by {tool}: {test.judgement.reason}")
 
 
 def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
@@ -79,9 +79,9 @@ def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
     return lines
 
 
-def in_lines(tool: str, findings: Sequence[Finding], home: Home) -> Iterable[str]:
+def in_lines(tool: str, findings: Sequence[ToolFinding], home: Home) -> Iterable[str]:
     """Yields a line for each finding that says something new; threads that do the same are counted."""
-    alike: dict[Hashable, list[Finding]] = {}
+    alike: dict[Hashable, list[ToolFinding]] = {}
     for finding in findings:
         alike.setdefault(_without_threads(finding, home), []).append(finding)
     for number, same in enumerate(alike.values()):
@@ -92,13 +92,13 @@ def in_lines(tool: str, findings: Sequence[Finding], home: Home) -> Iterable[str
         yield f"{tool}: {in_words(same[0], home)}{more}"
 
 
-def _without_threads(finding: Finding, home: Home) -> Hashable:
+def _without_threads(finding: ToolFinding, home: Home) -> Hashable:
     """Returns what findings have in common that differ in their threads and blocks only."""
     accesses = tuple((access.what, access.place) for access in finding.accesses)
     return finding.text, finding.kernel, finding.device, accesses, python_line(finding, home)
 
 
-def records_of(findings: Sequence[Finding]) -> str:
+def records_of(findings: Sequence[ToolFinding]) -> str:
     """Returns the first records as the tool wrote them, and how many more there are."""
     texts = [finding.record for finding in findings[:_SHOWN_RECORDS]]
     if len(findings) > _SHOWN_RECORDS:

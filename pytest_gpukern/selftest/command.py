@@ -30,7 +30,7 @@ from pytest_gpukern.selftest.targets import Row
 
 SESSIONS = 8
 """Fresh processes by default."""
-FILE_OPTION = "--gpukern-output"
+FILE_OPTION = "--gpukern-report"
 """The option of pytest that writes the file of a run."""
 _TESTS = Path(__file__).with_name("test_timers.py")
 _NARROWEST_TABLE = 120

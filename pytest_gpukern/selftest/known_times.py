@@ -6,28 +6,31 @@ the file of a run.
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_gpukern.measure.observers import OBSERVERS, Observer, ObserverRow, SeenInTest
+from pytest_gpukern.measure.observers import OBSERVERS, Figure, Observer, ObserverRow, Seen, SeenInTest
 from pytest_gpukern.values.result import plain
 from pytest_gpukern.values.untrusted_json import built
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpukern.measure.observers import Call, Observation
+    from pytest_gpukern.measure.observers import Observation, ObservedCall
     from pytest_gpukern.timers.timer import Timer
     from pytest_gpukern.values.result import Measurement, Result
 
 NAME = "selftest"
+_SECONDS, _KNOWN_TIMES = "seconds", "known_times"
+"""Figures: what all timers took for a call, and the readings of a test, as JSON."""
 
 
 def pytest_configure() -> None:
     """Adds the observer to a run that has this module as a plugin."""
-    OBSERVERS[NAME] = ObserverRow(__name__, "SelftestObserver")
+    figures = {_SECONDS: Figure("measured in", "s"), _KNOWN_TIMES: Figure("known times")}
+    OBSERVERS[NAME] = ObserverRow(__name__, "SelftestObserver", "self-test", figures)
 
 
 @dataclass(frozen=True)
@@ -88,14 +91,14 @@ def note(known: KnownTimes) -> None:
 
 def known_times_of(result: Result) -> KnownTimes | None:
     """Returns the readings that a result has; None if its test noted none."""
-    values = result.observations.get(NAME)
-    return None if values is None else built(values, KnownTimes)
+    text = result.observations.get(NAME, {}).get(_KNOWN_TIMES)
+    return built(json.loads(text), KnownTimes) if isinstance(text, str) else None
 
 
 def seconds_of(measurement: Measurement) -> float | None:
     """Returns how long all timers together took to measure; None unless it is a main measurement."""
-    seconds = measurement.observations.get(NAME, {}).get("seconds")
-    return None if seconds is None else float(seconds)
+    seconds = measurement.observations.get(NAME, {}).get(_SECONDS)
+    return seconds if isinstance(seconds, (int, float)) else None
 
 
 class SelftestObserver(Observer):
@@ -103,17 +106,16 @@ class SelftestObserver(Observer):
 
     _began_s = 0.0
 
-    def observe(self, call: Call, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
         """Starts the clock before the first timer."""
         if not beside:
             self._began_s = time.perf_counter()
         return None
 
-    def measured(self, call: Call, measurement: Measurement) -> Measurement:  # noqa: ARG002
-        """Adds the seconds since then."""
-        seen: dict[str, Any] = {NAME: {"seconds": time.perf_counter() - self._began_s}}
-        return dataclasses.replace(measurement, observations={**measurement.observations, **seen})
+    def measured(self, call: ObservedCall, measurement: Measurement) -> Seen:  # noqa: ARG002
+        """Returns the seconds since then."""
+        return Seen({_SECONDS: time.perf_counter() - self._began_s})
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
         """Returns what the test has noted."""
-        return SeenInTest(plain(_noted.pop())) if _noted else None
+        return SeenInTest({_KNOWN_TIMES: json.dumps(plain(_noted.pop()))}) if _noted else None

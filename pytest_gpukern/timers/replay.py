@@ -18,7 +18,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gpu.runtime import CudaError, checked, cuda_source
+from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.runtime import checked, cuda_source
 from pytest_gpukern.timers.launch_queue import EventQueue
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected

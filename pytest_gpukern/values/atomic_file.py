@@ -105,8 +105,8 @@ def replace(path: Path, content: bytes) -> None:
     _sync_folder(target.parent)
 
 
-def write_named(path: Path, text: str, option: str, *, makes_folders: bool = True) -> None:
-    """Writes a file that an option names, whole or not at all.
+def write_named(path: Path, text: str, option: str) -> None:
+    """Writes a file that an option names, whole or not at all; folders that are missing are made.
 
     Names in the text may hold halves of surrogate pairs, which are escaped as JSON does it.
 
@@ -114,8 +114,7 @@ def write_named(path: Path, text: str, option: str, *, makes_folders: bool = Tru
         FileError: the file or a missing folder cannot be made; an old file is as it was.
     """
     try:
-        if makes_folders:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, text.encode(errors="backslashreplace"))
     except (FileError, OSError) as error:
         unmade = f"cannot be written: {getattr(error, 'strerror', None) or error}"

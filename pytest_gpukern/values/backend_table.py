@@ -6,7 +6,10 @@ simulator read this table; it loads nothing but the standard library.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class BackendRow(NamedTuple):
@@ -14,6 +17,7 @@ class BackendRow(NamedTuple):
 
     Attributes:
         opened_by: module in `pytest_gpukern.backends` and class in it, as "cupy:CupyBackend".
+        on_gpu: whether its variants run on the GPU.
         needs: (module, package that brings it), in the order in which a missing one is reported.
         simulated_by: what opens it while Numba's simulator is on; None if it cannot run there.
         arrays: the types of its arrays, each as (module, name).
@@ -25,6 +29,7 @@ class BackendRow(NamedTuple):
     """
 
     opened_by: str
+    on_gpu: bool = True
     needs: tuple[tuple[str, str], ...] = ()
     simulated_by: str | None = None
     arrays: tuple[tuple[str, str], ...] = ()
@@ -38,7 +43,10 @@ _CUDA_CORE = ("cuda.core", "cuda-core")
 
 BACKENDS: dict[str, BackendRow] = {
     "host": BackendRow(
-        "host:HostBackend", arrays=(("numpy", "ndarray"),), imports=("numpy", "scipy", "scipy.special")
+        "host:HostBackend",
+        on_gpu=False,
+        arrays=(("numpy", "ndarray"),),
+        imports=("numpy", "scipy", "scipy.special"),
     ),
     "numba": BackendRow(
         "numba:NumbaBackend",
@@ -101,11 +109,24 @@ def cuda_packages() -> set[str]:
     return {"cuda"}.union(*(row.packages for row in BACKENDS.values()))
 
 
+def runs_on_gpu(backend: str | None) -> bool:
+    """Says whether a backend's variants run on the GPU; plain tests (None) and unknown backends count so."""
+    row = BACKENDS.get(backend or "")
+    return row is None or row.on_gpu
+
+
+def select_the_host_only(selected: Sequence[str] | None) -> bool:
+    """Says whether these backends, all of them if None, leave nothing that runs on the GPU."""
+    return bool(selected) and not any(map(runs_on_gpu, selected or ()))
+
+
 def distributions_of_others(backend: str | None) -> set[str]:
     """Returns the distributions that no case of a GPU backend uses; none for a host's or a plain test's."""
-    own = BACKENDS.get(backend or "host", BACKENDS["host"])
+    own = BACKENDS.get(backend or "")
+    if own is None or not own.on_gpu:
+        return set()
     needed = {package for _, package in own.needs} | set(own.distributions)
-    rows = [row for row in BACKENDS.values() if own.needs and needed.isdisjoint(row.distributions)]
+    rows = [row for row in BACKENDS.values() if needed.isdisjoint(row.distributions)]
     return {name for row in rows for name in row.distributions}
 
 

@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.failure_table import FAILURES, NOTHING
+from pytest_gpukern.values.form_table import FORMS, suffixes
+from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
@@ -39,34 +41,6 @@ class SettingsError(Exception):
         from pytest_gpukern.values.untrusted_json import bounded, printable_lines
 
         super().__init__(printable_lines(bounded(message, _LONGEST_MESSAGE)))
-
-
-class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run of pytest
-    """Describes one option: its name without prefix, what is allowed, and its help.
-
-    Attributes:
-        help: two lines of `pytest --help` at most.
-        more: whole sentences that only the site shows.
-    """
-
-    name: str
-    help: str
-    choices: tuple[str, ...] = ()
-    metavar: str | None = None
-    flag: bool = False
-    repeatable: bool = False
-    listed: bool = False
-    more: str = ""
-
-    @property
-    def cli(self) -> str:
-        """As written on the command line."""
-        return f"--gpukern-{self.name}"
-
-    @property
-    def ini(self) -> str:
-        """As written in an ini file; also the attribute that pytest stores the value under."""
-        return "gpukern_" + self.name.replace("-", "_")
 
 
 GROUPS: dict[str, tuple[Option, ...]] = {
@@ -122,7 +96,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             metavar="NAME=V[,V…]",
             repeatable=True,
         ),
-        Option("seeds", "check each case on inputs of N seeds (default: 2 or 3)", metavar="N"),
         Option(
             "seed",
             "draw all inputs from this seed; random draws a new seed and prints it",
@@ -149,24 +122,21 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             more="With `--gpukern-against`, as many measure each revision.",
         ),
         Option(
-            "energy",
-            "measure the energy of a call, too: one more second for each case on a GPU",
-            flag=True,
-            more="The report gives the energy, or why there is none. Only cases of problems have it.",
-        ),
-        Option(
             "trace",
-            "record one more execution of each case, for gpukern show --trace and gpukern trace",
-            more="It needs CUPTI, and nothing is timed meanwhile. `--gpukern-output` keeps what is recorded.",
+            "record one more execution of each case, for --gpukern-report=RUN.json or FILE.trace.json",
+            more="It needs CUPTI, and nothing is timed meanwhile.",
             flag=True,
         ),
-        Option("output", "write every result of the run to this JSON file", metavar="RUN.json"),
+    ),
+    "GPU kernels, reports": (
         Option(
-            "html",
-            "write the report as this HTML file, with tables and plots",
+            "report",
+            "write this file, whose suffix says the form: " + ", ".join(suffixes()) + "; repeatable",
             metavar="FILE",
-            more="It loads nothing, so it can be opened, sent or kept anywhere.",
+            repeatable=True,
+            more=" ".join(f"`{name}`: {FORMS[name].holds}." for name in suffixes()),
         ),
+        *(option for form in FORMS.values() for option in form.options),
     ),
     "GPU kernels, baselines": (
         Option(
@@ -179,11 +149,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "reason",
             "why times changed; --gpukern-baseline=update needs it, and keeps it in the record",
             metavar="TEXT",
-        ),
-        Option(
-            "prune",
-            "let --gpukern-baseline=update remove cases that no longer exist, in a run of everything",
-            flag=True,
         ),
         Option("write-in-ci", "write baselines although CI is set in the environment", flag=True),
         Option(

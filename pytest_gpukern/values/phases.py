@@ -12,14 +12,10 @@ if TYPE_CHECKING:
 
 Phase = Literal[
     "starting",
-    "inputs",
-    "compiling",
+    "preparing",
     "checking",
-    "sampling",
     "timing",
-    "observing",
     "waiting",
-    "judging",
     "confirming sessions",
     "recording sessions",
     "paired sessions",
@@ -44,14 +40,9 @@ class TimeAccount:
         self._current: Phase | None = None
         self._thread = threading.get_ident()
 
-    @property
-    def current(self) -> Phase | None:
-        """The phase that time counts for now."""
-        return self._current
-
     @contextmanager
-    def phase(self, name: Phase | None) -> Iterator[None]:
-        """Counts the block for a phase, or for none."""
+    def phase(self, name: Phase) -> Iterator[None]:
+        """Counts the block for a phase."""
         if threading.get_ident() != self._thread:
             yield
             return

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.difference import Difference  # noqa: TC001 - `built` reads it
 from pytest_gpukern.values.untrusted_json import EXTRA, ShapeError, built
 from pytest_gpukern.values.verdict_table import VerdictKind  # noqa: TC001 - `built` reads it
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 JsonDict = dict[str, Any]
+Value = bool | int | float | str | tuple[str, ...] | None
+"""One value that an observer saw, such as a clock; its label and unit are in the row of the observer."""
+Observations = dict[str, dict[str, Value]]
+"""Name of an observer → name of a figure → its value; what is not known is left out."""
 
 
 class Correctness(enum.StrEnum):
@@ -172,18 +177,11 @@ class Measurement:
         work: what a call had the device do, in order; empty if the timer does not know.
         buffer_sets: sets of inputs with different contents that were used in turn.
         invalid_samples: number of other samples that we did not use, because the device was not fit.
-        state: state of the device around the samples; empty on the host.
-        energy_mj: energy of a call in millijoules, of the whole board. Calls run back to back, without a
-            flush, whatever `cache` says. None if it was not asked for or cannot be measured.
-        mean_power_w: average power of the board meanwhile, in watts.
-        energy_untold: why the energy that was asked for cannot be measured, in words, or None.
         beside: whether it was taken beside the main timer's, to compare with records that lack that one.
         traffic_bytes: bytes that the declared work must move, or None.
         flops: floating-point operations of the declared work, or None.
         invalid: why the numbers cannot be trusted, or None.
-        others_share: which share of the host's CPUs other programs used while the host's clock timed it; None
-            for a device's time, and where that is not known.
-        observations: name of an observer → what else it saw, as plain JSON.
+        observations: what observers saw of it, such as the device's clocks.
     """
 
     scope: str
@@ -200,16 +198,11 @@ class Measurement:
     work: tuple[DeviceWork, ...] = ()
     buffer_sets: int = 1
     invalid_samples: int = 0
-    state: JsonDict = field(default_factory=dict)
-    energy_mj: float | None = None
-    mean_power_w: float | None = None
-    energy_untold: str | None = None
     beside: bool = False
     traffic_bytes: float | None = None
     flops: float | None = None
     invalid: str | None = None
-    others_share: float | None = None
-    observations: dict[str, JsonDict] = field(default_factory=dict)
+    observations: Observations = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -398,23 +391,6 @@ class GateFailure:
         return f"{self.kind.upper()}{f' ({self.key})' if self.key else ''}: {self.text}"
 
 
-@dataclass(frozen=True)
-class DeviceMemory:
-    """Holds the bytes of device memory that libraries had handed out around one test, by their own count.
-
-    Attributes:
-        before_bytes: before the test was set up.
-        peak_bytes: the most that was seen behind batches, and what libraries' own marks tell.
-        after_bytes: after its teardown.
-        kept_bytes: by how much more that is than before, where the test passed and it is 1 MiB or more.
-    """
-
-    before_bytes: int
-    peak_bytes: int
-    after_bytes: int
-    kept_bytes: int = 0
-
-
 _GPU_IN_NAME = re.compile(r"@(GPU|MIG)-[0-9A-Za-z/-]+$")
 
 
@@ -448,8 +424,8 @@ class CaseInfo:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether its times are those of a GPU: true for a plain test, and every backend except the host."""
-        return self.backend != "host"
+        """Whether its times are those of a GPU: true for a plain test, and every backend that runs there."""
+        return runs_on_gpu(self.backend)
 
     @property
     def sizes(self) -> dict[str, str]:
@@ -486,16 +462,14 @@ class Result:
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
         speedup_against: `backend.variant` that speed-ups refer to, or None.
         notes: what else there is to say, in words.
-        memory: in use on the device around the test; None without a GPU, and in a test that failed early.
         session: id of the process that measured, the same for all its results.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
         seed: of its inputs, where a run gave one instead of the problem's own.
-        observations: name of an observer → what else it saw around the test, as plain JSON.
+        observations: what observers saw around the test, such as device memory.
         duration_s: how long the test took: set-up, checks and timing, but not the sessions that confirm a
             suspicion. None if it did not come to its end.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
-        spent_s: `phases.Phase` → seconds that the test spent in it.
         inputs: hash of the inputs that it was timed on, in sessions that compare revisions, or None.
     """
 
@@ -517,16 +491,14 @@ class Result:
     speedup_against: str | None = None
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
-    memory: DeviceMemory | None = None
     session: str = ""
     role: SessionRole = SessionRole.MEASURED
     canaries: dict[str, float | None] = field(default_factory=dict)
     corners: tuple[str, ...] = ()
     seed: int | None = None
-    observations: dict[str, JsonDict] = field(default_factory=dict)
+    observations: Observations = field(default_factory=dict)
     duration_s: float | None = None
     trace: Trace | None = None
-    spent_s: dict[str, float] = field(default_factory=dict)
     inputs: str | None = None
     unchecked: tuple[str, ...] = ()
 

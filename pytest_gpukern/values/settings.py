@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
+from pytest_gpukern.values.form_table import FORMS, RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
 from pytest_gpukern.values.options import (
     DEFAULT_THRESHOLD,
     DEFAULT_TIMEOUT_S,
     NOT_GIVEN,
     OPTIONS,
-    Option,
     SettingsError,
     parse_names,
     parse_threshold,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pytest
+
+    from pytest_gpukern.values.option import Option
 
 
 SESSIONS_TO_RECORD = 5
@@ -53,9 +56,10 @@ class Settings:
         backends: backends to run; empty for all.
         size: None for what fits the machine.
         axes: axis → values that replace the problem's own.
-        seeds: number of seeds on which each case is checked; None for what its check and timing take.
         seed: seed of all inputs; None for each problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
+        reports: files to write, each once; each ends in a suffix of `FORMS`.
+        of_forms: option that a form brings → its value; for those that were given.
         fail_on: kinds of `FAILURES` that fail the run.
         threshold: relative slowdown that matters, 0.02 for 2 %.
         isolate: None if nobody said.
@@ -75,19 +79,16 @@ class Settings:
     backends: tuple[str, ...] = ()
     size: str | None = None
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    seeds: int | None = None
     seed: int | None = None
     sessions: int = 1
     baseline: str = "compare"
     reason: str | None = None
-    prune: bool = False
     baseline_dir: Path | None = None
-    output: Path | None = None
-    html: Path | None = None
+    reports: tuple[Path, ...] = ()
+    of_forms: dict[str, Any] = field(default_factory=dict)
     against: str | None = None
     against_setup: str | None = None
     fail_on: frozenset[str] = frozenset(BY_DEFAULT)
-    energy: bool = False
     trace: bool = False
     threshold: float = DEFAULT_THRESHOLD
     isolate: bool | None = None
@@ -99,6 +100,11 @@ class Settings:
     def accepts(self) -> bool:
         """Whether what is measured becomes the record, however it compares with the last one."""
         return self.baseline == "update"
+
+    @property
+    def run_file(self) -> Path | None:
+        """The file that is to hold the whole run, or None."""
+        return next((path for path in self.reports if suffix_of(path) == RUN_FILE), None)
 
     @classmethod
     def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -131,7 +137,7 @@ class Settings:
         records = values.get("baseline") in _WRITES
         against = values.get("against") if benchmark and not records else None
         compares = values.get("baseline", "compare" if "baseline-dir" in values else None) == "compare"
-        uses_gpu = values.get("simulator") != "always" and values.get("backend") != ("host",)
+        uses_gpu = values.get("simulator") != "always" and not select_the_host_only(values.get("backend"))
         usual_sessions = SESSIONS_TO_RECORD if records else 1
         named = benchmark and uses_gpu and (compares or against is not None)
         usual = BY_DEFAULT_IN_CI if named and in_ci(environ) else BY_DEFAULT
@@ -148,19 +154,16 @@ class Settings:
             backends=values.get("backend", ()),
             size=values.get("size"),
             axes=values.get("axis", {}),
-            seeds=values.get("seeds"),
             seed=values.get("seed"),
             sessions=values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
             baseline="off" if against is not None else values.get("baseline", "compare"),
             reason=values.get("reason"),
-            prune=values.get("prune", False),
             baseline_dir=values.get("baseline-dir"),
-            output=values.get("output"),
-            html=values.get("html"),
+            reports=values.get("report", ()),
+            of_forms={name: values[name] for name in _OF_FORMS if name in values},
             against=against,
             against_setup=values.get("against-setup"),
             fail_on=frozenset() if NOTHING in more else frozenset((*usual, *more)),
-            energy=values.get("energy", False),
             trace=values.get("trace", False),
             threshold=values.get("threshold", DEFAULT_THRESHOLD),
             isolate={"on": True, "off": False}.get(values.get("isolate", "")),
@@ -187,11 +190,14 @@ def _parsed(
         shown = " ".join(value) if isinstance(value, list) else value
         label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
         labels[option.name] = option.cli if option.flag and from_cli else label
-        values[option.name] = _parse(option, value, labels[option.name])
+        values[option.name] = parse_option(option, value, labels[option.name])
         bases[option.name] = invocation_dir if from_cli else ini_dir
-    for name in ("baseline-dir", "output", "html"):
-        if name in values:
-            values[name] = (bases[name] or Path.cwd()) / _path(values[name], labels[name])
+    if "baseline-dir" in values:
+        base = bases["baseline-dir"] or Path.cwd()
+        values["baseline-dir"] = base / _path(values["baseline-dir"], labels["baseline-dir"])
+    if "report" in values:
+        base = bases["report"] or Path.cwd()
+        values["report"] = tuple(dict.fromkeys(base / path for path in values["report"]))
     return values, labels
 
 
@@ -200,17 +206,20 @@ def in_ci(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-def _parse(option: Option, value: Any, label: str) -> Any:
+def parse_option(option: Option, value: Any, label: str) -> Any:
+    """Returns the value of an option; raises SettingsError, with the label, where it may not be that."""
     if option.flag:
         return _truth(value, label)
+    if option.name == "report":
+        return [_report(text, label) for text in value]
     if option.name == "axis":
         return _axes(value, label)
     if option.name == "threshold":
         return parse_threshold(str(value), label)
     if option.name == "timeout":
         return parse_timeout(str(value), label)
-    if option.name in _COUNTED:
-        return _whole_number(str(value), label, _COUNTED[option.name])
+    if option.name == "sessions":
+        return _sessions(str(value), label)
     if option.name == "seed":
         return _seed(str(value), label)
     if option.listed:
@@ -223,16 +232,16 @@ def _parse(option: Option, value: Any, label: str) -> Any:
     return str(value)
 
 
-_COUNTED = {"sessions": "processes", "seeds": "seeds"}
+_OF_FORMS = tuple(option.name for form in FORMS.values() for option in form.options)
 _MOST_DIGITS = 6
 _SEEDS = 2**32
 
 
-def _whole_number(text: str, label: str, counted: str) -> int:
+def _sessions(text: str, label: str) -> int:
     stripped = text.strip()
     number = stripped.isascii() and stripped.isdigit() and len(stripped) <= _MOST_DIGITS
     if not (number and int(stripped) >= 1):
-        raise SettingsError(f"{label}: must be a whole number of {counted}, 1 or more, such as 5")
+        raise SettingsError(f"{label}: must be a whole number of processes, 1 or more, such as 5")
     return int(stripped)
 
 
@@ -253,6 +262,13 @@ def _path(text: str, label: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise SettingsError(f"{label}: the home folder in it is not known; give the whole path") from error
+
+
+def _report(text: str, label: str) -> Path:
+    path = _path(text, label)
+    if suffix_of(path) is None:
+        raise SettingsError(f"{label}: {text!r} names no form of a report; end it in {', '.join(suffixes())}")
+    return path
 
 
 def _truth(value: Any, label: str) -> bool:
@@ -289,14 +305,10 @@ def _axis_value(text: str) -> Any:
 
 _WRITES = ("create", "append", "update")
 _GPU_TIMERS = tuple(name for name, row in TIMERS.items() if row.device_timed)
-_HOST = (("host",),)
+_HOST = (select_the_host_only,)
 _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] = (
     ("baseline", _WRITES, "simulator", ("always",), "a simulated run has no times to record"),
     ("seed", (), "baseline", _WRITES, "records are measured on each problem's own inputs"),
-    ("prune", (), "backend", (), "it needs a run of everything"),
-    ("prune", (), "axis", (), "it needs a run of everything"),
-    ("prune", (), "scope", (), "it needs a run of everything"),
-    ("prune", (), "size", (), "it needs a run of everything"),
     ("against", (), "baseline", _WRITES, "a comparison of two revisions records nothing"),
     ("against", (), "sessions", (1,), "one pair has no spread, ask for 2 or more a side"),
     ("sanitize", (), "simulator", ("always",), "the simulator has no kernels to look into"),
@@ -308,7 +320,9 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("trace", (), "backend", _HOST, "it records a GPU, and only host variants are selected"),
     ("timer", _GPU_TIMERS, "backend", _HOST, "it times a GPU, and only host variants are selected"),
 )
-"""Each row: an option and its values (none: any), another and its values that exclude them, and why."""
+"""Each row: an option and its values (none: any), another and its values that exclude them, and why.
+
+A function among the values says which ones."""
 _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     (
         "write-in-ci",
@@ -317,8 +331,6 @@ _NEEDING: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
         "nothing is written; add --gpukern-baseline=create, append or update",
     ),
     ("reason", "baseline", ("update",), "an update keeps it; add --gpukern-baseline=update"),
-    ("prune", "baseline", ("update",), "an update does it; add --gpukern-baseline=update"),
-    ("trace", "output", (), "only the file of the run keeps it; add --gpukern-output=RUN.json"),
     ("against-setup", "against", (), "there is no base to set up; add --gpukern-against=REV"),
 )
 """Each row: an option, another that it needs and its values (none: any), and the remedy."""
@@ -330,11 +342,14 @@ def _contradictions(
     """Yields the options that contradict others, each with the reason and the remedy."""
 
     def given(name: str, *meant: Any) -> bool:
-        return name in values and values[name] is not False and (not meant or values[name] in meant)
+        if name not in values or values[name] is False:
+            return False
+        value = values[name]
+        return not meant or any(each(value) if callable(each) else each == value for each in meant)
 
     writes = given("baseline", *_WRITES)
     if not benchmark:
-        idle = [name for name in ("all", "sessions", "energy", "trace", "against") if given(name)]
+        idle = [name for name in ("all", "sessions", "trace", "against") if given(name)]
         for name in ["baseline"] * writes + idle:
             yield name, "nothing is measured; add --gpu-benchmark"
     if benchmark and given("sanitize"):
@@ -350,8 +365,18 @@ def _contradictions(
     for name, meant, other, excluded, reason in _EXCLUDING:
         if given(name, *meant) and given(other, *excluded):
             yield name, f"{reason}; drop it or {labels[other]}"
-    if given("energy") and "kernel" not in values.get("scope", ("kernel",)):
-        yield "energy", f"it is measured in scope kernel, which is not in {labels['scope']}; add it there"
+    forms = {suffix: FORMS[suffix] for suffix in map(suffix_of, values.get("report", ())) if suffix}
+    if given("trace") and not any(
+        suffix == RUN_FILE or form.needs == "trace" for suffix, form in forms.items()
+    ):
+        yield "trace", "only a report keeps it; add --gpukern-report=RUN.json or FILE.trace.json"
+    for suffix, form in forms.items():
+        if form.needs and not given(form.needs):
+            yield "report", f"without --gpukern-{form.needs}, {suffix} has nothing to hold; add that"
+    for suffix in suffixes():
+        for option in FORMS[suffix].options:
+            if given(option.name) and suffix not in forms:
+                yield option.name, f"only FILE{suffix} heeds it; add --gpukern-report=FILE{suffix}"
     kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]
     if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds):
         yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"

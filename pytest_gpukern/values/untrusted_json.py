@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -14,7 +15,7 @@ import types
 import typing
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -165,8 +166,9 @@ def _reader(kind: Any, null_floats: bool) -> _Reader:
         scalar = typing.get_origin(arguments[0]) is None
         return _constrained(_reader(arguments[0], null_floats), arguments[1], scalar=scalar)
     if origin in (types.UnionType, typing.Union):
-        (inner,) = (_reader(part, null_floats) for part in arguments if part is not type(None))
-        return lambda value: None if value is None else inner(value)
+        inner = [_reader(part, null_floats) for part in arguments if part is not type(None)]
+        read = inner[0] if len(inner) == 1 else _of_several(inner)
+        return lambda value: None if value is None else read(value)
     if origin in (dict, Mapping):
         return _of_object(*(_reader(part, null_floats) for part in arguments))
     if origin is tuple:
@@ -179,6 +181,18 @@ def _reader(kind: Any, null_floats: bool) -> _Reader:
     if isinstance(kind, enum.EnumMeta):
         return _of_enum(kind)
     return _of_scalar(kind, nullable=kind is float and null_floats)
+
+
+def _of_several(readers: Sequence[_Reader]) -> _Reader:
+    """Returns a reader of what the first reader that takes a value makes of it."""
+
+    def read(value: Any) -> Any:
+        for reader in readers:
+            with contextlib.suppress(ShapeError):
+                return reader(value)
+        raise unexpected("another kind of value", value)
+
+    return read
 
 
 def _of_scalar(kind: type, *, nullable: bool) -> _Reader:

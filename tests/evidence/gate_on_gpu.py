@@ -47,8 +47,9 @@ from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.gpu.simulator.switch import SimulatorState
+from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
-from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.result import Measurement, Summary
@@ -103,7 +104,7 @@ def measure_session(into: Path, number: int) -> None:
     """
     settings = Settings(benchmark=True, asked=True, baseline="off")
     environment = Environment(settings, SimulatorState(False, "off: this is about a GPU"))
-    with environment.gpu.exclusive(), ExitStack() as kept:
+    with environment.gpu.working(), ExitStack() as kept:
         kept.callback(environment.gpu.close)
         cases = in_session_order(gate_cases(), number)
         kernels = GateKernels(cases)
@@ -161,7 +162,7 @@ def _reading(case: GateCase, kernels: GateKernels, timer: str, environment: Envi
             cache=case.cache,
             call_ns=call_ns,
             rule=rule_for(call_ns),
-            observing=environment.gpu.observers.observe(Call("kernel", on_gpu=True), opened),
+            observing=environment.gpu.observers.observe(ObservedCall("kernel", on_gpu=True), opened),
         )
     summary = measured.summary
     return {
@@ -170,7 +171,7 @@ def _reading(case: GateCase, kernels: GateKernels, timer: str, environment: Envi
         "low_ns": round(summary.low_ns, 2),
         "high_ns": round(summary.high_ns, 2),
         "samples": summary.n,
-        "sm_mhz": measured.state.get("sm_mhz"),
+        "sm_mhz": DeviceClocks.of(measured).sm_mhz,
         "jitter_ns": round(measured.jitter_ns, 2),
         "invalid": measured.invalid,
     }

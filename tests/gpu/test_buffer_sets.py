@@ -142,7 +142,7 @@ def run_case(pytester, plugin_option):
         source = PROBLEM.replace("SCOPES", repr(scopes)).replace("VARIANT", variant)
         pytester.makepyfile(test_doubling=source)
         result = pytester.runpytest_subprocess(
-            "--gpu-benchmark", "--gpukern-output=run.json", *plugin_option, *options
+            "--gpu-benchmark", "--gpukern-report=run.json", *plugin_option, *options
         )
         (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
         return result, found

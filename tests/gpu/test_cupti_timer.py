@@ -513,7 +513,7 @@ def measurements_of(pytester, plugin_option):
     def run(conftest=""):
         pytester.makeconftest(conftest)
         pytester.makepyfile(PLAIN_TEST)
-        result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-output=run.json", *plugin_option)
+        result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-report=run.json", *plugin_option)
         result.assert_outcomes(passed=1)
         (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
         return found["measurements"]

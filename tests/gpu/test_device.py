@@ -82,7 +82,7 @@ def test_double(gpu_benchmark, n):
 """
     )
     result = pytester.runpytest_subprocess(
-        "--gpu-benchmark", "-nauto", "--gpukern-baseline=create", "--gpukern-output=run.json", *plugin_option
+        "--gpu-benchmark", "-nauto", "--gpukern-baseline=create", "--gpukern-report=run.json", *plugin_option
     )
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["gpukern workers: one on each of *"])

@@ -94,10 +94,10 @@ def found(pytester, plugin_option):
 
     def run(source, *options):
         pytester.makepyfile(test_it=source)
-        options = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "-v", *options)
+        options = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "-v", *options)
         done = pytester.runpytest_subprocess(*options)
         done.assert_outcomes(passed=source.count("def test_"))
-        done.stdout.fnmatch_lines(["*device memory of libraries: * before, * at most, * after*"])
+        done.stdout.fnmatch_lines(["*device memory of libraries: before *, at most *, after *"])
         results = json.loads((pytester.path / "run.json").read_text())["results"]
         return {result["case"]["variant"]: result for result in results}
 
@@ -121,7 +121,7 @@ def test_a_leak_through_cupy_is_reported_for_its_test_and_no_neighbour(found):
     (leak,), (keeps,) = told["test_leaks"], told["test_keeps"]
     assert LEFT in leak
     assert keeps.startswith(f"the test leaves 8 MiB {LEFT}")
-    memory = {name: result["memory"] for name, result in results.items()}
+    memory = {name: result["observations"]["memory"] for name, result in results.items()}
     clean = memory["test_clean"]
     assert clean["peak_bytes"] - clean["before_bytes"] >= 64 * MIB
     assert clean["after_bytes"] - clean["before_bytes"] < 64 * MIB
@@ -148,9 +148,9 @@ def test_cases_of_the_suites_leak_nothing_and_have_figures(pytester, plugin_opti
 
     suites = Path(__file__).parents[2] / "suites"
     options = ("--gpu-benchmark", "--gpukern-baseline=off", "--gpukern-size=smoke", *plugin_option)
-    output = f"--gpukern-output={pytester.path}/run.json"
+    output = f"--gpukern-report={pytester.path}/run.json"
     pytester.runpytest_subprocess(*options, output, f"--rootdir={suites}", str(suites / "vector_exp"))
     results = json.loads((pytester.path / "run.json").read_text())["results"]
     assert results
     assert findings({result["nodeid"]: result for result in results}) == {}
-    assert all(result["memory"] for result in results)
+    assert all(result["observations"]["memory"] for result in results)

@@ -96,7 +96,7 @@ FAULTS = {
 def project(pytester, plugin_option):
     def run(broken, *options, context=0):
         pytester.makepyfile(test_it=TESTS.replace("BROKEN", broken).replace("EXPECTED", str(context)))
-        given = ("--gpu-benchmark", "--gpukern-timeout=20", "--gpukern-output=run.json", *options)
+        given = ("--gpu-benchmark", "--gpukern-timeout=20", "--gpukern-report=run.json", *options)
         return pytester.runpytest_subprocess(*plugin_option, *given)
 
     return run
@@ -265,7 +265,7 @@ def test_on_the_host(benchmark):
 
 def test_a_launch_that_is_refused_names_its_line_and_what_is_swallowed_fails(pytester):
     pytester.makepyfile(test_it=IN_A_PROBLEM)
-    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-output=run.json", "-rf")
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-report=run.json", "-rf")
     result.assert_outcomes(passed=2, failed=2)
     line = (
         IN_A_PROBLEM.strip()

@@ -47,7 +47,7 @@ def traced(pytester, plugin_option):
     """The file of a run with traces, in a process of its own as by default."""
     pytest.importorskip("cupti")
     pytester.makepyfile(test_traced=SUITE)
-    options = ("--gpu-benchmark", "--gpukern-trace", "--gpukern-output=run.json", *plugin_option)
+    options = ("--gpu-benchmark", "--gpukern-trace", "--gpukern-report=run.json", *plugin_option)
     pytester.runpytest_subprocess(*options).assert_outcomes(passed=2)
     return pytester.path / "run.json"
 
@@ -66,12 +66,12 @@ def test_a_run_keeps_the_copies_and_the_kernel_of_a_case_and_of_a_plain_test(tra
         calls = {each["correlation"] for each in trace["calls"]}
         assert {each["correlation"] for each in trace["activities"]} <= calls
     capfd.readouterr()
-    assert main(["show", "--trace", str(traced)]) == 0
+    assert main(["report", str(traced), "-k", ""]) == 0
     shown = capfd.readouterr().out
     assert shown.count("[CUDA memcpy HtoD]") == 2
     assert shown.count("[CUDA memcpy DtoH]") == 1
-    output = traced.with_name("trace.json")
-    assert main(["trace", str(traced), "-o", str(output)]) == 0
+    output = traced.with_name("run.trace.json")
+    assert main(["report", str(traced), "-o", str(output)]) == 0
     events = json.loads(output.read_text())["traceEvents"]
     assert sum(event["ph"] == "s" for event in events) == 5
     slices = [event for event in events if event["ph"] == "X"]

@@ -45,7 +45,7 @@ def test_in_place(gpu_benchmark):
     gpu_benchmark.pedantic(add_in_place[N // 256, 256], setup=fresh, check=check)
 """
     )
-    args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json")
+    args = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json")
     first = pytester.runpytest_subprocess(*args, "--gpukern-baseline=create")
     first.assert_outcomes(passed=2)
     assert list((pytester.path / "baselines").glob("*.json"))
@@ -105,7 +105,7 @@ def test_a_backward_pass_is_timed_whatever_thread_launches_it(pytester, plugin_o
     pytest.importorskip("torch")
     pytest.importorskip("cupti")
     pytester.makepyfile(BACKWARD)
-    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-output=run.json", *plugin_option)
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-report=run.json", *plugin_option)
     result.assert_outcomes(passed=1)
     (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
     main = found["measurements"][0]
@@ -132,7 +132,7 @@ def test_spins(gpu_benchmark):
 
 def test_the_scope_launch_is_the_hosts_time_and_not_the_devices(pytester, plugin_option):
     pytester.makepyfile(LAUNCH_LATENCY)
-    args = ("--gpu-benchmark", "--gpukern-scope=kernel,launch", "--gpukern-output=run.json", *plugin_option)
+    args = ("--gpu-benchmark", "--gpukern-scope=kernel,launch", "--gpukern-report=run.json", *plugin_option)
     pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
     (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
     times = {each["scope"]: each["summary"]["median_ns"] for each in found["measurements"][::-1]}
@@ -164,7 +164,7 @@ def test_kernels_that_launch_others_are_timed_by_events(pytester, plugin_option)
     pytest.importorskip("cupy")
     pytest.importorskip("cupti")
     pytester.makepyfile(LAUNCHES)
-    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-output=run.json", *plugin_option)
+    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-report=run.json", *plugin_option)
     result.assert_outcomes(passed=1)
     (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
     (only,) = found["measurements"]
@@ -196,7 +196,7 @@ def test_a_plain_kernel_whose_source_has_changed_has_another_hash(pytester, plug
     hashes = []
     for count in (200, 230):
         pytester.makepyfile(test_rounds=ROUNDS.replace("COUNT", str(count)))
-        args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "--gpukern-baseline=off")
+        args = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "--gpukern-baseline=off")
         pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
         (result,) = json.loads((pytester.path / "run.json").read_text())["results"]
         (kernel,) = result["kernels"]
@@ -219,7 +219,7 @@ def test_product(gpu_benchmark, n):
 def test_kernels_of_a_library_have_hashes_from_the_first_on(pytester, plugin_option):
     pytest.importorskip("cupy")
     pytester.makepyfile(test_product=PRODUCT)
-    args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "--gpukern-baseline=off")
+    args = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "--gpukern-baseline=off")
     pytester.runpytest_subprocess(*args).assert_outcomes(passed=3)
     results = json.loads((pytester.path / "run.json").read_text())["results"]
     kernels = [kernel for result in results for kernel in result["kernels"]]
@@ -267,7 +267,7 @@ def test_kernels_of_one_name_have_the_hash_of_their_own_module_in_any_order(pyte
     factors, found = ["2.0f", "3.0f", "5.0f"], []
     for chosen in (factors, factors[::-1], factors[1:2]):
         pytester.makepyfile(test_scale=ONE_NAME.replace("FACTORS", repr(chosen)))
-        args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "--gpukern-baseline=off")
+        args = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "--gpukern-baseline=off")
         assert pytester.runpytest_subprocess(*args).ret == 0
         results = json.loads((pytester.path / "run.json").read_text())["results"]
         found.append({result["nodeid"]: result["kernels"][0]["machine_code_sha256"] for result in results})
@@ -305,7 +305,7 @@ def test_what_an_autotuner_chose_is_recorded_and_32_warps_are_never_best(pyteste
     for library in ("torch", "triton"):
         pytest.importorskip(library)
     pytester.makepyfile(test_softmax=AUTOTUNED)
-    args = ("--gpu-benchmark", *plugin_option, "--gpukern-output=run.json", "--gpukern-baseline=off")
+    args = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "--gpukern-baseline=off")
     pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
     (result,) = json.loads((pytester.path / "run.json").read_text())["results"]
     chosen = json.loads((pytester.path / "chosen.json").read_text())

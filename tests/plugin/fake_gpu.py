@@ -3,12 +3,10 @@
 `install` serves runs in this process; runs in another load this module with `-p fake_gpu`. By default CUPTI
 is not there, so that events time everything.
 
-`Board` counts the energy that it draws. What is launched may carry `takes_ns`, `escapes`: why its numbers
-cannot be trusted, and `kernel`: what it was compiled to, as JSON. Beside CUPTI events read `EVENT_COST_NS`
-more.
+What is launched may carry `takes_ns`, `escapes`: why its numbers cannot be trusted, and `kernel`: what it was
+compiled to, as JSON. Beside CUPTI events read `EVENT_COST_NS` more.
 """
 
-import functools
 import importlib
 import itertools
 import json
@@ -92,40 +90,12 @@ def pytest_load_initial_conftests(early_config):
 
 
 class Board:
-    """Draws 600 W, by a clock of its own: what is queued before each mark takes the device 20 ms.
-
-    With `launch_s` the host is that slow to queue it; where it `counts` nothing, NVML tells no energy.
-    """
-
-    WATTS, BATCH_S = 600.0, 0.02
-
-    def __init__(self, *, launch_s=0.0, counts=True):
-        self.launch_s, self.counts = launch_s, counts
-        self.now = self.ends = 0.0
-
-    def clock(self):
-        return self.now
-
-    def record(self):
-        """As of a stream of cuda.core's: a mark behind all that was queued."""
-        self.ends = max(self.now, self.ends) + self.BATCH_S
-        self.now += self.launch_s
-        board, ends = self, self.ends
-
-        class Mark:
-            is_done = property(lambda mark: board.now >= ends)
-
-            def sync(mark):  # noqa: N805
-                board.now = max(board.now, ends)
-
-        return Mark()
+    """Answers as NVML does of a device that nothing disturbs."""
 
     def state(self):
         from pytest_gpukern.gpu.nvml import DeviceState
 
-        self.now = max(self.now, self.ends)
-        energy_mj = round(1e3 * self.WATTS * self.now) if self.counts else None
-        return DeviceState(at_ns=round(1e9 * self.now), energy_mj=energy_mj)
+        return DeviceState(at_ns=0)
 
 
 def _not_selected(libraries, name):
@@ -142,15 +112,13 @@ def install(monkeypatch, *, cupti=False, board=None):
     from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.backends.host import HostBackend
     from pytest_gpukern.gpu.model import Device, FixedValues
-    from pytest_gpukern.measure import device_memory, energy
+    from pytest_gpukern.measure import device_memory
     from pytest_gpukern.measure.observers import Instruments
     from pytest_gpukern.run.device_session import DeviceSession
     from pytest_gpukern.timers.timer import Batch, TimerUnavailable
 
     class FakeBackend(HostBackend):
         on_gpu = True
-
-        timed_stream = board
 
         def __init__(self, name):
             self.name = name
@@ -221,8 +189,6 @@ def install(monkeypatch, *, cupti=False, board=None):
     monkeypatch.setattr(DeviceSession, "_lock", None)
     if board is not None:
         monkeypatch.setattr(DeviceSession, "instruments", Instruments(board))
-        timed = functools.partial(energy.energy_of_a_call, clock=board.clock)
-        monkeypatch.setattr(energy, "energy_of_a_call", timed)
     monkeypatch.setattr(device_memory, "accounts", lambda: [Account()])
     monkeypatch.setattr(device_memory, "synchronize", lambda: None)
     monkeypatch.setattr("pytest_gpukern.measure.host_load.read", lambda: None)  # what this host does else

@@ -150,7 +150,7 @@ def changed(tmp_path_factory):
     kernels += 'TAKES_NS["broken"] = 1000'
     repository.write(kernels=kernels, test_doubling=SUITE + OTHER.format(name="fresh") + broken)
     found = run(
-        repository, "-rA", "--gpukern-output=run.json", "--junitxml=junit.xml", "--benchmark-sort=name"
+        repository, "-rA", "--gpukern-report=run.json", "--junitxml=junit.xml", "--benchmark-sort=name"
     )
     found.top = repository.top
     content = json.loads((repository.top / "run.json").read_text())
@@ -229,8 +229,8 @@ def test_the_report_names_both_sides_first_and_counts_verdicts_against_the_base(
     assert "because: against" not in changed.out
 
 
-def test_gpukern_show_prints_the_lines_above_and_below_the_tables_as_the_run_did(changed, capsys):
-    assert cli.main(["show", str(changed.top / "run.json")]) == 0
+def test_gpukern_report_prints_the_lines_above_and_below_the_tables_as_the_run_did(changed, capsys):
+    assert cli.main(["report", str(changed.top / "run.json")]) == 0
     shown = capsys.readouterr().out.splitlines()
     told = [line for line in changed.out.splitlines() if not line.startswith("gpukern: wrote ")]
     above = shown[: shown.index("")]
@@ -306,7 +306,7 @@ def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_foun
     repository.commit(kernels=kernels, test_doubling=SUITE.replace("import FACTOR", "import KERNEL, FACTOR"))
     wider = """KERNEL["mended"] = ONE.replace("}", ', "grid": [2, 1, 1]}')"""
     repository.write(kernels=kernels.replace('"first": 1000', '"first": 1022') + wider)
-    found = run(repository, "--gpukern-output=run.json")
+    found = run(repository, "--gpukern-report=run.json")
     found.results = {
         result["case"]["variant"]: result
         for result in json.loads((repository.top / "run.json").read_text())["results"]

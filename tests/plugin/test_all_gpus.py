@@ -8,13 +8,13 @@ from pathlib import Path
 import made_up_results as made_up
 import pytest
 from fake_nvml import HEALTHY, UUIDS, FakeNvml, gpu, split_gpu
+from made_up_runs import write_run_file
 
 from pytest_gpukern.cli import all_gpus, validate
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.errors import NvmlUnavailable
 from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.report.run import Failure, Run
-from pytest_gpukern.report.run_file import write_run_file
 from pytest_gpukern.values.result import Correctness
 
 SUITE = """
@@ -63,7 +63,7 @@ def test_each_gpu_is_recorded_and_then_compared_with_its_record_and_the_others(h
     monkeypatch.setattr(all_gpus, "ROUNDS", 1)
     monkeypatch.setattr(all_gpus, "FRESH_ROUNDS", 1)
     folder = "--gpukern-baseline-dir=before"
-    recording = ("--gpukern-baseline=append", "--gpukern-sessions=1", "--gpukern-output=run.json")
+    recording = ("--gpukern-baseline=append", "--gpukern-sessions=1", "--gpukern-report=run.json")
     status, out, _ = host(folder, *recording, records=TWO)
     assert status == 0, out
     (baseline,) = Path("before").iterdir()
@@ -72,7 +72,7 @@ def test_each_gpu_is_recorded_and_then_compared_with_its_record_and_the_others(h
     assert Path(f"run-{SHORT[0]}.json").exists()
     assert f"GPU 1 {SHORT[1]}: pytest ended with status 0" in out
 
-    status, out, _ = host(folder, "--gpukern-output=after.json", records=TWO, slower={UUIDS[1]: 1.05})
+    status, out, _ = host(folder, "--gpukern-report=after.json", records=TWO, slower={UUIDS[1]: 1.05})
     assert status == 0, out
     assert f"GPU 1 {SHORT[1]}: +5.0 % in short, confirmed by 1 fresh sessions, but in one class" in out
     (row,) = [line.split() for line in out.splitlines() if line.startswith(f"  1 {SHORT[1]}  +")]
@@ -121,7 +121,7 @@ class Rounds:
     def __call__(self, arguments, env, log):
         self.commands.append(arguments)
         self.seen.append(env["CUDA_VISIBLE_DEVICES"].split(","))
-        output = next(each.partition("=")[2] for each in reversed(arguments) if "--gpukern-output=" in each)
+        output = next(each.partition("=")[2] for each in reversed(arguments) if "--gpukern-report=" in each)
         tests = [int(each.rpartition("[")[2].rstrip("]")) for each in arguments if "test_work[" in each]
         results = [
             self._result(uuid, number) for uuid in self.seen[-1] for number in tests or range(self.kernels)
@@ -138,7 +138,7 @@ class Rounds:
             ns,
             timer="cupti",
             traffic_bytes=3e12 * 1e-9 * ns if kernel % 3 == 2 else None,
-            state={"sm_mhz": 1980.0, "temperature_c": 50 + card},
+            observations={"clocks": {"sm_mhz": 1980.0, "temperature_c": 50 + card}},
         )
         result = made_up.result(f"numba.k{kernel}", measurement)
         fingerprint = {**result.fingerprint, "device_uuid": uuid}
@@ -217,16 +217,19 @@ def test_fresh_sessions_are_of_the_suspected_classes_only(host, rounds):
     assert counts == [0, 30, 30, 20, 20, 20]
 
 
-def test_a_file_of_an_earlier_run_is_not_taken_for_this_one(host, rounds, monkeypatch):
+def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, rounds, monkeypatch):
     rounds()
-    assert host("--gpukern-output=run.json")[0] == 0
-    old = json.loads(Path("run.json").read_text()) | {"created": "2026-01-01T00:00:00+00:00"}
-    Path("run.json").write_text(json.dumps(old))
+    assert host("--gpukern-report=run.json")[0] == 0
     made = rounds()
     monkeypatch.setattr(Rounds, "writes", False)
-    status, _, err = host("--gpukern-output=run.json")
+    status, _, err = host("--gpukern-report=run.json")
     assert (status, len(made.commands)) == (1, 1)
-    assert "run.json: is of an earlier run, and this one could not write it" in err
+    assert "first.json: cannot be read" in err
+
+
+def test_each_gpu_that_is_recorded_has_reports_of_its_own():
+    named = [str(all_gpus._of_gpu(Path(name), "GPU-8d1f0a2c")) for name in ("out/run.json", "t.trace.json")]
+    assert named == ["out/run-GPU-8d1f0a2c.json", "t-GPU-8d1f0a2c.trace.json"]
 
 
 def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):

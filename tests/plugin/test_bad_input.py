@@ -117,10 +117,10 @@ def test_a_folder_that_cannot_be_written_fails_the_run_with_the_remedy(gpu, pyte
 
 def test_an_output_that_cannot_be_written_fails_the_run_and_nothing_else(gpu, pytester):
     pytester.mkdir("run.json")
-    result = gpu("--gpukern-output=run.json")
+    result = gpu("--gpukern-report=run.json")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["gpukern: *run.json: cannot be written: Is a directory. *--gpukern-output."])
+    result.stdout.fnmatch_lines(["gpukern: *run.json: cannot be written: Is a directory. *--gpukern-report."])
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_comparing_without_a_baseline_makes_no_folder(gpu, pytester):
 def test_off_neither_judges_nor_even_reads(recorded, pytester, monkeypatch):
     baseline_file(pytester).write_text("damaged")
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = recorded("--gpukern-baseline=off", "--gpukern-output=run.json")
+    result = recorded("--gpukern-baseline=off", "--gpukern-report=run.json")
     result.assert_outcomes(passed=2)
     assert results_in(pytester.path / "run.json")[FIRST]["verdicts"] == {}
 
@@ -165,7 +165,7 @@ def test_a_folder_of_baselines_that_is_not_there_is_named(gpu):
 
 
 def test_the_file_of_a_run_holds_every_result_with_its_verdict(recorded, pytester):
-    run = recorded("--gpukern-output=some/folder/run.json")
+    run = recorded("--gpukern-report=some/folder/run.json")
     run.stdout.fnmatch_lines(["gpukern: wrote *some/folder/run.json"])
     content = json.loads((pytester.path / "some/folder/run.json").read_text())
     assert content["schema"] == 5
@@ -175,7 +175,7 @@ def test_the_file_of_a_run_holds_every_result_with_its_verdict(recorded, pyteste
 
 
 def test_a_run_that_is_refused_leaves_the_file_of_an_earlier_run_alone(recorded, pytester):
-    recorded("--gpukern-output=run.json")
+    recorded("--gpukern-report=run.json")
     before = (pytester.path / "run.json").read_bytes()
-    assert recorded("--gpukern-output=run.json", "--gpukern-axis=m=1").ret == pytest.ExitCode.USAGE_ERROR
+    assert recorded("--gpukern-report=run.json", "--gpukern-axis=m=1").ret == pytest.ExitCode.USAGE_ERROR
     assert (pytester.path / "run.json").read_bytes() == before

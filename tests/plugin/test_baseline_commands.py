@@ -1,6 +1,7 @@
 """Checks that `gpukern baseline` lists, shows, prunes and accepts records, without a GPU."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -127,13 +128,12 @@ def test_show_of_what_is_not_there_or_cannot_be_read(recorded, gpukern, file):
 
 def test_prune_removes_cases_by_name_or_pattern(recorded, gpukern, file):
     before = file.read_bytes()
-    assert gpukern("baseline", "prune", file, "--case", "*.second/*", "--dry-run") == (
-        0,
-        f"would remove {SECOND}\n",
-        "",
-    )
+    chosen = ("baseline", "prune", file, "--case", "*.second/*")
+    status, listed, _ = gpukern(*chosen, "--dry-run")
+    held = re.fullmatch(rf"would remove {SECOND}: (1 epoch, . sessions?, the newest of 20.{{8}})\n", listed)
+    assert (status, bool(held)) == (0, True)
     assert file.read_bytes() == before
-    assert gpukern("baseline", "prune", file, "--case", "*.second/*")[:2] == (0, f"removed {SECOND}\n")
+    assert gpukern(*chosen)[:2] == (0, f"removed {SECOND}: {held[1]}\n")
     assert load(file).cases.keys() == {FIRST}
 
 
@@ -157,7 +157,7 @@ def test_prune_of_an_unknown_case_names_those_near_it_and_changes_nothing(record
 def slower_run(recorded, pytester, monkeypatch):
     """Writes the file of a run with the first variant slower than recorded, as an artifact of CI."""
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded("--gpukern-output=run.json").assert_outcomes(passed=2)  # one session gates nothing
+    recorded("--gpukern-report=run.json").assert_outcomes(passed=2)  # one session gates nothing
     return pytester.path / "run.json"
 
 
@@ -191,10 +191,10 @@ def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file
 def test_run_files_and_baselines_are_told_apart(slower_run, gpukern, file):
     status, _, complaints = gpukern("baseline", "show", slower_run)
     assert (status, "delete" in complaints) == (3, False)
-    assert "is the file of a run, not a baseline. gpukern show reads it" in complaints
-    status, _, complaints = gpukern("show", file)
+    assert "is the file of a run, not a baseline. gpukern report reads it" in complaints
+    status, _, complaints = gpukern("baseline", "merge", file, "--all", "--append")
     assert status == 3
-    assert "is a baseline, not the file of a run. gpukern baseline show" in complaints
+    assert "is a baseline, not the file of a run. gpukern report, compare and" in complaints
     status, _, complaints = gpukern("baseline", "show", file.parent)
     assert status == 3
     assert "is a folder, not a baseline file. Name one of its files" in complaints
@@ -219,7 +219,7 @@ def test_a_plain_test_that_ran_with_a_shared_folder_is_recorded_where_a_run_with
     pytester.mkdir("tests").joinpath("test_plain.py").write_text(
         "def call(): pass\ndef test_it(gpu_benchmark): gpu_benchmark(call)"
     )
-    gpu("--gpukern-baseline-dir=shared", "--gpukern-output=run.json").assert_outcomes(passed=1)
+    gpu("--gpukern-baseline-dir=shared", "--gpukern-report=run.json").assert_outcomes(passed=1)
     assert gpukern(*accept("run.json", "--all"))[0] == 0
     assert [path.name for path in pytester.path.glob("tests/baselines/*")] == ["test_plain.fake-gpu.json"]
     gpu().stdout.no_fnmatch_line("*nothing recorded yet*")

@@ -20,7 +20,7 @@ def test_there_is_one_item_a_variant_and_a_point_the_same_in_every_run(host, pyt
 
 
 def test_without_measuring_each_case_is_checked_once(host, pytester):
-    host("--gpukern-output=run.json").assert_outcomes(passed=4)
+    host("--gpukern-report=run.json").assert_outcomes(passed=4)
     for result in results_in(pytester.path / "run.json").values():
         assert result["correctness"] == "PASSED"
         assert result["measurements"] == []
@@ -28,7 +28,7 @@ def test_without_measuring_each_case_is_checked_once(host, pytester):
 
 
 def test_host_variants_are_really_measured(host, pytester):
-    host("--gpu-benchmark", "--gpukern-output=run.json", "-k", "add").assert_outcomes(passed=2, deselected=2)
+    host("--gpu-benchmark", "--gpukern-report=run.json", "-k", "add").assert_outcomes(passed=2, deselected=2)
     results = results_in(pytester.path / "run.json").values()
     assert len(results) == 2
     for result in results:
@@ -51,7 +51,7 @@ def test_host_variants_are_really_measured(host, pytester):
     ],
 )
 def test_sizes_are_small_by_default(host, pytester, options, sizes):
-    host("--gpukern-output=run.json", *options)
+    host("--gpukern-report=run.json", *options)
     assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == sizes
 
 
@@ -80,7 +80,7 @@ def off_by_one(x, y):
     return lambda: np.add(x, 1, out=y)
 """
     )
-    result = host("--gpu-benchmark", "--gpukern-axis=n=8", "--gpukern-output=run.json")
+    result = host("--gpu-benchmark", "--gpukern-axis=n=8", "--gpukern-report=run.json")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -143,10 +143,10 @@ def test_a_broken_variant_must_be_rejected_and_for_the_reason_that_it_declares(h
             "FAILED *right_after_all/n=8? - *",
         ]
     )
-    one = host("-k", "rejected and 8 and not another and not after", "--gpukern-output=run.json")
+    one = host("-k", "rejected and 8 and not another and not after", "--gpukern-report=run.json")
     one.stdout.fnmatch_lines(["gpukern: 1 broken case rejected"])
     capsys.readouterr()
-    assert cli.main(["show", "run.json"]) == 0
+    assert cli.main(["report", "run.json"]) == 0
     assert "gpukern: 1 broken case rejected\n" in capsys.readouterr().out
     swallowed = "    try:\n        gpu_benchmark.reject(case)\n    except:\n        pass\n"
     swallowing = BROKEN_ON_PURPOSE.replace("    gpu_benchmark.reject(case)\n", swallowed)
@@ -333,12 +333,12 @@ def test_huge_sizes_are_run_by_name_only_and_a_problem_without_any_is_skipped(ho
     declared = test_file.read_text(encoding="utf-8")
     assert declared.count("full=(100,)") == 1
     test_file.write_text(declared.replace("full=(100,)", "full=(100,), huge=(1000,)"), encoding="utf-8")
-    host("--gpukern-size=huge", "--gpukern-output=run.json").assert_outcomes(passed=2)
+    host("--gpukern-size=huge", "--gpukern-report=run.json").assert_outcomes(passed=2)
     assert {r["case"]["point"]["n"] for r in results_in(pytester.path / "run.json").values()} == {1000}
 
 
 def test_a_random_seed_is_printed_recorded_and_the_same_in_every_worker(host, pytester):
-    result = host("--gpukern-seed=random", "--gpukern-output=run.json", "-n2")
+    result = host("--gpukern-seed=random", "--gpukern-report=run.json", "-n2")
     result.assert_outcomes(passed=4)
     seeds = {each["seed"] for each in results_in(pytester.path / "run.json").values()}
     assert len(seeds) == 1

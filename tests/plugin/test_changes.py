@@ -112,7 +112,7 @@ def test_a_faster_kernel_has_its_reasons_in_the_report_with_v(with_kernels, monk
 def test_registers_that_grew_are_reported_and_fail_where_asked_to(with_kernels, monkeypatch, pytester):
     monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 96, "code": "cafe", "local": 48}))
     text = "saxpy: registers 32 → 96, local 0 → 48 B"
-    result = with_kernels("--gpukern-output=run.json")
+    result = with_kernels("--gpukern-report=run.json")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines([f"resources {FIRST}: {text}"])
     stored = results_in(pytester.path / "run.json")
@@ -171,7 +171,7 @@ def test_an_error_that_grew_within_its_tolerance_is_reported_and_fails_where_ask
 
 
 def test_other_bits_from_the_same_machine_code_gate_with_accuracy(inexact, monkeypatch, pytester):
-    inexact("--gpukern-output=run.json").assert_outcomes(passed=2)
+    inexact("--gpukern-report=run.json").assert_outcomes(passed=2)
     stored = results_in(pytester.path / "run.json")
     bits = {case: result["errors"]["y"]["bits"] for case, result in stored.items()}
     repeat_sessions(pytester.path, 3)
@@ -197,7 +197,7 @@ def many(pytester, gpu, monkeypatch):
         for name in ("FIRST", "SECOND", "ALL"):
             monkeypatch.setenv(f"{name}_TAKES_NS", str(takes_ns))
         monkeypatch.setenv("CANARIES", json.dumps(canaries))
-        return lambda: gpu("--gpukern-output=run.json", *options)
+        return lambda: gpu("--gpukern-report=run.json", *options)
 
     return run
 

@@ -21,7 +21,7 @@ def gpukern(folder, *arguments):
 
 def test_validate_runs_the_packaged_suites_from_anywhere_with_pytests_options(tmp_path):
     pytest.importorskip("numba_cuda")
-    chosen = ["-k", "vector_exp and host.numpy", "--gpukern-output=run.json", "--gpukern-backend=host"]
+    chosen = ["-k", "vector_exp and host.numpy", "--gpukern-report=run.json", "--gpukern-backend=host"]
     found = gpukern(tmp_path, "validate", *chosen)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "vector_exp · end_to_end by host, hot" in found.stdout

@@ -27,10 +27,10 @@ def files(made, request, tmp_path, monkeypatch):
         gpu = request.getfixturevalue("gpu")
         pytester = request.getfixturevalue("pytester")
         gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
-        gpu("--gpukern-output=before.json").assert_outcomes(passed=2)
+        gpu("--gpukern-report=before.json").assert_outcomes(passed=2)
         (pytester.path / "baselines").rename(pytester.path / "before")
         monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-        gpu("--gpukern-output=after.json", "--gpukern-baseline=create", "--gpukern-baseline-dir=after")
+        gpu("--gpukern-report=after.json", "--gpukern-baseline=create", "--gpukern-baseline-dir=after")
         shutil.copytree(pytester.path, made)
     return shutil.copytree(made, tmp_path / "files")
 
@@ -151,7 +151,7 @@ def test_the_status_follows_the_gate(files, compare, old, new, status, words):
 
 
 def test_a_hosts_time_is_reported_and_fails_only_where_the_command_line_says_so(host, pytester, compare):
-    host("--gpu-benchmark", "--gpukern-output=before.json")
+    host("--gpu-benchmark", "--gpukern-report=before.json")
     shutil.copy("before.json", "after.json")
     edit(pytester.path / "before.json", of_sessions(1, 1, 1))
     edit(pytester.path / "after.json", of_sessions(9, 9, 9))

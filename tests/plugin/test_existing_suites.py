@@ -111,7 +111,7 @@ def measurement_of(pytester, name="test_it", path="run.json"):
 def test_marked_tests_are_measured_on_the_gpu_and_listed_by_pytest_benchmark_where_it_is_asked_for_its_table(
     suite, pytester, workers, asking, rows
 ):
-    result = suite(SUITE, workers, "--benchmark-json=out.json", "--gpukern-output=run.json", *asking)
+    result = suite(SUITE, workers, "--benchmark-json=out.json", "--gpukern-report=run.json", *asking)
     result.assert_outcomes(passed=5)
     found = benchmarks_of(pytester)
     by_itself = {"test_it.py::test_numpy"} if workers == "-n0" else set()  # under xdist it disables itself
@@ -147,7 +147,7 @@ def test_marked_tests_are_measured_on_the_gpu_and_listed_by_pytest_benchmark_whe
 
 @pytest.mark.parametrize("option", ["--gpukern-all", "-o gpukern_all=true"])
 def test_all_measures_tests_that_nobody_marked(suite, pytester, option):
-    suite(SUITE, *option.split(), "--gpukern-output=run.json").assert_outcomes(passed=4, failed=1)
+    suite(SUITE, *option.split(), "--gpukern-report=run.json").assert_outcomes(passed=4, failed=1)
     found = results_in(pytester.path / "run.json")
     assert "test_it/test_marked" in found
     assert "test_it/test_numpy" not in found, "its assertion says that its fixture was taken over"
@@ -179,7 +179,7 @@ def test_it(benchmark, gpu_benchmark):
     benchmark(int)
     gpu_benchmark(float)
 """
-    result = suite(test, "--gpukern-output=run.json")
+    result = suite(test, "--gpukern-report=run.json")
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*not measured on the GPU: its `benchmark` is timed by pytest-benchmark*"])
     assert measurement_of(pytester)["summary"]["median_ns"] == pytest.approx(1000)
@@ -407,7 +407,7 @@ def test_iterations_are_the_calls_of_a_sample_which_has_a_hot_cache(suite, pytes
         "benchmark.pedantic(int, rounds=6, iterations=4, warmup_rounds=1)\n"
         "assert benchmark.stats['rounds'] == 6 and benchmark.stats.iterations == 4\n"
         "assert 0.24e-6 < benchmark.stats['median'] < 0.26e-6, 'a sample takes 1 µs'",
-        "--gpukern-output=run.json",
+        "--gpukern-report=run.json",
     )
     assert measurement_of(pytester)["cache"] == "hot"
 
@@ -544,7 +544,7 @@ launch.on_host = True
 def test_a_marked_call_that_launches_nothing_is_invalid(with_cupti, pytester, use):
     fixture = use.partition("(")[0].partition(".")[0]
     test = f"{ON_THE_HOST}\n@pytest.mark.gpu_benchmark\ndef test_it({fixture}):\n    {use}"
-    result = with_cupti(test, "--gpukern-output=run.json", "--benchmark-json=out.json", *NO_COMPLAINTS)
+    result = with_cupti(test, "--gpukern-report=run.json", "--benchmark-json=out.json", *NO_COMPLAINTS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         ["FAILED *INVALID*: the call puts nothing on the device; --gpukern-timer=host *"]
@@ -573,7 +573,7 @@ def test_host(benchmark):
 def test_gpu(benchmark):
     benchmark(int)
 """
-    options = ("--gpukern-all", "--gpukern-output=run.json", "--benchmark-json=out.json")
+    options = ("--gpukern-all", "--gpukern-report=run.json", "--benchmark-json=out.json")
     result = with_cupti(ON_THE_HOST + test, *options, "-W", "error::UserWarning")
     result.assert_outcomes(passed=3, warnings=2)
     result.stdout.fnmatch_lines(
@@ -687,7 +687,7 @@ def test_simulated(gpu_benchmark):
 def test_without_a_gpu_what_is_not_ours_stays_pytest_benchmarks_and_the_hosts_clock_measures(pytester):
     pytest.importorskip("numba_cuda")
     pytester.makepyfile(test_it=MIXED)
-    run = ("--gpu-benchmark", "--gpukern-all", "--gpukern-simulator=always", "--gpukern-output=run.json")
+    run = ("--gpu-benchmark", "--gpukern-all", "--gpukern-simulator=always", "--gpukern-report=run.json")
     result = pytester.runpytest_subprocess(*run, "--benchmark-json=out.json", *FAST)
     result.assert_outcomes(passed=7, warnings=2)
     measured = {"test_sort", "test_pedantic", "test_marked", "test_ours"}

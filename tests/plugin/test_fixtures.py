@@ -29,7 +29,7 @@ def test_it(gpu_benchmark):
     assert gpu_benchmark(launch, 1, b=2) == 1
     assert len(calls) > 1 and set(calls) == {(1, 2)}
 """,
-        "--gpukern-output=run.json",
+        "--gpukern-report=run.json",
     ).assert_outcomes(passed=1)
     (result,) = results_in(pytester.path / "run.json").values()
     (measurement,) = result["measurements"]
@@ -128,7 +128,7 @@ def test_it(gpu_benchmark):
         assert len(calls) == 1, "only the first call was right"
     gpu_benchmark.pedantic(lambda: calls.append(1), check=check)
 """,
-        "--gpukern-output=run.json",
+        "--gpukern-report=run.json",
     )
     result.assert_outcomes(failed=1)
     (found,) = results_in(pytester.path / "run.json").values()
@@ -152,7 +152,7 @@ def test_wrong(gpu_benchmark):
 def test_wrong_shape(gpu_benchmark):
     gpu_benchmark.verify(one, np.ones(5))
 """,
-        "--gpukern-output=run.json",
+        "--gpukern-report=run.json",
     )
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(["INCORRECT: *wrong values*"])
@@ -207,7 +207,7 @@ def test_marked(gpu_benchmark):
 
 
 def test_a_failure_that_the_test_swallows_fails_it_at_its_end_unless_it_is_expected(plain, pytester):
-    result = plain(SWALLOWING, "--gpukern-output=run.json", "-rf")
+    result = plain(SWALLOWING, "--gpukern-report=run.json", "-rf")
     result.assert_outcomes(passed=1, failed=6, xfailed=1)
     went_on = "  the test caught this and went on; use verify(…, expect_failure=True) for *"
     for shown in ("output: wrong values*", "out: not written*", "check before timing: not what it*"):
@@ -269,7 +269,7 @@ def test_it(gpu_benchmark, bounds):
     gpu_benchmark(lambda: None)
     gpu_benchmark.verify(x, x.astype("float64"), **bounds)
 """,
-        "--gpukern-output=run.json",
+        "--gpukern-report=run.json",
     ).assert_outcomes(passed=4)
     loose, zeros, tight, default = results_in(pytester.path / "run.json").values()
     (note,) = loose["notes"]
@@ -456,7 +456,7 @@ def flaky():
 def test_it(flaky, gpu_benchmark):
     gpu_benchmark(lambda: None)
 """,
-        "--gpukern-output=run.json",
+        "--gpukern-report=run.json",
     )
     result.assert_outcomes(errors=1)
     assert results_in(pytester.path / "run.json") == {}

@@ -30,7 +30,7 @@ def verdict_of(path, case_id):
 
 
 def test_an_unchanged_time_is_the_same_and_passes(recorded, pytester):
-    result = recorded("--gpukern-output=run.json")
+    result = recorded("--gpukern-report=run.json")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.OK
     assert verdict_of(pytester.path / "run.json", FIRST) == "SAME"
@@ -58,7 +58,7 @@ def test_a_suspicion_on_a_card_that_is_not_on_record_is_measured_again_if_that_m
     record.write_text(record.read_text().replace("GPU-fa4e", "GPU-0ddd"))
     for takes_ns, sessions, verdict in (("1050", 0, "UNDECIDED"), ("3000", 3, "SLOWER")):
         monkeypatch.setenv("FIRST_TAKES_NS", takes_ns)
-        recorded("--gpukern-output=run.json")
+        recorded("--gpukern-report=run.json")
         assert verdict_of(pytester.path / "run.json", FIRST) == verdict
         assert len(json.loads((pytester.path / "run.json").read_text())["sessions"]) == sessions
 
@@ -82,7 +82,7 @@ def test_small_steps_that_the_record_was_updated_for_are_told_against_the_first_
     recorded(
         "--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-sessions=3", "-k", "first"
     ).assert_outcomes(passed=1, deselected=1)
-    recorded("--gpukern-output=run.json").assert_outcomes(passed=2)
+    recorded("--gpukern-report=run.json").assert_outcomes(passed=2)
     (verdict,) = results_in(pytester.path / "run.json")[FIRST]["verdicts"].values()
     assert verdict["kind"] == "SAME"
     assert verdict["anchor"] == pytest.approx(1.06, rel=1e-3)
@@ -96,16 +96,16 @@ def test_a_slowdown_comes_with_the_command_that_accepts_it(recorded, monkeypatch
     meant = "gpukern: 1 case is slower; if that is meant:"
     recorded().stdout.fnmatch_lines([f"{meant} pytest {test} --gpu-benchmark {update}"])
     accept = "gpukern baseline merge run.json --accept doubling/numba.first/n=8 --reason TEXT"
-    recorded("--gpukern-output=run.json").stdout.fnmatch_lines([f"{meant} {accept}"])
+    recorded("--gpukern-report=run.json").stdout.fnmatch_lines([f"{meant} {accept}"])
     into = "gpukern baseline merge run.json --into baselines --accept doubling/numba.first/n=8 --reason TEXT"
-    run = recorded("--gpukern-output=run.json", "--gpukern-baseline-dir=baselines")
+    run = recorded("--gpukern-report=run.json", "--gpukern-baseline-dir=baselines")
     run.stdout.fnmatch_lines([f"{meant} {into}"])
     monkeypatch.delenv("FIRST_TAKES_NS")
     assert "if that is meant" not in recorded().stdout.str()
 
 
 def test_an_update_accepts_what_is_slower_and_says_so_loudly(recorded, slower, pytester):
-    result = recorded("--gpukern-baseline=update", "--gpukern-reason=more exact", "--gpukern-output=run.json")
+    result = recorded("--gpukern-baseline=update", "--gpukern-reason=more exact", "--gpukern-report=run.json")
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.OK
     accepted = f"gpukern: recorded as a new epoch though SLOWER (kernel/event/cold): {FIRST}: +10.0 % *"

@@ -58,7 +58,7 @@ def test_a_summary_that_cannot_be_written_fails_the_run_with_the_reason(recorded
 
 def test_a_stored_run_gives_the_comment_that_the_summary_is(recorded, step, monkeypatch, pytester):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded("--gpukern-output=run.json")
+    recorded("--gpukern-report=run.json")
     assert cli.main(["report", "run.json", "-o", "comment.md"]) == 0
     comment = (pytester.path / "comment.md").read_text(encoding="utf-8")
     assert comment == "<!-- gpukern -->\n" + step.read_text().removeprefix("# Before\n")

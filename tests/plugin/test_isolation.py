@@ -65,7 +65,7 @@ def test_third(gpu_benchmark, number):
 def project(pytester, on_fake_gpu):
     """Runs `TESTS`, with some code in place of BROKEN."""
     pytester.makeconftest(CONFTEST)
-    pytester.makeini("[pytest]\naddopts = --junitxml=junit.xml\ngpukern_output = run.json")
+    pytester.makeini("[pytest]\naddopts = --junitxml=junit.xml\ngpukern_report = run.json")
 
     def run(broken, *options, tests=TESTS):
         pytester.makepyfile(test_it=tests.replace("BROKEN", broken))
@@ -532,7 +532,7 @@ def test_ctrl_c_and_sigterm_end_the_other_process_and_keep_what_was_measured(
         "-p",
         "fake_gpu",
         "--gpu-benchmark",
-        "--gpukern-output=run.json",
+        "--gpukern-report=run.json",
     ]
     with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.PIPE, text=True) as process:
         log = pytester.path / "ran.log"
@@ -695,7 +695,7 @@ def simulated(pytester):
     def run(kernel, *options):
         pytester.makepyfile(test_it=IN_THE_SIMULATOR.replace("KERNEL", kernel))
         return pytester.runpytest_subprocess(
-            "--gpukern-simulator=always", "--gpukern-output=run.json", *options
+            "--gpukern-simulator=always", "--gpukern-report=run.json", *options
         )
 
     return run

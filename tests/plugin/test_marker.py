@@ -69,7 +69,7 @@ def test_it(gpu_benchmark):
     gpu_benchmark(lambda: None)
 """
     )
-    gpu("--gpukern-output=run.json").assert_outcomes(passed=1)
+    gpu("--gpukern-report=run.json").assert_outcomes(passed=1)
     (result,) = results_in(pytester.path / "run.json").values()
     (measurement,) = result["measurements"]
     assert (measurement["traffic_bytes"], measurement["flops"], measurement["cache"]) == (200, 7, "hot")

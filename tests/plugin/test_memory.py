@@ -59,7 +59,7 @@ def kernels(gpu, pytester, monkeypatch):
     pytester.makepyfile(test_doubling=KERNELS)
 
     def run(*options):
-        result = gpu("--gpukern-output=run.json", *options)
+        result = gpu("--gpukern-report=run.json", *options)
         found = results_in(pytester.path / "run.json")
         return result, {case.partition("/")[2]: each for case, each in found.items()}
 
@@ -77,7 +77,7 @@ def test_a_leak_is_reported_for_the_test_that_leaked_and_no_neighbour(kernels):
 
 def test_the_figures_are_in_the_run_file_and_in_a_verbose_report(kernels):
     run, found = kernels("-v")
-    memory = {name: result["memory"] for name, result in found.items()}
+    memory = {name: result["observations"]["memory"] for name, result in found.items()}
     assert memory["test_before"] == {
         "before_bytes": 0,
         "peak_bytes": 50 * MIB,
@@ -87,7 +87,7 @@ def test_the_figures_are_in_the_run_file_and_in_a_verbose_report(kernels):
     assert memory["test_keeps"]["kept_bytes"] == 8 * MIB
     assert memory["test_after"]["kept_bytes"] == 0
     run.stdout.fnmatch_lines(
-        ["*test_before · device memory of libraries: 0 B before, 50.0 MiB at most, 0 B after"]
+        ["*test_before · device memory of libraries: before 0 B, at most 50.0 MiB, after 0 B, kept 0 B"]
     )
     assert "device memory of libraries" not in kernels()[0].stdout.str()
 
@@ -135,18 +135,18 @@ def test_next(gpu_benchmark):
 
 def test_workers_of_xdist_tell_the_controller(pytester, on_fake_gpu):
     pytester.makepyfile(test_doubling=KERNELS)
-    on_fake_gpu("--gpu-benchmark", "-n1", "--gpukern-output=run.json").assert_outcomes(passed=5)
+    on_fake_gpu("--gpu-benchmark", "-n1", "--gpukern-report=run.json").assert_outcomes(passed=5)
     found = results_in(pytester.path / "run.json")
-    assert found["test_doubling/test_keeps"]["memory"]["kept_bytes"] == 8 * MIB
+    assert found["test_doubling/test_keeps"]["observations"]["memory"]["kept_bytes"] == 8 * MIB
 
 
 def test_child_sessions_tell_of_memory_too(pytester, on_fake_gpu):
     pytester.makepyfile(test_doubling=KERNELS)
-    options = ("--gpu-benchmark", "--gpukern-isolate=off", "--gpukern-output=run.json")
+    options = ("--gpu-benchmark", "--gpukern-isolate=off", "--gpukern-report=run.json")
     create = ("--gpukern-baseline=create", "--gpukern-sessions=2", "-knot leaks and not between")
     on_fake_gpu(*options, *create).assert_outcomes(passed=3, deselected=2)
     sessions = json.loads((pytester.path / "run.json").read_text())["sessions"]
     told = {each["case"]["variant"]: each for each in sessions}
-    assert told["test_before"]["memory"]["kept_bytes"] == 0
-    assert told["test_keeps"]["memory"]["kept_bytes"] == 8 * MIB
+    assert told["test_before"]["observations"]["memory"]["kept_bytes"] == 0
+    assert told["test_keeps"]["observations"]["memory"]["kept_bytes"] == 8 * MIB
     assert [finding["kind"] for finding in told["test_keeps"]["findings"]] == ["memory"]

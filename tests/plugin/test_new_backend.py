@@ -1,8 +1,17 @@
 """A new backend is one file in `backends/` and one row in the table; nothing else is touched."""
 
+import csv
+import importlib.util
+import io
+import os
+
 import pytest
 
-pytest.importorskip("numba_cuda")
+from pytest_gpukern.report.csv_table import csv_text, rows_of_run
+from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
+
+needs_simulator = pytest.mark.skipif(not importlib.util.find_spec("numba_cuda"), reason="needs numba-cuda")
 
 ROW = """
 from pathlib import Path
@@ -63,25 +72,117 @@ def run(pytester, monkeypatch):
         pytester.makepyfile(row=ROW.format(needed=needed), test_it=TESTS)
         pytester.makepyfile(opencl_arrays="class Buffer: pass")
         pytester.mkdir("library").joinpath("opencl.py").write_text(BACKEND)
-        monkeypatch.setenv("PYTHONPATH", str(pytester.path))
+        monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
         arguments = ("-p", "row", "--gpukern-simulator=always", *options)
         return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-v", "-rs", *arguments)
 
     return run
 
 
+@needs_simulator
 def test_a_file_and_a_row_are_enough(run):
     result = run("--gpukern-backend=opencl")
     result.assert_outcomes(passed=2, skipped=1)
     result.stdout.fnmatch_lines(["*opencl.right*PASSED*"])
 
 
+@needs_simulator
 def test_its_missing_library_is_named(run):
     result = run(needed="nobody_has_this")
     result.assert_outcomes(passed=2, skipped=1)
     result.stdout.fnmatch_lines(["*nobody_has_this-wheel is not installed*"])
 
 
+@needs_simulator
 def test_it_is_among_the_names_that_can_be_selected(run):
     result = run("--gpukern-backend=openc")
-    result.stderr.fnmatch_lines(["*'openc' is none of host, numba, *, opencl*"])
+    result.stderr.fnmatch_lines(["*'openc' is none of host, *, opencl*"])
+
+
+HOST_ROW = """
+from pathlib import Path
+import pytest_gpukern.backends
+from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
+
+pytest_gpukern.backends.__path__.append(str(Path(__file__).parent / "library"))
+BACKENDS["threads"] = BackendRow(
+    "threads:ThreadsBackend", on_gpu=False, needs=(("pluggy", "pluggy"),), distributions=("pluggy",)
+)
+"""
+
+HOST_BACKEND = """
+from pytest_gpukern.backends.host import HostBackend
+
+class ThreadsBackend(HostBackend):
+    name = "threads"
+"""
+
+HOST_TESTS = """
+import numpy as np
+from pytest_gpukern import Axis, Problem
+
+doubling = Problem(
+    "doubling", version=1, axes={"n": Axis(smoke=(8,), full=(1000,))},
+    make_inputs=lambda rng, n: {"x": rng.random(n)}, outputs=lambda n: {"y": ((n,), "float64")},
+    reference=lambda x: 2 * x, scopes=("kernel", "end_to_end"),
+)
+
+@doubling.variant("threads")
+def pooled(x, y):
+    return lambda: np.multiply(x, 2, out=y)
+
+@doubling.variant("host")
+def numpy(x, y):
+    return lambda: np.multiply(x, 2, out=y)
+
+@doubling.cases
+def test_case(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+"""
+
+
+@pytest.fixture
+def run_on_host(pytester, monkeypatch):
+    """Runs the tests where there is no GPU, beside a second backend that runs on the host."""
+    pytester.makepyfile(row=HOST_ROW, test_it=HOST_TESTS)
+    pytester.mkdir("library").joinpath("threads.py").write_text(HOST_BACKEND)
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
+
+    def run(*options):
+        arguments = ("-p", "row", "-p", "no:cacheprovider", "-v", *options)
+        return pytester.runpytest_subprocess("--gpu-benchmark", *arguments)
+
+    return run
+
+
+@pytest.mark.parametrize("simulator", ["never", pytest.param("always", marks=needs_simulator)])
+def test_one_that_runs_on_the_host_is_reported_as_numpy_is(run_on_host, pytester, monkeypatch, simulator):
+    run = run_on_host("--gpukern-output=run.json", f"--gpukern-simulator={simulator}")
+    run.assert_outcomes(passed=2)
+    run.stdout.fnmatch_lines(["doubling · n=8 · end_to_end by host, hot"])
+    run.stdout.no_fnmatch_line("*kernel by host*")
+    stored = read_run(pytester.path / "run.json")
+    threads, numpy = stored.results
+    assert (threads.case.backend, numpy.case.backend) == ("threads", "host")
+    monkeypatch.setitem(BACKENDS, "threads", BackendRow("threads:ThreadsBackend", on_gpu=False))
+    assert not threads.case.on_gpu
+    assert not threads.simulated
+    assert [each.key for each in threads.measurements] == [each.key for each in numpy.measurements]
+    assert [each.key for each in threads.measurements] == ["end_to_end/host/hot"]
+    first, second = csv.DictReader(io.StringIO(csv_text(rows_of_run(stored, "run.json"))))
+    for column in ("device", "device_uuid", "driver", "simulated", "scope", "timer", "verdict"):
+        assert first[column] == second[column]
+
+
+def test_a_record_of_one_that_runs_on_the_host_is_of_the_processor(run_on_host, pytester):
+    run_on_host("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
+    (baseline,) = (pytester.path / "baselines").iterdir()
+    assert "doubling/threads.pooled" in baseline.read_text()
+    assert "doubling/host.numpy" in baseline.read_text()
+
+
+def test_a_selection_of_it_alone_has_no_gpu_to_trace_or_to_miss(run_on_host):
+    refused = run_on_host("--gpukern-backend=threads,host", "--gpukern-trace", "--gpukern-output=run.json")
+    refused.stderr.fnmatch_lines(["*only host variants are selected*"])
+    lost = run_on_host("--gpukern-backend=threads", "--gpukern-fail-on=no-gpu")
+    lost.stderr.fnmatch_lines(["*only host variants are selected*"])

@@ -59,7 +59,7 @@ def test_no_gpu_fails_a_run_that_measured_on_none_and_says_so(host):
 
 def test_no_gpu_asks_nothing_of_a_run_that_only_collects(host, pytester):
     result = host(
-        "--gpu-benchmark", "--gpukern-fail-on=no-gpu", "--collect-only", "--gpukern-output=run.json"
+        "--gpu-benchmark", "--gpukern-fail-on=no-gpu", "--collect-only", "--gpukern-report=run.json"
     )
     assert result.ret == pytest.ExitCode.OK
     assert not (pytester.path / "run.json").exists()

@@ -31,7 +31,7 @@ def plain(request, pytester, gpu):
 
     def run(tests, *options):
         pytester.makepyfile(test_doubling=PLAIN + tests)
-        wants = ("--gpukern-output=run.json", *options)
+        wants = ("--gpukern-report=run.json", *options)
         return gpu(*wants) if request.param == "measured" else pytester.runpytest_inprocess(*wants)
 
     return run
@@ -465,7 +465,7 @@ def test_timed(gpu_benchmark):
     gpu_benchmark(lambda: (one_too_many if next(calls) == 20 else double)(x, out))
 """
     )
-    result = gpu("--gpukern-output=run.json")
+    result = gpu("--gpukern-report=run.json")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen in a timed call"])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern.baseline.codec import load
+from pytest_gpukern.cli.main import main
 from pytest_gpukern.report import records
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, refused, repeat_sessions
@@ -30,7 +31,7 @@ MODES = {
     "append": ["--gpukern-baseline=append"],
     "update": ["--gpukern-baseline=update", "--gpukern-reason=x"],
 }
-PRUNE = "--gpukern-baseline=update --gpukern-prune --gpukern-reason=TEXT removes them"
+PRUNE = "to remove: gpukern baseline prune baselines/doubling.fake-gpu.json --case"
 
 
 def stored(pytester):
@@ -114,7 +115,9 @@ def test_what_is_invalid_is_not_recorded(recorded, pytester, monkeypatch, mode):
 def test_a_run_of_everything_counts_recorded_cases_that_are_no_more(recorded, pytester):
     rename_second(pytester)
     before = stored(pytester).read_bytes()
-    recorded().stdout.fnmatch_lines([f"gpukern: 1 recorded case no longer exists: {SECOND}; {PRUNE}"])
+    recorded().stdout.fnmatch_lines(
+        [f"gpukern: 1 recorded case no longer exists: {SECOND}; {PRUNE} {SECOND}"]
+    )
     assert stored(pytester).read_bytes() == before
 
 
@@ -151,38 +154,17 @@ def test_other_sizes_of_a_problem_exist_too(recorded, pytester):
     recorded().stdout.no_fnmatch_line("*no longer exist*")
 
 
-def test_pruning_removes_them_with_an_update_of_everything(recorded, pytester):
+def test_the_command_that_is_told_removes_them(recorded, pytester, capsys):
     rename_second(pytester)
-    result = recorded("--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune")
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines([f"gpukern: 1 no longer there, so removed from the records: {SECOND}"])
-    assert load(stored(pytester)).cases.keys() == {FIRST, "doubling/numba.other/n=8"}
+    (line,) = (line for line in recorded().outlines if "no longer exists" in line)
+    program, *command = shlex.split(line.partition("to remove: ")[2])
+    assert program == "gpukern"
+    capsys.readouterr()
+    assert main([*command, "--dry-run"]) == 0
+    assert f"would remove {SECOND}: 1 epoch, 1 session, the newest of 2" in capsys.readouterr().out
+    assert main(command) == 0
+    assert load(stored(pytester)).cases.keys() == {FIRST}
     recorded().stdout.no_fnmatch_line("*no longer exist*")
-
-
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
-@pytest.mark.parametrize(
-    ("selection", "words"),
-    [
-        (["-k", "add"], "2 tests were deselected"),
-        (
-            ["test_doubling.py::test_doubling[doubling/host.add/n=8]"],
-            "test_doubling.py::* names single tests",
-        ),
-    ],
-    ids=["k", "nodeid"],
-)
-def test_pruning_in_a_run_of_a_part_is_refused_before_anything_runs(host, selection, words, workers):
-    host("--gpu-benchmark", "--gpukern-baseline=create", "-k", "add and 8")
-    result = host(
-        "--gpu-benchmark",
-        "--gpukern-baseline=update",
-        "--gpukern-reason=x",
-        "--gpukern-prune",
-        workers,
-        *selection,
-    )
-    refused(result, f"--gpukern-prune: it needs a run of everything, but {words}")
 
 
 def test_workers_of_xdist_tell_which_cases_there_are(host, pytester):
@@ -190,10 +172,8 @@ def test_workers_of_xdist_tell_which_cases_there_are(host, pytester):
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text().replace("def add(", "def plus("))
     host("--gpu-benchmark", "-n1").stdout.fnmatch_lines(
-        ["gpukern: 2 recorded cases no longer exist: doubling/host.add/n=8, doubling/host.add/n=9; *"]
+        ["gpukern: 2 recorded cases no longer exist: *; to remove: * --case 'doubling/host.add/[*]'"]
     )
-    host("--gpu-benchmark", "-n1", "--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune")
-    assert len(load(stored(pytester)).cases) == 4
 
 
 # --- cases on record that did not run -------------------------------------------------------------
@@ -310,7 +290,7 @@ def test_a_variant_whose_library_no_longer_imports_is_missing_and_a_new_one_is_n
     result.stdout.fnmatch_lines([MISSING.format("2 recorded cases", f"{why} ({FIRST}, {SECOND})")])
 
 
-def test_two_files_with_one_folder_of_baselines_do_not_prune_each_other(gpu, pytester):
+def test_cases_of_two_files_with_one_folder_of_baselines_all_exist(gpu, pytester):
     (pytester.path / "other").mkdir()
     test = GPU_PROBLEM.partition("@doubling.cases")
     more = '@doubling.variant("numba")\ndef third(x, y): return launch_of("THIRD", x, y)\n'
@@ -318,7 +298,7 @@ def test_two_files_with_one_folder_of_baselines_do_not_prune_each_other(gpu, pyt
     (pytester.path / "other" / "test_other.py").write_text(other)
     options = ("test_doubling.py", "other", "-opythonpath=.", "--gpukern-baseline-dir=all")
     gpu(*options, "--gpukern-baseline=create").assert_outcomes(passed=2 + 3)
-    gpu(*options, "--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-prune")
+    gpu(*options).stdout.no_fnmatch_line("*no longer exist*")
     assert len(load(pytester.path / "all" / "doubling.fake-gpu.json").cases) == 3
 
 

@@ -74,7 +74,7 @@ def project(pytester, on_fake_gpu):
         """
         [pytest]
         addopts = -v --junitxml=junit.xml --database="a b" -k "not nothing"
-        gpukern_output = run.json
+        gpukern_report = run.json
         """
     )
 
@@ -361,12 +361,12 @@ def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, 
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     recorded().assert_outcomes(passed=1, failed=1)
     assert len(asked) == 2
-    recorded("--gpukern-output=run.json").assert_outcomes(passed=1, failed=1)
+    recorded("--gpukern-report=run.json").assert_outcomes(passed=1, failed=1)
     assert len(asked) == 5
 
 
 def test_the_sessions_of_a_recording_run_are_in_its_file_and_counted_once_in_its_report(gpu, pytester):
-    result = gpu("--gpukern-baseline=create", "--gpukern-sessions=3", "--gpukern-output=run.json")
+    result = gpu("--gpukern-baseline=create", "--gpukern-sessions=3", "--gpukern-report=run.json")
     result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 2 new"])
     content = json.loads((pytester.path / "run.json").read_text())
     assert [each["role"] for each in content["results"]] == ["measured", "measured"]
@@ -383,7 +383,7 @@ def test_an_update_records_the_confirming_sessions_and_not_the_suspicious_one(
         "--gpukern-baseline=update",
         "--gpukern-reason=x",
         "--gpukern-sessions=3",
-        "--gpukern-output=run.json",
+        "--gpukern-report=run.json",
     )
     recorded(*options).assert_outcomes(passed=2)
     reported = results_in(pytester.path / "run.json")[FIRST]["session"]

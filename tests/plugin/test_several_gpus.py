@@ -26,7 +26,7 @@ def several(pytester, monkeypatch, on_fake_gpu):
     """Runs a project where three GPUs are visible, A, B and C, or those that `there` names."""
     monkeypatch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
     pytester.makeconftest(NOTED)
-    pytester.makeini("[pytest]\ngpukern_output = run.json")
+    pytester.makeini("[pytest]\ngpukern_report = run.json")
     pytester.makepyfile(test_it=MANY)
 
     def run(*options, there="GPU-A,GPU-B,GPU-C"):
@@ -186,7 +186,7 @@ def test_a_worker_whose_gpu_is_gone_goes_on_with_another_which_takes_its_cases(s
     several(*create, there="GPU-B").assert_outcomes(passed=12)
     gone = ENDS.replace("os._exit(3)", 'open("GPU-B", "w").close()\n        os._exit(3)')
     pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", gone, 1))
-    result = several("-n", "auto", "--gpukern-output=run.json", there=TWO)
+    result = several("-n", "auto", "--gpukern-report=run.json", there=TWO)
     result.assert_outcomes(passed=11, failed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*GPU-B failed, and its worker went on with GPU-A: CUDA_VISIBLE_DEVICES=*"])

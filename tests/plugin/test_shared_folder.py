@@ -38,7 +38,7 @@ def test_modules_of_one_name_share_no_record(pytester, gpu, modules, capsys):
     gpu(*run, "--gpukern-baseline=create").assert_outcomes(passed=2)
     names = sorted(path.name.partition(".json")[0] for path in (pytester.path / "all").iterdir())
     assert [name.rpartition(".")[0] for name in names] == ["a.test_k", "b.test_k"]
-    again = gpu(*run, "--gpukern-output=run.json")
+    again = gpu(*run, "--gpukern-report=run.json")
     again.assert_outcomes(passed=2)
     again.stdout.fnmatch_lines(["gpukern: 0 passed, 2 unchecked* baseline: 2 same"])
     found = read_run(pytester.path / "run.json")

@@ -146,7 +146,7 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("simulated")
     (folder / "conftest.py").write_text(IMPORTS_NUMBA_FIRST)
     (folder / "test_it.py").write_text(TESTS)
-    options = ["--gpu-benchmark", "--gpukern-output=run.json", "-rA", "-v"]
+    options = ["--gpu-benchmark", "--gpukern-report=run.json", "-rA", "-v"]
     options += ["--gpukern-baseline=create", "--gpukern-sessions=1"]
     script = (
         "import os, pytest; before = dict(os.environ)\n"

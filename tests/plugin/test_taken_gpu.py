@@ -28,7 +28,6 @@ class SharedBoard(fake_gpu.Board):
     """A stranger computes on it, or idles and copies, while the environment says so."""
 
     def __init__(self, taken, free):
-        super().__init__()
         self.taken, self.free = taken, free
 
     def state(self):
@@ -49,7 +48,7 @@ def test_what_was_measured_beside_another_program_is_invalid_and_the_next_test_i
     monkeypatch.delenv("TAKEN", raising=False)
     fake_gpu.install(monkeypatch, board=SharedBoard(taken, free))
     pytester.makepyfile(test_doubling=GPU_PROBLEM.replace("    return launch\n", TAKING, 1))
-    result = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-output=run.json")
+    result = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-report=run.json")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["INVALID (kernel/event/cold): *pid 4711 (trainer, 900 MiB*"])
     invalid = {

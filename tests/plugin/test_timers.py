@@ -41,7 +41,7 @@ def test_both_timers_numbers_are_kept_and_one_is_judged(with_cupti, pytester):
     with_cupti("--gpukern-baseline=create").assert_outcomes(passed=2)
     assert recorded_keys(pytester) == {(CUPTI, EVENT)}
     repeat_sessions(pytester.path, 3)
-    with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)
+    with_cupti("--gpukern-report=run.json").assert_outcomes(passed=2)
     medians, verdicts = measured(pytester)
     assert medians == {CUPTI: pytest.approx(1000), EVENT: pytest.approx(1500)}
     assert verdicts == {CUPTI: "SAME"}
@@ -66,7 +66,7 @@ def test_a_baseline_from_a_machine_without_cupti_is_compared_by_events(gpu, monk
     fake_gpu.install(monkeypatch, cupti=True)
     monkeypatch.setenv("FIRST_TAKES_NS", "1000")  # events read 500 more here
     monkeypatch.setenv("SECOND_TAKES_NS", "600")
-    result = gpu("--gpukern-output=run.json")
+    result = gpu("--gpukern-report=run.json")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([f"SLOWER ({EVENT}): +10.0 %*", f"FAILED *{SECOND}*"])
     assert measured(pytester)[1] == {EVENT: "SAME"}
@@ -77,12 +77,12 @@ def test_a_baseline_of_both_is_compared_by_events_where_cupti_is_missing(with_cu
     fake_gpu.install(monkeypatch)
     monkeypatch.setenv("FIRST_TAKES_NS", "1500")
     monkeypatch.setenv("SECOND_TAKES_NS", "1500")
-    with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)
+    with_cupti("--gpukern-report=run.json").assert_outcomes(passed=2)
     assert measured(pytester)[1] == {EVENT: "SAME"}
 
 
 def test_where_cupti_is_missing_the_measurement_says_so_with_the_reason(gpu, pytester):
-    gpu("--gpukern-output=run.json").assert_outcomes(passed=2)
+    gpu("--gpukern-report=run.json").assert_outcomes(passed=2)
     (only,) = results_in(pytester.path / "run.json")[FIRST]["measurements"]
     assert only["timer"] == "event"
     assert only["summary"]["warnings"][0] == f"timed by events, not by CUPTI: {fake_gpu.NO_CUPTI}"
@@ -90,7 +90,7 @@ def test_where_cupti_is_missing_the_measurement_says_so_with_the_reason(gpu, pyt
 
 def test_a_plain_test_has_both_numbers_too(with_cupti, pytester):
     pytester.makepyfile(test_doubling="def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)\n")
-    with_cupti("--gpukern-output=run.json").assert_outcomes(passed=1)
+    with_cupti("--gpukern-report=run.json").assert_outcomes(passed=1)
     (found,) = results_in(pytester.path / "run.json").values()
     assert [(each["timer"], each["beside"]) for each in found["measurements"]] == [
         ("cupti", False),
@@ -121,7 +121,7 @@ def test_marked(gpu_benchmark):
 )
 def test_what_a_plain_tests_launch_costs_the_host_is_measured_on_request(gpu, pytester, options, unmarked):
     pytester.makepyfile(test_doubling=SCOPES)
-    gpu("--gpukern-output=run.json", "--benchmark-json=benchmark.json", *options).assert_outcomes(passed=2)
+    gpu("--gpukern-report=run.json", "--benchmark-json=benchmark.json", *options).assert_outcomes(passed=2)
     found = [result["measurements"] for result in results_in(pytester.path / "run.json").values()]
     assert [[each["scope"] for each in measurements] for measurements in found] == [unmarked, ["launch"]]
     listed = json.loads((pytester.path / "benchmark.json").read_text())["benchmarks"]
@@ -137,19 +137,19 @@ def test_in_a_context_of_the_tests_own_only_launches_are_measured(gpu, monkeypat
     monkeypatch.setattr(fake_gpu, "ELSEWHERE", [1])
     kernel = "def test_left(benchmark):\n    benchmark(lambda: None)\n\ndef test_kernel(gpu_benchmark):\n"
     pytester.makepyfile(test_doubling=f"{kernel}    gpu_benchmark(lambda: None)\n")
-    result = gpu("--gpukern-all", "--gpukern-output=run.json")
+    result = gpu("--gpukern-all", "--gpukern-report=run.json")
     result.assert_outcomes(passed=1, failed=1)
     reason = "a CUDA context of its own, where only scope='launch' can be measured; it is left to"
     result.stdout.fnmatch_lines([f"*test works in {reason} pytest-benchmark*"])
     result.stdout.fnmatch_lines(["*INVALID*a CUDA context of its own, where only scope='launch'*"])
     pytester.makepyfile(test_doubling=f"import pytest\n{kernel}    gpu_benchmark(lambda: None)\n")
-    gpu("--gpukern-scope=launch", "--gpukern-output=run.json").assert_outcomes(passed=2)
+    gpu("--gpukern-scope=launch", "--gpukern-report=run.json").assert_outcomes(passed=2)
     (found,) = results_in(pytester.path / "run.json").values()
     assert [(each["scope"], each["invalid"]) for each in found["measurements"]] == [("launch", None)]
 
 
 def test_a_variants_launch_is_measured_on_request(gpu, pytester):
-    gpu("--gpukern-scope=kernel,launch", "--gpukern-output=run.json").assert_outcomes(passed=2)
+    gpu("--gpukern-scope=kernel,launch", "--gpukern-report=run.json").assert_outcomes(passed=2)
     assert set(measured(pytester)[0]) == {"kernel/event/cold", "launch/host/hot"}
 
 
@@ -164,7 +164,7 @@ def test_a_scope_without_a_time_in_the_newest_epoch_is_judged_by_an_older_one_an
     )
     fake_gpu.install(monkeypatch, cupti=True)
     monkeypatch.setenv("FIRST_TAKES_NS", "1000")
-    with_cupti("--gpukern-output=run.json").assert_outcomes(passed=2)
+    with_cupti("--gpukern-report=run.json").assert_outcomes(passed=2)
     found = results_in(pytester.path / "run.json")
     first, second = (found[case]["verdicts"][CUPTI]["reason"] for case in (FIRST, SECOND))
     assert re.search(rf"; judged by an older epoch, because that of \d{{4}}-\d\d-\d\d has no {CUPTI}$", first)

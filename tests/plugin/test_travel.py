@@ -40,7 +40,7 @@ def run(host, pytester, monkeypatch):
     monkeypatch.setenv("SPY_LOG", str(pytester.path / "spy.log"))
 
     def measure(workers, *options):
-        host("--gpu-benchmark", f"-n{workers}", f"--gpukern-output=run{workers}.json", *options)
+        host("--gpu-benchmark", f"-n{workers}", f"--gpukern-report=run{workers}.json", *options)
         return results_in(pytester.path / f"run{workers}.json")
 
     return measure
@@ -61,7 +61,7 @@ def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run
     for case_id, result in alone.items():
         other = shared[case_id]
         assert other.keys() == result.keys()
-        measured = {"measurements", "first_call_ns", "session", "duration_s", "spent_s"}
+        measured = {"measurements", "first_call_ns", "session", "duration_s"}
         assert {k: v for k, v in other.items() if k not in measured} == {
             k: v for k, v in result.items() if k not in measured
         }
@@ -71,14 +71,9 @@ def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_where_the_time_went_travels_too(run, pytester, workers):
-    results = run(workers)
+    run(workers)
     stored = json.loads((pytester.path / f"run{workers}.json").read_text())
-    for result in results.values():
-        assert {"compiling", "checking", "timing", "sampling", "judging"} <= result["spent_s"].keys()
-    for phase in ("inputs", "checking", "sampling"):
-        of_tests = sum(result["spent_s"].get(phase, 0) for result in results.values())
-        assert stored["spent_s"][phase] == pytest.approx(of_tests)
-    assert {"starting", "reports"} <= stored["spent_s"].keys()
+    assert {"starting", "preparing", "checking", "timing", "reports"} <= stored["spent_s"].keys()
     together_s = sum(stored["spent_s"].values())
     if workers:
         assert together_s == pytest.approx(workers * stored["duration_s"])
@@ -124,7 +119,7 @@ def limited(x, y):
     return lambda: np.add(x, 1, out=y)
 """
     )
-    result = host("-n1", "--gpukern-output=run.json")
+    result = host("-n1", "--gpukern-report=run.json")
     result.assert_outcomes(passed=4, failed=1, skipped=1)
     result.stdout.fnmatch_lines(["1 skipped: too large: n=9, *(doubling/host.limited/n=9)"])
     result.stdout.fnmatch_lines(["gpukern: 4 passed, 1 incorrect, 1 skipped (too large)"])

@@ -66,7 +66,6 @@ def state(at_ms: float = 0.0, **changes: object) -> DeviceState:
         "temperature_c": 41,
         "memory_temperature_c": 45,
         "power_w": 420.5,
-        "energy_mj": 1_000_000,
         "memory_used_bytes": 2**30,
     }
     return DeviceState(**(values | changes))  # type: ignore[arg-type]
@@ -133,7 +132,7 @@ class FakeNvml(Nvml):
     def memory_bus_width_bits(self, uuid: str) -> int | None:
         return self.bus_bits
 
-    def state(self, uuid: str, *, energy: bool = True) -> DeviceState:
+    def state(self, uuid: str) -> DeviceState:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
     def pcie_bytes(self, uuid: str) -> int | None:

@@ -54,9 +54,10 @@ def now(
     ratio=1.15, kind="SLOWER", *, sm_mhz=1980.0, scope="kernel", timer="cupti", reason="measured", **changes
 ):
     """A result whose only measurement got a verdict of this ratio, known to ±1 %."""
-    state = {"sm_mhz": sm_mhz, "sm_mhz_range": [sm_mhz - 3, sm_mhz + 3], "memory_mhz": 2619}
+    clocks = {"sm_mhz": sm_mhz, "sm_mhz_low": sm_mhz - 3, "sm_mhz_high": sm_mhz + 3, "memory_mhz": 2619}
     label = changes.pop("label", "numba.saxpy")
-    measured = made_up.measured(50_000 * ratio, scope, timer, state=changes.pop("state", state))
+    seen = {"clocks": changes.pop("clocks", clocks)}
+    measured = made_up.measured(50_000 * ratio, scope, timer, observations=seen)
     verdict = made_up.Verdict(made_up.VerdictKind(kind), reason, ratio, ratio * 0.99, ratio * 1.01)
     filled = {"fingerprint": BEFORE, "kernels": (facts(),), **changes}
     return made_up.result(label, measured, verdicts=(verdict,), **filled)

@@ -11,6 +11,8 @@ import made_up_results as made_up
 from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, RecordedMedian
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run_file import run_text
+from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import (
     Correctness,
@@ -239,3 +241,8 @@ def _history(draw, key, ns) -> RecordedCase:
     return RecordedCase(
         (RecordedEpoch(opened[0], None), RecordedEpoch(opened[1], "a faster tile")), {key: tuple(times)}
     )
+
+
+def write_run_file(path, run):
+    """Writes a run as `--gpukern-report=RUN.json` does."""
+    write_named(path, run_text(run), "--gpukern-report")

@@ -44,6 +44,11 @@ def around(*percents, **changes):
     return [recorded(BASE_NS * (1 + percent / 100), **changes) for percent in percents]
 
 
+def beside(share):
+    """What was observed where other programs used this share of the host's CPUs."""
+    return {"load": {"others_share": share}}
+
+
 def spread_by(s=S, **changes):
     """Three recorded sessions whose log medians have the mean log 50 µs and the standard deviation s."""
     return [recorded(BASE_NS * math.exp(log), **changes) for log in (-s, 0.0, s)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
+from made_up_runs import write_run_file
 from mutations import Mutations
 
 from pytest_gpukern.baseline.codec import load, parse
@@ -24,15 +25,14 @@ from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
 from pytest_gpukern.processes.child_sessions import ChildRun, Heard
-from pytest_gpukern.report.csv_table import csv_text, rows_of_run
-from pytest_gpukern.report.durations import durations
+from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.html import page
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.progress import Progress, TimeLeft
 from pytest_gpukern.report.run import Failure, Run
-from pytest_gpukern.report.run_file import read_run, write_run_file
+from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render, whole
 from pytest_gpukern.values.result import CaseInfo, Correctness, GateFailure, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
@@ -96,8 +96,8 @@ def use_baseline(baseline, path):
             sessions = baseline.session_times(name, key)
             scope, timer, cache = key.split("/")
             first = sessions[0].median_ns
-            state = {"sm_mhz": 1900.0}
-            fresh = [measured(first * f, scope, timer, cache, state=state) for f in (1.01, 1.5)]
+            clocks = {"clocks": {"sm_mhz": 1900.0}}
+            fresh = [measured(first * f, scope, timer, cache, observations=clocks) for f in (1.01, 1.5)]
             basis = Basis(
                 sessions,
                 sessions[0].conditions,
@@ -162,6 +162,7 @@ def commands_on(path):
         ("baseline", "show", path),
         ("baseline", "list", path),
         ("compare", path, path),
+        ("report", path, "-k", ""),
         ("baseline", "show", path, "--json"),
         ("baseline", "list", path, "--json"),
         ("compare", path, path, "--json"),
@@ -213,13 +214,11 @@ RESULTS = [
             timer="cupti",
             work=(EXP_KERNEL, COPY_IN),
             busy_ns=4e4,
-            state={"sm_mhz": 1980.0, "sm_mhz_range": [1900, 1980]},
-            energy_mj=1.5,
-            mean_power_w=600.0,
+            observations={"clocks": {"sm_mhz": 1980.0, "clock_events": ("sync_boost",)}},
             traffic_bytes=16e6,
             flops=8e6,
         ),
-        measured(energy_untold="too short", beside=True, fixed_cost_ns=2900.0, invalid_samples=3),
+        measured(beside=True, fixed_cost_ns=2900.0, invalid_samples=3),
         measured(1e6, "end_to_end", "host", "cold", warnings=("odd",)),
         verdicts=[verdict("SLOWER", 1.05), verdict("SAME", 1.0), verdict("UNDECIDED", 1.01)],
         kernels=kernel_facts((EXP_KERNEL,), (9, 0), lambda kernel, registers: "beef"),
@@ -230,7 +229,6 @@ RESULTS = [
         notes=("a note",),
         session="s1",
         duration_s=2.5,
-        spent_s={"checking": 2.0},
         canaries={"copy/cupti": 1e5},
         speedup_against="host.numpy",
     ),
@@ -298,15 +296,15 @@ def test_a_damaged_run_file_works_or_is_one_clear_error(chunk, tmp_path, capsys)
             whole(run, width=40, failures_shown=True)
             page([run])
             comment(run)
-            durations(run, width=40)
-            csv_text(rows_of_run(run, "run.json"))
+            csv_text([run])
             for each in run.results:
                 properties(each)
             if not run.results:
                 continue
             form = ["--json"] if number % 2 else []
             if number % 4 < 2:
-                runs(capsys, "show", path)
+                runs(capsys, "report", path)
+                runs(capsys, "report", path, "-k", "")
                 runs(capsys, "compare", path, path, *form)
                 continue
             runs(capsys, *merge, "--reason=x", *form)
@@ -431,7 +429,7 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
         runs(capsys, *merge, f"--reason={name}")
     new = {path for path in set(tmp_path.rglob("*")) - before if path.is_file()}
     assert all(path.parent == here / "into" for path in new)
-    runs(capsys, "show", tmp_path / "run.json")
+    runs(capsys, "report", tmp_path / "run.json", "-k", "")
 
 
 def test_escape_sequences_of_a_baseline_are_shown_and_not_sent(tmp_path, capsys):

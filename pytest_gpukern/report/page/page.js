@@ -870,6 +870,7 @@
       ...(scopes.length ? [section("Times", timesTable(scopes))] : []),
       ...(one.errors.length ? [section("Errors", tableOf(run.error_titles, one.errors))] : []),
       ...(one.kernels.length ? [section("Kernels", tableOf(run.kernel_titles, one.kernels))] : []),
+      ...(one.observed.length ? [section("Observed", tableOf(["of", "observer", "what it saw"], one.observed.map(([of, ...rest]) => [of || "the test", ...rest])))] : []),
       section("Repeat it", el("pre", {}, one.command)),
       ...plotted.map((scope) => scopeSection(run, one, scope)),
       ...(one.epochs.length ? [section("Epochs of the record", tableOf(["epoch", "opened", "reason"], one.epochs.map((each, i) => [String(i + 1), ...each])))] : []),
@@ -879,12 +880,12 @@
   }
 
   function timesTable(scopes) {
-    const names = ["scope", "timer", "cache", "time#", "95 % interval#", "±#", "samples#", "rate#", "of ceiling#", "speed-up#", "energy#", "power#", "change#", "90 % interval#", "threshold#", "verdict"];
+    const names = ["scope", "timer", "cache", "time#", "95 % interval#", "±#", "samples#", "rate#", "of ceiling#", "speed-up#", "change#", "90 % interval#", "threshold#", "verdict"];
     return tableOf(
       names,
       scopes.map((each) => [
         ...each.timing, each.time, each.range, each.uncertainty, String(each.n), each.rate, each.ceiling,
-        each.speedup, each.energy, each.power, each.change, each.interval, each.threshold, each.state && badge(each.state),
+        each.speedup, each.change, each.interval, each.threshold, each.state && badge(each.state),
       ]),
     );
   }

@@ -19,7 +19,7 @@ from pytest_gpukern.backends.foreign_array import refuse_what_proves_nothing, to
 from pytest_gpukern.backends.host import HostBackend, poison
 from pytest_gpukern.gpu import compare as cuda_compare
 from pytest_gpukern.gpu import runtime as cuda
-from pytest_gpukern.gpu.runtime import CudaError
+from pytest_gpukern.gpu.libcuda import CudaError
 
 INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
 OUTPUTS = {"out": Output((2, 3), "float32"), "flag": Output((), "int8")}
@@ -325,7 +325,7 @@ def test_the_cuda_target_is_numba_cuda_and_not_numbas_own(monkeypatch):
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are():
-    with pytest.raises(LookupError, match="backend 'opencl' is none of host, numba, cupy, pycuda, skcuda"):
+    with pytest.raises(LookupError, match=r"backend 'opencl' is none of host, .*numba, cupy"):
         backends.open_backend("opencl", simulated=False)
 
 

@@ -15,7 +15,7 @@ from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.backends import pycuda as backend_module
 from pytest_gpukern.backends import pycuda as wheels
 from pytest_gpukern.backends import skcuda_imports
-from pytest_gpukern.gpu.runtime import CudaError
+from pytest_gpukern.gpu.libcuda import CudaError
 
 OWN_STREAM = 0x9C00
 """Handle of the stream that PyCUDA makes."""

@@ -102,7 +102,8 @@ SEEN = KernelFacts("f(int)", 40, 128, 3072, grid=(63, 1, 1), block=(256, 1, 1), 
 
 def by_both_timers(case, **changes):
     """Returns a result with CUPTI's time, the events' beside it, and what is known of the kernel."""
-    main = dataclasses.replace(measurement_of(timer="cupti"), state={"sm_mhz": 1980.0, "memory_mhz": 3201})
+    clocks = {"clocks": {"sm_mhz": 1980.0, "memory_mhz": 3201}}
+    main = dataclasses.replace(measurement_of(timer="cupti"), observations=clocks)
     other = dataclasses.replace(measurement_of(53_000.0), beside=True, fixed_cost_ns=2900.123456)
     facts = dataclasses.replace(SEEN, blocks_per_sm=6, occupancy=0.75, machine_code_sha256="beef")
     grids = [dataclasses.replace(facts, grid=(n, 1, 1)) for n in (63, 1, 63)]

@@ -16,6 +16,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_up_records import (
     H200,
     KERNEL,
@@ -31,7 +33,8 @@ from made_up_records import (
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import Refusal
-from pytest_gpukern.baseline.store import KnownCases, Store, WriteReport
+from pytest_gpukern.baseline.store import KnownCases, Store, WriteReport, patterns_of, rewrite
+from pytest_gpukern.cli.baseline import matching
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.values import atomic_file as file
@@ -558,16 +561,34 @@ def known(folder, *case_ids):
     return KnownCases(str(folder), "vector_exp", frozenset(case_ids))
 
 
-def test_pruning_removes_them_and_what_only_they_referred_to(tmp_path):
+def test_they_are_named_by_file_and_removing_them_removes_what_only_they_referred_to(tmp_path):
     record("create", session(tmp_path, 1), session(tmp_path, 2, variant="cupy", fingerprint={"driver": "1"}))
-    store = store_of("update")
-    store.prune(known(tmp_path, CASE), H200)
-    report = store.flush()
-    assert (report.removed, report.written) == (("vector_exp-cupy-n=1000",), (path_in(tmp_path),))
+    gone = "vector_exp-cupy-n=1000"
+    found = store_of("compare").to_prune(known(tmp_path, CASE), H200)
+    assert found == (path_in(tmp_path), (gone,), (gone,))
+    rewrite(found.file, lambda baseline: baseline.without(found.patterns))
     content = raw(tmp_path)
     assert list(content["records"]) == [CASE]
     assert list(content["sessions"]) == ["00000001"]
     assert [each["driver"] for each in content["fingerprints"].values()] == ["580.159"]
+
+
+IDS = [
+    *(f"exp/{variant}/n={n}" for variant in ("cupy.a", "cupy.a2", "numba.b") for n in range(3)),
+    *("test_x", "test_y[1-a]", "test_y[1-a/b]", "test_y[1-a/c]", "t*/a", "t*/b", "tz/a"),
+]
+
+
+@given(st.sets(st.sampled_from(IDS)))
+def test_patterns_match_what_is_gone_and_nothing_else(gone):
+    patterns = patterns_of(gone, set(IDS) - gone)
+    assert set(matching(IDS, patterns)) == gone
+    assert len(patterns) <= len(gone)
+
+
+def test_a_variant_that_is_gone_whole_takes_one_pattern():
+    gone = {name for name in IDS if name.startswith("exp/cupy.a/")}
+    assert patterns_of(gone, set(IDS) - gone) == ("exp/cupy.a/*",)
 
 
 def test_of_records_that_come_with_the_package_only_those_of_this_very_device_count(tmp_path, monkeypatch):

@@ -153,7 +153,7 @@ ALL = ["memory", "compute", "short"]
         ([slower("memory", 1.01249), every(100)], {}),
         ([slower("memory", 1.01251), every(100)], {"A": ["memory"]}),
         # a card without times in a class, or with few, is no neighbour there
-        ([every(100.4), every(105), every(100, "short")], {"B": ALL}),
+        ([every(100.4), every(105), every(100, "short"), every(100, "short")], {"B": ALL}),
         # of two neighbours it is the one that is nearer to the usual, be that by its copies
         ([every(104), {**every(100), **every(97, "short")}, every(100.5)], {"A": ALL}),
         ([every(101.5), every(98), every(100.2), every(100)], {"A": ALL}),
@@ -168,7 +168,9 @@ def test_few_kernels_of_a_class_say_nothing(kernels, shift):
     few = {f"k{number}": "memory" for number in range(kernels)}
     times = {"A": dict.fromkeys(few, 1.0), "B": dict.fromkeys(few, math.e)}
     assert shifts_in(times, few) == {"A": shift, "B": dict.fromkeys(shift, 1.0)}
-    assert shifts_in({**times, "A": {}}, few)["B"] == {}, "one card alone"
+    alone = shifts_in({**times, "A": {}}, few)
+    assert alone == {"A": {}, "B": {}}
+    assert neighbours(alone, {"B": ["memory"]}) == {"B": "A"}
     held = confirmed({"B": ["memory"]}, [times] * FRESH_ROUNDS, few, {"B": "A"})
     assert held == ({"B": ["memory"]} if shift else {})
     assert confirmed({"B": ["memory"]}, [{"B": times["B"]}] * FRESH_ROUNDS, few, {"B": "A"}) == {}
@@ -183,7 +185,7 @@ def test_the_lower_median_of_fresh_rounds_decides():
 
 # --- classes, causes, names -----------------------------------------------------------------------
 
-CAPPED, FREE = {"clock_events": ["sw_power_cap"]}, {"clock_events": []}
+CAPPED, FREE = {"clocks": {"clock_events": ("sw_power_cap",)}}, {}
 HALF_OF_A_COPY = 0.5 * made_up.CEILINGS["device_copy_bytes_per_s"] * 50e-6
 
 
@@ -211,7 +213,7 @@ def test_what_limits_a_kernel(name, measured, expected):
     ("states", "name"), [([CAPPED, FREE], "compute"), ([CAPPED, FREE, CAPPED], "power-limited")]
 )
 def test_the_power_limit_is_that_of_most_cards(states, name):
-    times = [made_up.measured(50_000, state=state) for state in states]
+    times = [made_up.measured(50_000, observations=seen) for seen in states]
     assert class_of([(made_up.result("cupy.exp", time), time) for time in times]) == name
 
 

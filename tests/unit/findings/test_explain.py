@@ -88,7 +88,7 @@ def at(*clocks_mhz):
         (now(1980 / 1725, sm_mhz=1725.0), (), ("clock 1980 → 1725 MHz", SAME_CYCLES)),
         (now(1.15 * 1.1, sm_mhz=1800.0), (), ("clock 1980 → 1800 MHz", "in cycles +15.0 %")),
         (now(1.02, sm_mhz=1800.0), (), ("clock 1980 → 1800 MHz",)),
-        (now(state={"memory_mhz": 1593}), (), ("memory clock 2619 → 1593 MHz",)),
+        (now(clocks={"memory_mhz": 1593}), (), ("memory clock 2619 → 1593 MHz",)),
         # by more than 0.3 %, the spread within the session, which is 6 MHz here, and that of the recorded
         (now(sm_mhz=1994.0), at(2000.0), (NOTHING_DIFFERS,)),
         (now(sm_mhz=1993.9), at(2000.0), ("clock 2000 → 1994 MHz", "in cycles +14.6 %")),
@@ -96,7 +96,7 @@ def at(*clocks_mhz):
         (now(sm_mhz=993.9), at(1000.0), ("clock 1000 → 994 MHz", "in cycles +14.3 %")),
         (now(sm_mhz=1970.0), at(1980.0, 1965.0, 1950.0), (NOTHING_DIFFERS,)),
         (now(sm_mhz=1725.0), at(1980.0, 1965.0, 1980.0), ("clock 1980 → 1725 MHz", SAME_CYCLES)),
-        (now(state={}), (), (NOTHING_DIFFERS,)),
+        (now(clocks={}), (), (NOTHING_DIFFERS,)),
         (now(sm_mhz=1725.0), at(None, None), (NOTHING_DIFFERS,)),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_library_that_the_backend_does_not_use_is_no_reason(label, told):
 
 def test_a_host_variants_time_is_explained_by_the_host_and_not_by_the_device():
     fingerprint = {**BEFORE, "driver_version": "999", "cpu_count": 48, "cpu_model": "Xeon"}
-    result = now(label="host.saxpy", timer="host", fingerprint=fingerprint, kernels=(), state={})
+    result = now(label="host.saxpy", timer="host", fingerprint=fingerprint, kernels=(), clocks={})
     told = ("processor AMD EPYC 9654 → Xeon", "CPUs 96 → 48")
     assert reasons(result, session(key="kernel/host/cold")) == told
 

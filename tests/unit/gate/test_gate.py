@@ -11,7 +11,7 @@ import math
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from made_up_times import BASE_NS, HERE, KNOWN, S, around, measured, new, on, recorded, spread_by
+from made_up_times import BASE_NS, HERE, KNOWN, S, around, beside, measured, new, on, recorded, spread_by
 
 from pytest_gpukern.gate.comparability import of_one_choice
 from pytest_gpukern.gate.judge import (
@@ -295,7 +295,7 @@ def test_a_hosts_time_that_nobody_asked_to_fail_is_slower_and_no_suspicion():
 @pytest.mark.parametrize("shares", [(None,), (0.999 * BUSY_HOST,), (BUSY_HOST,), (None, 0.4, 0.0)])
 def test_a_busy_host_raises_no_suspicion_and_confirms_none(shares):
     basis = basis_of(around(0, 1, -1), shared=shared_by(0.01))
-    fresh = [new(50, others_share=share)[0] for share in shares]
+    fresh = [new(50, observations=beside(share))[0] for share in shares]
     busy = max(share or 0.0 for share in shares)
     suspicion, screened = judge(new(50), basis), judge(fresh, basis)
     assert suspicion.suspected
@@ -305,8 +305,8 @@ def test_a_busy_host_raises_no_suspicion_and_confirms_none(shares):
         assert decided == ((SLOWER, None, False) if busy < BUSY_HOST else (UNDECIDED, busy, True))
         assert found.ratio == pytest.approx(1.5, rel=0.01)
     words = "threshold 2 %, but other programs used 40 % of the host's CPUs meanwhile"
-    assert words in verdict(new(50, others_share=0.4), CALM).reason
-    assert judge(new(-40, others_share=0.4), basis).kind is FASTER
+    assert words in verdict(new(50, observations=beside(0.4)), CALM).reason
+    assert judge(new(-40, observations=beside(0.4)), basis).kind is FASTER
 
 
 @pytest.mark.parametrize(("threshold", "table"), FALSE_ALARMS.items())

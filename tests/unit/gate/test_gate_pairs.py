@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from gate_simulation import verdict_of_pairs
-from made_up_times import KNOWN, S, measured
+from made_up_times import KNOWN, S, beside, measured
 
 from pytest_gpukern.gate.change import MOST_FRESH_PAIRS
 from pytest_gpukern.gate.judge import (
@@ -98,7 +98,7 @@ def test_the_interval_is_students_for_the_mean_of_ratios(logs, shared, jitter_ns
 
 @pytest.mark.parametrize("share", [0.999 * BUSY_HOST, BUSY_HOST])
 def test_pairs_of_a_busy_host_raise_no_suspicion_and_confirm_none(share):
-    slower, busy = pairs(5, 5.2, others_share=share), share >= BUSY_HOST
+    slower, busy = pairs(5, 5.2, observations=beside(share)), share >= BUSY_HOST
     for found in (judged(slower), looked_at(slower)):
         assert (found.kind, found.others_share) == ((UNDECIDED, share) if busy else (SLOWER, None))
         assert "would settle it" not in found.reason

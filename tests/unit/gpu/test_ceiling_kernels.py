@@ -16,7 +16,7 @@ from fakes import FakeTimer
 from pytest_gpukern.gpu import ceiling_kernels as module
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.ceiling_kernels import BLOCK, CHAINS, UNROLLED, measure_ceilings
-from pytest_gpukern.gpu.runtime import CudaError
+from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure import canaries
 from pytest_gpukern.measure.canaries import measure_canaries
 from pytest_gpukern.measure.ceilings import Ceilings

@@ -171,24 +171,10 @@ def test_a_state_holds_what_nvml_tells_in_the_units_of_its_names(monkeypatch: py
     found = opened(monkeypatch, FakePynvml()).state(UUIDS[0])
     assert (found.sm_clock_mhz, found.memory_clock_mhz) == (1965, 3201)
     assert (found.temperature_c, found.memory_temperature_c) == (41, 45)
-    assert (found.power_w, found.energy_mj) == (420.5, 123456789)
+    assert found.power_w == 420.5
     assert (found.clock_events, found.memory_used_bytes) == ((), 754820096)
     assert found.limited_ns == {"sw_power_cap": 7, "sw_thermal_slowdown": 0}
     assert found.foreign == ()
-
-
-def test_a_state_without_energy_does_not_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, asked = FakePynvml(), []
-
-    def fields(handle: object, ids: list[int]) -> list[object]:
-        asked.extend(ids)
-        return []
-
-    monkeypatch.setattr(module, "nvmlDeviceGetFieldValues", fields, raising=False)
-    monkeypatch.setattr(module, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: asked.append(83))
-    assert opened(monkeypatch, module).state(UUIDS[0], energy=False).energy_mj is None
-    assert 186 in asked
-    assert 83 not in asked
 
 
 def test_several_bits_are_several_names_and_one_that_is_new_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +198,6 @@ def test_the_numbers_of_the_fields_are_nvmls_own() -> None:
     from pytest_gpukern.gpu import nvml as adapter
 
     assert pynvml.NVML_FI_DEV_MEMORY_TEMP == adapter._MEMORY_TEMPERATURE_C
-    assert pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION == adapter._ENERGY_MJ
     assert pynvml.NVML_FI_DEV_POWER_INSTANT == adapter._POWER_MW
     assert {pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES} == {
         *adapter._PCIE_BYTES
@@ -241,14 +226,14 @@ def test_the_structures_of_the_real_module_are_read(monkeypatch: pytest.MonkeyPa
             value.fieldId, value.nvmlReturn = number, 0
             if number == 82:
                 value.valueType, value.value.uiVal = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 50
-            elif number == 83:
+            elif number == 74:
                 value.valueType, value.value.ullVal = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 2**40
             else:
                 value.nvmlReturn = NOT_SUPPORTED
         return values
 
     found = opened(monkeypatch, FakePynvml(nvmlDeviceGetFieldValues=fields)).state(UUIDS[0])
-    assert (found.memory_temperature_c, found.energy_mj, found.limited_ns) == (50, 2**40, {})
+    assert (found.memory_temperature_c, found.limited_ns) == (50, {"sw_power_cap": 2**40})
 
 
 @pytest.mark.parametrize(
@@ -261,7 +246,6 @@ def test_unknown_values_are_none_and_stop_nothing(monkeypatch: pytest.MonkeyPatc
         "nvmlDeviceGetTemperature",
         "nvmlDeviceGetFieldValues",
         "nvmlDeviceGetPowerUsage",
-        "nvmlDeviceGetTotalEnergyConsumption",
         "nvmlDeviceGetProcessUtilization",
         "nvmlDeviceGetMemoryBusWidth",
         "nvmlDeviceGetComputeRunningProcesses",
@@ -300,11 +284,11 @@ def test_older_and_newer_names_stand_in_for_each_other(monkeypatch: pytest.Monke
     assert (found.clock_events, found.temperature_c) == (("sw_thermal_slowdown",), 77)
 
 
-def test_power_and_energy_have_calls_of_their_own_where_the_fields_lack_them(
+def test_power_has_a_call_of_its_own_where_the_fields_lack_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = opened(monkeypatch, FakePynvml(nvmlDeviceGetFieldValues=field_values({}))).state(UUIDS[0])
-    assert (found.power_w, found.energy_mj, found.memory_temperature_c) == (400.0, 123000000, None)
+    assert (found.power_w, found.memory_temperature_c) == (400.0, None)
 
 
 def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
@@ -339,13 +323,13 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
         nvmlDeviceGetEnforcedPowerLimit=of_the_gpu(700000),
         nvmlDeviceGetMemoryBusWidth=of_the_gpu(6144),
         nvmlDeviceGetCurrentClocksEventReasons=of_the_gpu(0x40),
-        nvmlDeviceGetFieldValues=of_the_gpu(field_values({82: 45, 83: 5, 186: 6})),
+        nvmlDeviceGetFieldValues=of_the_gpu(field_values({82: 45, 186: 6})),
     )
     nvml = opened(monkeypatch, module)
     found = nvml.state(MIG_UUIDS[0])
     assert (found.sm_clock_mhz, found.clock_events) == (1980, ("hw_thermal_slowdown",))
     assert (found.memory_used_bytes, found.memory_temperature_c) == (2**30, 45)
-    assert (found.power_w, found.energy_mj) == (None, None)
+    assert found.power_w is None
     assert nvml.limits(MIG_UUIDS[0]) == PowerLimits(None, 1980, 1980)
     assert nvml.memory_bus_width_bits(MIG_UUIDS[0]) == 6144
     assert nvml.pcie_bytes(MIG_UUIDS[0]) is None, "others' traffic does not disturb it"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -333,7 +332,7 @@ def test_beside_a_main_timer_the_look_behind_its_samples_will_do_for_a_tenth_of_
     watch = watching(instruments, beside=True)
     assert batches(watch, instruments, 0.095, 0.099) == [(None, False), (None, False)]
     assert instruments.asked == 1
-    assert finished(watch).state["memory_mhz"] == state().memory_clock_mhz
+    assert finished(watch).values["memory_mhz"] == state().memory_clock_mhz
 
 
 def test_beside_a_main_timer_the_device_is_looked_at_after_a_tenth_of_a_second_and_where_the_clock_is_low():
@@ -360,7 +359,7 @@ def test_a_low_clock_that_a_power_limit_explains_is_asked_about_and_accepted():
     instruments = FakeInstruments(state(clock_events=("sw_power_cap",)), clock=1200.0)
     watch = watching(instruments)
     assert batches(watch, instruments, 0.01, 0.01) == [(None, True), (None, True)]
-    (note,) = finished(watch).summary.warnings
+    (note,) = finished(watch).notes
     assert note == "clocks held down by the power limit: SM clock 1200 MHz of 1980"
 
 
@@ -403,11 +402,7 @@ def test_after_a_pause_the_device_is_looked_at_again_and_the_next_batch_compared
     assert said[0].startswith("another process began to use the device during the batch: ")
     assert said[1] is None, "it was there already, and idle"
     assert instruments.asked == 1 + 2 + 1
-    assert (
-        finished(watch)
-        .summary.warnings[0]
-        .startswith("1 batch was disturbed and left out: 1 × another process")
-    )
+    assert finished(watch).notes[0].startswith("1 batch was disturbed and left out: 1 × another process")
 
 
 def test_after_each_disturbed_batch_there_is_a_pause_until_the_measurement_is_given_up():
@@ -435,15 +430,15 @@ def test_the_state_is_that_after_the_last_batch_with_the_clocks_of_all():
         instruments.clock = clock
         watch.before()
         watch.after(BATCH, last=clock == 1960.0)
-    found = finished(watch).state
-    assert json.loads(json.dumps(found)) == {
+    assert finished(watch).values == {
         "sm_mhz": 1975.0,
-        "sm_mhz_range": [1960.0, 1980.0],
+        "sm_mhz_low": 1960.0,
+        "sm_mhz_high": 1980.0,
         "memory_mhz": 3201,
         "temperature_c": 50,
         "memory_temperature_c": 45,
         "power_w": 612.5,
-        "clock_events": ["sw_power_cap"],
+        "clock_events": ("sw_power_cap",),
         "memory_used_bytes": 2**30,
     }
 
@@ -455,10 +450,11 @@ def test_what_the_driver_does_not_tell_is_left_out_and_its_clock_stands_in_for_t
     instruments.probe = None
     watch = watching(instruments)
     assert batches(watch, instruments, 0.2) == [(None, True)]
-    assert finished(watch).state == {
+    known = {name: value for name, value in finished(watch).values.items() if value is not None}
+    assert known == {
         "sm_mhz": 1980.0,
         "memory_mhz": 3201,
-        "clock_events": [],
+        "clock_events": (),
         "memory_used_bytes": 2**30,
     }
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpukern.measure import device_memory
 from pytest_gpukern.measure.device_memory import MemoryObserver
-from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.measure.observers import ObservedCall
 
 MIB = 2**20
 
@@ -56,7 +56,7 @@ def test_a_test_that_gives_all_back_has_figures_and_nothing_to_say(library):
     watch = observer()
     watch.begin_test()
     library.alive[1] = 64 * MIB
-    batches = watch.observe(Call("kernel", on_gpu=True), None, beside=False)
+    batches = watch.observe(ObservedCall("kernel", on_gpu=True), None, beside=False)
     batches.after(None, last=True)
     del library.alive[1]
     assert finished(watch) == ((100 * MIB, 164 * MIB, 100 * MIB, 0), None)
@@ -101,7 +101,7 @@ def test_what_a_failure_refers_to_is_no_leak_of_this_test_or_the_next(library):
 def test_nothing_is_told_where_nothing_is_measured_on_a_gpu(library):
     watch = observer(measures=False)
     watch.begin_test()
-    assert watch.observe(Call("kernel", on_gpu=True), None, beside=False) is None
+    assert watch.observe(ObservedCall("kernel", on_gpu=True), None, beside=False) is None
     assert watch.end_test(passed=True, let_go=lambda: None) is None
 
 
@@ -114,7 +114,7 @@ def test_a_test_in_its_own_context_is_not_followed_if_a_library_refuses(library,
 
     watch = observer()
     watch.begin_test()
-    batches = watch.observe(Call("kernel", on_gpu=True), None, beside=False)
+    batches = watch.observe(ObservedCall("kernel", on_gpu=True), None, beside=False)
     monkeypatch.setattr(library, refused, refuse)
     batches.after(None, last=True)
     if refused != "reset_peak":

@@ -10,9 +10,9 @@ from fakes import FakeTimer
 
 from pytest_gpukern.baseline.record import RecordedTime
 from pytest_gpukern.measure import host_load
-from pytest_gpukern.measure.host_load import Reading, share_of_others
+from pytest_gpukern.measure.host_load import CpuTimes, others_share, share_of_others
 from pytest_gpukern.measure.measure import Repeated, measure
-from pytest_gpukern.measure.observers import OBSERVERS, Call, Observers
+from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observers
 
 READ = host_load.read
 
@@ -67,8 +67,8 @@ def test_what_the_system_does_not_tell_is_unknown(tmp_path, monkeypatch, stat):
     ],
 )
 def test_it_is_the_share_of_what_we_leave_free(cpus, own_s, busy_s, stolen_s, share):
-    now = Reading(6.0, cpus, 50 + busy_s, stolen_s, 70 + own_s)
-    assert share_of_others(Reading(5.0, cpus, 50, 0.0, 70), now) == share
+    now = CpuTimes(6.0, cpus, 50 + busy_s, stolen_s, 70 + own_s)
+    assert share_of_others(CpuTimes(5.0, cpus, 50, 0.0, 70), now) == share
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def others(monkeypatch):
 
     def read():
         pass_s(0.01)
-        return None if made.uses is None else Reading(made.now, 2, made.now + made.used_s, 0.0, made.now)
+        return None if made.uses is None else CpuTimes(made.now, 2, made.now + made.used_s, 0.0, made.now)
 
     made.pass_s = pass_s
     monkeypatch.setattr(host_load, "read", read)
@@ -95,11 +95,11 @@ def others(monkeypatch):
 
 
 def timed(observers, timer="host"):
-    observing = observers.observe(Call("end_to_end", on_gpu=False), FakeTimer(timer))
+    observing = observers.observe(ObservedCall("end_to_end", on_gpu=False), FakeTimer(timer))
     call, timer = Repeated(lambda: None), FakeTimer(timer)
     found = measure(call, timer, scope="end_to_end", cache="hot", call_ns=1e3, observing=observing)
-    assert RecordedTime.of(found).others_share == found.others_share
-    return found.others_share
+    assert RecordedTime.of(found).others_share == others_share(found)
+    return others_share(found)
 
 
 def test_a_short_measurement_by_the_hosts_clock_waits_only_where_what_was_before_does_not_tell(others):

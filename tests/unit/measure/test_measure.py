@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import cProfile
-import dataclasses
 import random
 import sys
 from contextlib import nullcontext
@@ -22,7 +21,7 @@ from pytest_gpukern.measure.measure import (
     untraced,
     warm_up,
 )
-from pytest_gpukern.measure.observers import Look, with_notes
+from pytest_gpukern.measure.observers import Look, Seen
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
@@ -327,7 +326,7 @@ def test_sampling_goes_on_while_batches_differ_by_more_than_the_precision_wanted
 def test_the_interval_knows_nothing_of_batches_that_were_refused():
     """Were the first one's size kept, the others would be cut in the wrong places."""
     timer = LevelTimer([9000.0, 5000.0, 1000.0, 1000.0, 1200.0])
-    found = sampled(timer, rule=StoppingRule(0, 60, 60), observing=[ScriptedWatch({1})])
+    found = sampled(timer, rule=StoppingRule(0, 60, 60), observing={"watch": ScriptedWatch({1})})
     assert (found.summary.low_ns, found.summary.median_ns, found.summary.high_ns) == (1000.0, 1000.0, 1200.0)
     assert any("its 3 batches differ" in warning for warning in found.summary.warnings)
 
@@ -581,24 +580,24 @@ class ScriptedWatch:
 
     def finish(self, measurement):
         self.finished = list(measurement.samples_ns)
-        return with_notes(dataclasses.replace(measurement, state={"sm_mhz": 1980}), "hot")
+        return Seen({"sm_mhz": 1980, "power_w": None}, ("hot",))
 
 
 def test_samples_of_a_device_that_was_not_fit_are_counted_and_taken_again():
     timer, watch = ScriptedTimer([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), ScriptedWatch({1, 3})
-    found = sampled(timer, observing=[watch], rule=StoppingRule(0, 6, 6))
+    found = sampled(timer, observing={"watch": watch}, rule=StoppingRule(0, 6, 6))
     assert found.samples_ns == (4.0, 5.0, 3.0, 4.0, 5.0, 6.0)
     assert timer.asked == [2, 1, 2, 2, 1, 2, 2], "after a pause one execution warms the device up"
     assert (found.invalid_samples, found.invalid) == (4, None)
     assert found.stopped == "6 samples"
     assert watch.finished == list(found.samples_ns)
-    assert found.state == {"sm_mhz": 1980}
+    assert found.observations == {"watch": {"sm_mhz": 1980}}
     assert "hot" in found.summary.warnings
 
 
 def test_a_device_that_is_never_fit_makes_it_invalid_and_shows_what_it_read():
     watch = ScriptedWatch({1, 2, 3}, patience=3)
-    found = sampled(ScriptedTimer([1.0, 2.0], most=2), observing=[watch], rule=StoppingRule(0, 6, 6))
+    found = sampled(ScriptedTimer([1.0, 2.0], most=2), observing={"watch": watch}, rule=StoppingRule(0, 6, 6))
     assert found.invalid == "the device is never fit"
     assert found.stopped == "throttled"
     assert (found.invalid_samples, found.samples_ns) == (6, (1.0, 2.0))
@@ -614,14 +613,14 @@ class SeldomWatch(ScriptedWatch):
 
 def test_all_samples_since_the_last_look_are_refused_together_and_none_before_it():
     timer, watch = ScriptedTimer([float(n) for n in range(1, 31)], most=1), SeldomWatch({6})
-    found = sampled(timer, observing=[watch], rule=StoppingRule(0, 8, 8))
+    found = sampled(timer, observing={"watch": watch}, rule=StoppingRule(0, 8, 8))
     assert found.samples_ns == (1.0, 2.0, 3.0, 8.0, 9.0, 10.0, 11.0, 12.0), "7.0 warmed up"
     assert (found.invalid_samples, found.invalid) == (3, None)
 
 
 def test_where_sampling_would_end_the_device_is_looked_at_and_the_rest_taken_again():
     watch = SeldomWatch({5})
-    found = sampled(ScriptedTimer([1000.0], most=1), observing=[watch], rule=StoppingRule(0, 5, 5))
+    found = sampled(ScriptedTimer([1000.0], most=1), observing={"watch": watch}, rule=StoppingRule(0, 5, 5))
     assert watch.lasts == [False, False, False, False, True, False, True]
     assert (found.summary.n, found.invalid_samples, found.stopped) == (5, 2, "5 samples")
 
@@ -629,7 +628,7 @@ def test_where_sampling_would_end_the_device_is_looked_at_and_the_rest_taken_aga
 def test_a_device_that_is_never_fit_again_leaves_the_samples_that_count():
     watch = SeldomWatch({6}, patience=1)
     samples = [float(n) for n in range(1, 31)]
-    found = sampled(ScriptedTimer(samples, most=1), observing=[watch], rule=StoppingRule(0, 8, 8))
+    found = sampled(ScriptedTimer(samples, most=1), observing={"watch": watch}, rule=StoppingRule(0, 8, 8))
     assert found.invalid == "the device is never fit"
     assert (found.samples_ns, found.invalid_samples) == ((1.0, 2.0, 3.0), 3)
 
@@ -637,7 +636,7 @@ def test_a_device_that_is_never_fit_again_leaves_the_samples_that_count():
 def test_what_is_executed_only_once_is_left_out_if_the_device_was_not_fit_also_at_the_end():
     timer, watch = ScriptedTimer([1.0, 2.0, 3.0, 4.0, 5.0]), SeldomWatch({5})
     single = Repeated(nothing)
-    sampler = Sampler(single, timer, StoppingRule(), [watch], None, False, 0.0, FakeClock().seconds)
+    sampler = Sampler(single, timer, StoppingRule(), {"watch": watch}, None, False, 0.0, FakeClock().seconds)
     for number in range(1, 6):
         with pytest.raises(TimerUnavailable, match="throttled") if number == 5 else nullcontext():
             sampler.take(Iteration(nothing), last=number == 5)

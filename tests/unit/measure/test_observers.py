@@ -7,23 +7,34 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
+import made_up_results as made_up
 import pytest
 from fakes import FakeEnvironment, case_of, right, run
+from made_up_results import measured
 
 from pytest_gpukern.measure import observers
+from pytest_gpukern.measure.device_clocks import CLOCKS, DeviceClocks
 from pytest_gpukern.measure.observers import (
     OBSERVERS,
-    Call,
+    Figure,
     Look,
     Observation,
+    ObservedCall,
     ObservedTest,
     Observer,
     ObserverRow,
     Observers,
+    Seen,
     SeenInTest,
-    with_notes,
 )
 from pytest_gpukern.values.result import Finding, Result
+from pytest_gpukern.values.untrusted_json import built
+
+FIGURES = {
+    "batches": Figure("batches"),
+    "gusts_m_per_s": Figure("gusts", "m/s"),
+    "windows": Figure("open windows"),
+}
 
 
 class Draft(Observer):
@@ -38,8 +49,7 @@ class Draft(Observer):
         return DraftObservation(self.log)
 
     def measured(self, call, measurement):
-        self.log.append(f"measured {call.scope}")
-        return measurement
+        return Seen({"gusts_m_per_s": 3})
 
     def end_test(self, *, passed, let_go):
         return SeenInTest({"windows": 2}, Finding("draft", "a window is open"))
@@ -58,8 +68,10 @@ class DraftObservation(Observation):
         return Look(fault="a gust" if self.batches == 1 else None)
 
     def finish(self, measurement):
-        seen = {**measurement.observations, "draft": {"batches": self.batches}}
-        return with_notes(dataclasses.replace(measurement, observations=seen), "it is cold")
+        self.log.append("finish")
+        return Seen(
+            {"batches": self.batches, "gusts_m_per_s": None}, ("it is cold",), "it blew the clock over"
+        )
 
 
 @pytest.fixture
@@ -68,7 +80,7 @@ def draft(monkeypatch):
     module = ModuleType("draft_of_tests")
     module.Draft = Draft
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(OBSERVERS, "draft", ObserverRow(module.__name__, "Draft"))
+    monkeypatch.setitem(OBSERVERS, "draft", ObserverRow(module.__name__, "Draft", "draft", FIGURES))
     Draft.log.clear()
     return Draft
 
@@ -76,26 +88,48 @@ def draft(monkeypatch):
 def test_what_it_sees_of_a_measurement_travels_with_it(draft, gpu, timer):
     result = run(case_of(right), FakeEnvironment(gpu))
     (measurement,) = result.measurements
-    assert measurement.observations == {"draft": {"batches": draft.log.count("after")}}
+    seen = {"batches": draft.log.count("after"), "gusts_m_per_s": 3}
+    assert measurement.observations["draft"] == seen
     assert "it is cold" in measurement.summary.warnings
+    assert measurement.invalid == "it blew the clock over"
     assert measurement.invalid_samples > 0, "those of the gust"
     assert Result.from_json(result.to_json()) == result
     assert draft.log[:2] == ["before", "after"]
-    assert draft.log[-1] == "measured kernel"
+    assert draft.log[-1] == "finish"
 
 
 def test_what_it_sees_of_a_test_travels_to_the_process_that_reports(draft, gpu, timer):
     watching = Observers(FakeEnvironment(gpu))
     watching.begin_test()
     told = watching.end_test(passed=True, let_go=lambda: None).to_json()
-    result = ObservedTest.from_json(told).added_to(run(case_of(right), FakeEnvironment(gpu)))
-    assert result.observations == {"draft": {"windows": 2}}
+    result = built(told, ObservedTest).added_to(run(case_of(right), FakeEnvironment(gpu)))
+    assert result.observations["draft"] == {"windows": 2}
     assert result.findings == (Finding("draft", "a window is open"),)
     assert Result.from_json(result.to_json()) == result
 
 
-def test_results_that_nobody_observed_are_stored_as_ever(gpu, timer):
-    stored = run(case_of(right), FakeEnvironment(gpu)).to_json()
+def test_a_value_that_the_row_does_not_declare_is_refused_with_the_names_that_it_has(draft):
+    measurement = measured()
+    assert Seen({"windows": 1}).added_to(measurement, "draft").observations == {"draft": {"windows": 1}}
+    with pytest.raises(
+        ValueError, match=r"draft saw 'doors', .* its figures are batches, gusts_m_per_s, windows"
+    ):
+        Seen({"doors": 1}).added_to(measurement, "draft")
+
+
+def test_the_device_has_the_figures_of_its_row():
+    """Whatever reads clocks reads them by this class, and whatever reports them by the row."""
+    assert [field.name for field in dataclasses.fields(DeviceClocks)] == [*OBSERVERS[CLOCKS].figures]
+
+
+def test_what_is_no_clock_in_a_run_of_somebody_is_unknown():
+    hostile = {"sm_mhz": "fast", "memory_mhz": 2**63, "clock_events": "sw_power_cap", "power_w": None}
+    clocks = DeviceClocks.of(measured(observations={CLOCKS: hostile}))
+    assert clocks == DeviceClocks(memory_mhz=2**63)
+
+
+def test_what_nobody_saw_is_not_stored():
+    stored = made_up.result("cupy.exp", measured()).to_json()
     assert "observations" not in stored
     assert "observations" not in stored["measurements"][0]
 
@@ -108,8 +142,9 @@ def test_the_first_row_is_nearest_to_what_is_timed(monkeypatch):
             order.append(row)
             return row
 
-        return lambda name, bench: SimpleNamespace(observe=observe)
+        return lambda name, bench: SimpleNamespace(name=name, observe=observe)
 
     monkeypatch.setattr(observers, "_class_of", class_of)
-    found = Observers(None, {"near": "near", "far": "far"}).observe(Call("kernel", on_gpu=True), None)
-    assert (order, found) == (["far", "near"], ["near", "far"])
+    watching = Observers(None, {"near": "near", "far": "far"})
+    found = watching.observe(ObservedCall("kernel", on_gpu=True), None)
+    assert (order, [*found.items()]) == (["far", "near"], [("near", "near"), ("far", "far")])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure import measure
 from pytest_gpukern.measure import plausibility as clocks
-from pytest_gpukern.measure.observers import Call
+from pytest_gpukern.measure.observers import ObservedCall, Seen
 from pytest_gpukern.measure.plausibility import (
     ClockGuard,
     PlausibilityObservation,
@@ -173,10 +173,10 @@ BATCH = Batch([1000.0] * 10)
 
 def plausible(timer: str = "host", *, floor: Floor | None = None, resolution_ns: float = 1.0):
     timer = SimpleNamespace(name=timer, resolution_ns=resolution_ns)
-    return PlausibilityObservation(Call("kernel", on_gpu=True, floor=floor), timer)
+    return PlausibilityObservation(ObservedCall("kernel", on_gpu=True, floor=floor), timer)
 
 
-def finished(watch, median_ns: float = 1000.0) -> Measurement:
+def finished(watch, median_ns: float = 1000.0) -> Seen:
     summary = Summary(median_ns, median_ns, median_ns, 1, ())
     return watch.finish(Measurement("kernel", "cupti", "", "cold", (median_ns,), 1, summary, ""))
 
@@ -222,8 +222,8 @@ def test_a_thread_that_the_calls_left_running_is_a_note_that_names_it():
         end.set()
         thread.join()
     assert found.invalid is None
-    assert "a thread started by the timed calls is still running: heartbeat" in found.summary.warnings
-    assert finished(watch).summary.warnings == ()
+    assert "a thread started by the timed calls is still running: heartbeat" in found.notes
+    assert finished(watch).notes == ()
 
 
 def test_a_patched_clock_is_invalid(monkeypatch):

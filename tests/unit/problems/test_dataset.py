@@ -178,43 +178,6 @@ def test_a_seed_of_the_run_changes_all_contents_and_goes_with_each_set():
     assert (own.get(problem, POINT, 0).seed, other.get(problem, POINT, 0).seed) == (None, 2)
 
 
-def test_further_sets_of_a_small_point_are_held_for_the_next_variant():
-    problem, calls = counting()
-    sets = Datasets()
-    first = list(sets.more(problem, POINT, range(2, 5)))
-    assert [one.seed_offset for one in first] == [2, 3, 4]
-    assert list(sets.more(problem, POINT, range(2, 5))) == first
-    assert len(calls) == 5, "and set 0, which tells their size, and set 1, which set 2 is much like"
-
-
-def test_further_sets_of_a_large_point_are_held_one_at_a_time(monkeypatch):
-    problem = doubling()
-    one = Dataset.make(problem, POINT, 0)
-    monkeypatch.setattr(dataset_module, "_HELD_BYTES", 5 * one.host_bytes - 1)
-    sets = Datasets()
-    alive = []
-    for made in sets.more(problem, POINT, range(2, 5)):
-        assert all(before() is None for before in alive)
-        alive.append(weakref.ref(made.inputs["a"]))
-        del made
-        gc.collect()
-
-
-def test_further_sets_of_a_very_large_point_follow_from_the_first_where_the_problem_says_how(monkeypatch):
-    monkeypatch.setattr(dataset_module, "_HELD_BYTES", 0)
-    monkeypatch.setattr(dataset_module, "_LARGE_BYTES", 0)
-
-    def turned(rng, a, out):
-        shift = int(rng.integers(1, len(a)))
-        return {"a": np.roll(a, shift), "out": np.roll(out, shift)}
-
-    problem, calls = counting(rearrange=turned)
-    made = list(Datasets(seed=5).more(problem, POINT, range(1, 4)))
-    assert len(calls) == 1
-    assert all(np.array_equal(one.expected["out"], 2.0 * one.inputs["a"]) for one in made)
-    assert [one.seed for one in made] == [5, 5, 5]
-
-
 @pytest.mark.parametrize("written", [None, np.s_[1:]])
 def test_the_third_set_differs_from_the_second_in_few_elements(written):
     problem = doubling(64, outputs=lambda n: {"out": Output((n,), "float32", written=written)})

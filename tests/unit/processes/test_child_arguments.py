@@ -79,7 +79,7 @@ def kept(known):
         "-k 'exp and not slow' -m gpu --deselect a.py::b --ignore=c --ignore-glob '*d'",
         "--pdb --trace --collect-only --co --setup-show",
         "--basetemp=/somewhere",
-        "--gpukern-baseline=create --gpukern-baseline-dir x --gpukern-write-in-ci --gpukern-output=run.json",
+        "--gpukern-baseline=create --gpukern-baseline-dir x --gpukern-write-in-ci --gpukern-report=run.json",
         "--gpukern-fail-on=no-gpu --gpukern-sessions=3 --gpukern-device 1",
     ],
 )
@@ -171,7 +171,7 @@ def test_addopts_do_not_count_twice(configured):
 
 def test_ini_values_that_a_child_must_not_heed_are_emptied_and_the_others_are_left(configured):
     options = child_arguments(configured([]), {}).options
-    assert {"-ogpukern_output=", "-ogpukern_fail_on=", "-ogpukern_sessions=", "-olog_file="} <= set(options)
+    assert {"-ogpukern_report=", "-ogpukern_fail_on=", "-ogpukern_sessions=", "-olog_file="} <= set(options)
     assert not [option for option in options if "gpukern_timer" in option or "gpukern_axis" in option]
 
 
@@ -218,7 +218,7 @@ def test_a_measuring_process_judges_and_shapes_reports_as_the_run_was_asked_to(k
     # It writes no file, but what it measures depends on whether one is written.
     asked = (
         "-v --tb=short --showlocals --reruns 2 --gpukern-fail-on=host --gpukern-baseline=update "
-        "--gpukern-output=x"
+        "--gpukern-report=x"
     )
     again, _ = tokenized(kept_by_it(asked), known)
     assert again == tokenized(shlex.split(asked), known)[0]
@@ -227,10 +227,9 @@ def test_a_measuring_process_judges_and_shapes_reports_as_the_run_was_asked_to(k
 
 
 def test_children_get_the_number_of_the_seed_that_was_drawn(configured):
-    config = configured(["--gpukern-seed=random", "--gpukern-seeds=3"])
+    config = configured(["--gpukern-seed=random"])
     config.option.gpukern_seed = "1234"  # as `stash.settings_of` leaves it
     options = child_arguments(config, {}).options
     assert "--gpukern-seed=1234" in options
     assert "--gpukern-seed=random" not in options
     assert "-ogpukern_seed=" in options, "or the ini file's would be drawn anew"
-    assert "--gpukern-seeds=3" in options

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import re
 from pathlib import Path
 
 import pytest
+from made_up_runs import write_run_file
 
 from pytest_gpukern.cli import main as cli
-from pytest_gpukern.report.run_file import read_run, write_run_file
+from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import whole
 
 RECORDED = Path(__file__).parents[2] / "data" / "run-h200.json.gz"
@@ -19,16 +19,14 @@ SLOWER = "vector_exp/numba.grid_stride/n=10000000,block=128,most_blocks=1056"
 INCORRECT = "add_constant/cupy.elementwise_kernel/z=1024,y=1024,x=37,fill=random"
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    path = tmp_path_factory.mktemp("recorded") / "run.json"
-    path.write_bytes(gzip.decompress(RECORDED.read_bytes()))
-    return path
+@pytest.fixture
+def stored():
+    return RECORDED
 
 
-def made(stored, tmp_path, name, *command):
-    """What a command writes from the run."""
-    assert cli.main([*command[:1], str(stored), *command[1:], "-o", str(tmp_path / name)]) == 0
+def made(stored, tmp_path, name, *options):
+    """What `gpukern report` writes from the run."""
+    assert cli.main(["report", str(stored), "-o", str(tmp_path / name), *options]) == 0
     return (tmp_path / name).read_text(encoding="utf-8")
 
 
@@ -51,7 +49,7 @@ def test_a_run_of_the_suites_takes_a_screen_without_v(stored):
 
 
 def test_the_page_is_small_and_holds_each_case(stored, tmp_path):
-    page = made(stored, tmp_path, "report.html", "report")
+    page = made(stored, tmp_path, "report.html")
     assert len(page.encode()) < 1_500_000
     text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     (shown,) = json.loads(text[1])["runs"]
@@ -61,7 +59,7 @@ def test_the_page_is_small_and_holds_each_case(stored, tmp_path):
 
 
 def test_the_comment_names_what_failed_first(stored, tmp_path):
-    comment = made(stored, tmp_path, "comment.md", "report")
+    comment = made(stored, tmp_path, "comment.md")
     failed, changed = comment.split("**Changed**")
     assert failed.startswith("<!-- gpukern -->\n### gpukern: 3 tests failed")
     assert re.search(r"numba\.grid&#95;stride.* 37\.4\sµs \| 46\.8\sµs \| \+25\.4\s%", failed)
@@ -70,7 +68,7 @@ def test_the_comment_names_what_failed_first(stored, tmp_path):
 
 
 def test_the_table_has_a_row_for_each_measurement(stored, tmp_path):
-    rows = list(csv.DictReader(made(stored, tmp_path, "run.csv", "export").splitlines()))
+    rows = list(csv.DictReader(made(stored, tmp_path, "run.csv").splitlines()))
     run = read_run(stored)
     sessions = [*run.results, *(each for found in run.sessions.values() for each in found)]
     assert len(rows) == sum(len(each.measurements) for each in sessions)
@@ -82,13 +80,13 @@ def test_the_table_has_a_row_for_each_measurement(stored, tmp_path):
 def test_a_trace_has_copies_around_the_kernel_in_both_forms(stored, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")  # workers of pytest-xdist have the controller's width
     one = "vector_exp/numba.one_element/n=10000000,block=256"
-    assert cli.main(["show", "--trace", str(stored), one]) == 0
+    assert cli.main(["report", str(stored), "-k", one]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "NVIDIA H200 (0)" in line]
     assert [row.rpartition("  ")[2].strip() for row in rows] == [
         "[CUDA memcpy HtoD]",
         "exp_one_element(Array<float, 1, C>, Array<float, 1, C>)",
         "[CUDA memcpy DtoH]",
     ]
-    events = json.loads(made(stored, tmp_path, "trace.json", "trace", one))["traceEvents"]
+    events = json.loads(made(stored, tmp_path, "run.trace.json", "-k", one))["traceEvents"]
     kernels = [event for event in events if event["ph"] == "X" and event["name"].startswith("exp_one")]
     assert [event["dur"] for event in kernels] == [pytest.approx(32.192)]

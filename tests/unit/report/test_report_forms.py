@@ -1,4 +1,4 @@
-"""The table of report forms: a new one is a module and a row."""
+"""The table of report forms: a new one is a function and a row."""
 
 from __future__ import annotations
 
@@ -8,76 +8,112 @@ from types import ModuleType
 
 import pytest
 from made_up_results import result
+from made_up_runs import write_run_file
 
-from pytest_gpukern.report.forms import FORMS, Form, RunReport, write_forms
+from pytest_gpukern.cli import main as cli
+from pytest_gpukern.report.forms import RunReport, write_forms
+from pytest_gpukern.report.run import EmptyReportError
+from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of
+from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
 
 RESULTS = (result("cupy.exp"), result("numba.exp"))
-HTML = Path("report.html")
+INDENT = Option("lines-indent", "how far lines are indented", metavar="N")
+
+
+def lines(runs, *, lines_indent="1"):
+    """A form of our own: the id of each case, a line each."""
+    if not any(run.results for run in runs):
+        raise EmptyReportError("no case", "nothing")
+    return "\n".join(" " * int(lines_indent) + each.case.id for run in runs for each in run.results)
 
 
 @pytest.fixture
-def html(monkeypatch):
-    """A form that is no part of the package: its module, and its row."""
-    module = ModuleType("html_report")
+def forms(monkeypatch):
+    """A module of forms that is no part of the package; the table has a row of it, and rows for files."""
+    module = ModuleType("own_forms")
     module.seen = []
-
-    def write(report, config):
-        module.seen.append(([each.case.id for each in report.results], config))
-        return HTML
-
-    module.write = write
-    monkeypatch.setitem(sys.modules, "html_report", module)
+    module.lines = lines
+    module.write = lambda report, config: module.seen.append((report, config))
+    monkeypatch.setitem(sys.modules, "own_forms", module)
+    for name in [*FORMS]:
+        if not name.startswith("."):
+            monkeypatch.delitem(FORMS, name)
+    monkeypatch.setitem(FORMS, ".lines", ReportForm("own_forms:lines", "ids", options=(INDENT,)))
     return module
 
 
-def test_a_new_form_is_a_module_with_write_and_a_row(html):
-    report = RunReport(RESULTS)
-    done = write_forms(report, "config", forms={"html": Form("html_report", lambda run: bool(run.results))})
-    assert html.seen == [([each.case.id for each in RESULTS], "config")]
-    assert done.files == (HTML,)
-    assert report.files == ()
+def test_a_form_of_a_file_is_a_function_and_a_row_with_an_option_of_its_own(forms, tmp_path):
+    path = tmp_path / "new" / "run.lines"
+    for of_forms, begin in (({}, " vector"), ({"lines-indent": "3"}, "   vector")):
+        done = write_forms(RunReport(RESULTS, settings=Settings(reports=(path,), of_forms=of_forms)), None)
+        assert path.read_text().startswith(begin)
+        assert (done.files, done.problems) == ((path,), ())
 
 
-def test_the_module_of_a_form_that_does_not_apply_is_not_loaded():
-    forms = {"html": Form("no_such_module", lambda run: bool(run.results))}
-    report = RunReport()
-    assert write_forms(report, None, forms=forms) == report
+def test_the_command_has_the_form_and_its_option_too(forms, tmp_path):
+    write_run_file(tmp_path / "run.json", RunReport(RESULTS))
+    given = ["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "run.lines"), "--lines-indent=2"]
+    assert cli.main(given) == 0
+    assert (tmp_path / "run.lines").read_text().startswith("  vector")
 
 
-def test_the_summary_is_made_after_all_other_forms(html):
-    forms = {"html": Form("html_report", lambda _: True, in_summary=True)}
-    write_forms(RunReport(), None, forms=forms)
-    assert html.seen == []
-    write_forms(RunReport(), None, in_summary=True, forms=forms)
-    assert len(html.seen) == 1
+def test_a_file_that_has_nothing_to_hold_does_not_keep_an_earlier_run(forms, tmp_path):
+    (tmp_path / "run.lines").write_text("old")
+    write_forms(RunReport(settings=Settings(reports=(tmp_path / "run.lines",))), None)
+    assert (tmp_path / "run.lines").read_text() == "nothing"
 
 
-def test_a_form_that_cannot_be_written_is_a_problem_and_the_others_are_made(html):
-    bad = ModuleType("bad_report")
+def test_a_file_that_cannot_be_written_is_a_problem_and_the_others_are_made(forms, tmp_path):
+    (tmp_path / "file").write_text("")
+    bad, good = tmp_path / "file" / "run.lines", tmp_path / "run.lines"
+    done = write_forms(RunReport(RESULTS, settings=Settings(reports=(bad, good))), None)
+    assert done.files == (good,)
+    (problem,) = done.problems
+    assert problem.startswith(f"{bad}: cannot be written")
+    assert "--gpukern-report" in problem
 
+
+def test_another_form_is_made_where_one_of_its_fields_holds_something(forms, monkeypatch):
+    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results", "skips")))
+    write_forms(RunReport(rejected=["x"]), "config")
+    assert forms.seen == []
+    report = RunReport(skips=[("x", "no GPU")])
+    write_forms(report, "config")
+    assert forms.seen == [(report, "config")]
+
+
+def test_the_module_of_a_form_that_does_not_apply_is_not_loaded(forms, monkeypatch):
+    monkeypatch.setitem(FORMS, "own", ReportForm("no_such_module:write", fields=("results",)))
+    monkeypatch.setitem(
+        FORMS, "named", ReportForm("no_such_module:write", fields=("skips",), variables=("NONE",))
+    )
+    report = RunReport(skips=[("x", "no GPU")])
+    assert write_forms(report, None) == report
+
+
+def test_the_summary_is_made_after_all_other_forms(forms, monkeypatch):
+    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results",), in_summary=True))
+    write_forms(RunReport(RESULTS), None)
+    assert forms.seen == []
+    write_forms(RunReport(RESULTS), None, in_summary=True)
+    assert len(forms.seen) == 1
+
+
+def test_a_form_that_fails_is_a_problem(forms, monkeypatch):
     def write(report, config):
         raise FileError(Path("r.xml"), "is a folder", "Choose another file")
 
-    bad.write = write
-    sys.modules["bad_report"] = bad
-    try:
-        forms = {name: Form(f"{name}_report", lambda _: True) for name in ("bad", "html")}
-        done = write_forms(RunReport(RESULTS), None, forms=forms)
-    finally:
-        del sys.modules["bad_report"]
-    assert len(html.seen) == 1
-    assert done.files == (HTML,)
-    (problem,) = done.problems
+    monkeypatch.setattr(forms, "write", write)
+    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results",)))
+    (problem,) = write_forms(RunReport(RESULTS), None).problems
     assert "r.xml" in problem
 
 
-def test_what_a_run_found_decides_which_forms_it_has():
-    def forms_of(report):
-        return [name for name, form in FORMS.items() if form.applies(report)]
-
-    assert forms_of(RunReport()) == []
-    assert forms_of(RunReport(skips=[("x", "no GPU")])) == ["terminal"]
-    assert forms_of(RunReport(RESULTS)) == ["pytest-benchmark", "terminal"]
-    assert forms_of(RunReport(settings=Settings(output=Path("run.json")))) == ["run file"]
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [("run.json", ".json"), ("a.TRACE.json", ".trace.json"), ("r.html.txt", None), (".json", None)],
+)
+def test_the_longest_suffix_says_the_form(name, suffix):
+    assert suffix_of(Path(name)) == suffix

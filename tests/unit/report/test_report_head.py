@@ -83,7 +83,7 @@ def test_what_changed_for_some_cases_only_is_counted():
 
 def test_host_variants_tell_of_the_host():
     fingerprint = {**UPGRADED, "cpu_count": 48}
-    entry = compared(label="host.saxpy", timer="host", fingerprint=fingerprint, state={})
+    entry = compared(label="host.saxpy", timer="host", fingerprint=fingerprint, clocks={})
     assert changes_since([entry]) == {Difference("CPUs", "96", "48"): 1}
 
 

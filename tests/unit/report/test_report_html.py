@@ -8,7 +8,6 @@ import hashlib
 import json
 import random
 import re
-from types import SimpleNamespace
 
 import made_up_results as made_up
 import made_up_runs
@@ -18,12 +17,7 @@ from pytest_gpukern.baseline.history import RecordedCase, RecordedMedian
 from pytest_gpukern.report import html
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.summary import totals
-from pytest_gpukern.values.result import (
-    Correctness,
-    GateFailure,
-    Summary,
-)
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.result import Correctness, GateFailure, Summary
 
 
 def data_of(*runs):
@@ -239,27 +233,6 @@ def test_of_many_samples_no_outlier_is_lost():
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-def test_the_page_is_written_where_the_option_says_and_folders_are_made(tmp_path):
-    path = tmp_path / "deep" / "report.html"
-    assert html.write(report_to(path), None) == path
-    assert '"closing":["to record: pytest"]' in path.read_text(encoding="utf-8")
-
-
-def test_a_page_that_cannot_be_written_is_an_error_with_the_option(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match="--gpukern-html"):
-        html.write(report_to(tmp_path / "file" / "report.html"), None)
-
-
-def report_to(path):
-    @dataclasses.dataclass(frozen=True)
-    class Report(Run):
-        settings: object = None
-
-    lines = ["gpukern: to record: pytest"]
-    return Report((made_up.result("cupy.exp"),), closing=lines, settings=SimpleNamespace(html=path))
 
 
 def test_a_test_that_each_gpu_measures_has_a_link_for_each():

@@ -135,7 +135,7 @@ def test_with_5000_failures_a_comment_and_a_summary_keep_their_limits(slower, en
     assert 50_000 < len(comment(run)) <= LONGEST_COMMENT
     text = summary(run, most=2**20)
     assert 1_000_000 < len(text.encode()) <= 2**20
-    assert "more: `gpukern show` tells each" in text
+    assert "more: `gpukern report` tells each" in text
     assert "2500 tests failed" in text
     assert "2500 failed by the gate" in text, "counts are never cut"
 

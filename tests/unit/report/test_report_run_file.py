@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, error, measured, result, verdict
+from made_up_runs import write_run_file
 
 from pytest_gpukern.baseline.history import RecordedCase, RecordedEpoch, RecordedMedian
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
@@ -15,7 +16,7 @@ from pytest_gpukern.gpu.fingerprint import Fingerprint
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run import Failure, Run
-from pytest_gpukern.report.run_file import read_run, write_run_file
+from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import (
     GateFailure,
@@ -59,13 +60,9 @@ def test_what_the_device_did_comes_back_too(tmp_path):
             timer="cupti",
             work=(work,),
             busy_ns=4e4,
-            state={"sm_mhz": 1980.0},
-            energy_mj=1.5,
-            mean_power_w=600.0,
+            observations={"clocks": {"sm_mhz": 1980.0, "clock_events": ("sw_power_cap",)}},
         ),
-        measured(
-            energy_untold="too short", beside=True, fixed_cost_ns=2900.0, buffer_sets=3, invalid_samples=12
-        ),
+        measured(beside=True, fixed_cost_ns=2900.0, buffer_sets=3, invalid_samples=12),
         kernels=kernel_facts((work,), (9, 0), lambda kernel, registers: "beef"),
         compile_ns=3e8,
         dtype="float32",
@@ -90,7 +87,6 @@ def test_other_sessions_of_a_test_come_back_apart_from_what_the_run_reports(tmp_
 
 def test_all_that_a_report_tells_comes_back(tmp_path):
     slower = result("cupy.exp", measured(), verdicts=[verdict("SLOWER", 1.05)])
-    slower.spent_s["checking"] = 2.5
     slower.verdicts[KEY] = dataclasses.replace(
         slower.verdicts[KEY], threshold=0.02, pairs=((5e4, 5.2e4), (5e4, 5.3e4))
     )
@@ -214,7 +210,7 @@ def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
     path = tmp_path / "run.json"
     write(path, result("cupy.old"))
     path.chmod(0o444)
-    with pytest.raises(FileError, match="--gpukern-output") as caught:
+    with pytest.raises(FileError, match="--gpukern-report") as caught:
         write(path, result("cupy.new"))
     assert caught.value.path == path
     assert read_run(path).results[0].case.variant == "old"

@@ -61,14 +61,6 @@ def test_rates_are_decimal_and_take_the_time_in_nanoseconds():
     assert units.throughput(2.0, 0.0) == units.NOTHING
 
 
-@pytest.mark.parametrize(
-    ("millijoules", "text"),
-    [(0.0142, "14.2 µJ"), (14.23, "14.2 mJ"), (142.3, "142 mJ"), (1310.0, "1.31 J"), (None, units.NOTHING)],
-)
-def test_an_energy_is_given_in_millijoules(millijoules, text):
-    assert units.energy(millijoules) == text
-
-
 def test_a_speedup_below_one_keeps_its_digits_and_a_large_one_has_no_exponent():
     assert units.factor(12.34) == "12.3×"
     assert units.factor(0.8504) == "0.850×"

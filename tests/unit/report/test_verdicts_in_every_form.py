@@ -4,14 +4,15 @@ import dataclasses
 
 import pytest
 from made_up_results import measured, result, verdict
+from made_up_runs import write_run_file
 from test_report_html import data_of
 
 from pytest_gpukern.findings.findings import failures
-from pytest_gpukern.report.csv_table import csv_text, rows_of_run
+from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run import Failure, Run
-from pytest_gpukern.report.run_file import read_run, write_run_file
+from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values import verdict_table
 from pytest_gpukern.values.failure_table import FAILURES
@@ -82,7 +83,7 @@ def test_a_comment_counts_it_and_names_it_where_it_failed_or_changed(run, failed
 
 
 def test_the_table_and_the_properties_of_junit_have_the_word(run, kind):
-    assert f",{kind}," in csv_text(rows_of_run(run, "run.json"))
+    assert f",{kind}," in csv_text([run])
     assert ("gpukern.verdict", kind) in properties(run.results[0])
 
 

@@ -10,8 +10,8 @@ from made_up_results import COPY_IN, EXP_KERNEL, measured, result
 from pytest_gpukern.revisions.judging import (
     CaseRuns,
     Conclusion,
-    Ending,
-    conclude,
+    SessionEnding,
+    conclusions,
     confirm,
     does_the_same,
     shared_spreads,
@@ -26,7 +26,7 @@ BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 def ending(median_ns=1000.0, label="cupy.exp", code=None, **changes):
     """Returns the ending of a session in which the test passed."""
     kernels = (dataclasses.replace(EXP_KERNEL.kernel, machine_code_sha256=code),) if code else ()
-    return Ending("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
+    return SessionEnding("passed", "", result(label, measured(median_ns, **changes), kernels=kernels))
 
 
 def sessions(medians_ns, **changes):
@@ -40,7 +40,7 @@ def times(factor):
 def concluded(*cases, again=None):
     """Returns the conclusions on cases, and the suspects that fresh sessions decided."""
     named = {f"case {number}": case for number, case in enumerate(cases)}
-    found = conclude(named, dict.fromkeys(named, 0.02))
+    found = conclusions(named, dict.fromkeys(named, 0.02))
     suspects = [name for name, conclusion in found.items() if conclusion.suspected]
     for name in suspects if again else ():
         found[name] = confirm(found[name], named[name], again, 0.02, shared_spreads(cases))
@@ -80,7 +80,7 @@ def test_a_suspicion_that_two_fresh_pairs_leave_open_is_kept_until_more_decide()
         copies = (measured(ns, scope="transfer", timer="host") for ns in copies_ns)
         kernels = (measured(ns, scope="kernel") for ns in kernels_ns)
         times = zip(copies, kernels, strict=True)
-        return tuple(Ending("passed", "", result("cupy.exp", *each)) for each in times)
+        return tuple(SessionEnding("passed", "", result("cupy.exp", *each)) for each in times)
 
     def fresh(sessions):
         copies = (1.9e6, 2.1e6, 2e6, 2e6)[:sessions]
@@ -114,7 +114,7 @@ def test_a_suspicion_that_its_further_sessions_cannot_decide_is_invalid_and_says
 
 def test_a_suspect_that_fails_when_it_is_measured_again_fails():
     suspect = CaseRuns(sessions(BASE_NS), sessions(times(1.1)))
-    again = CaseRuns(sessions(BASE_NS[:2]), (ending(), Ending("failed", "INCORRECT: y", None)))
+    again = CaseRuns(sessions(BASE_NS[:2]), (ending(), SessionEnding("failed", "INCORRECT: y", None)))
     (conclusion,), _ = concluded(suspect, again=again)
     assert conclusion.outcome == "failed"
     assert (
@@ -124,7 +124,7 @@ def test_a_suspect_that_fails_when_it_is_measured_again_fails():
 
 def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
     wrong = dataclasses.replace(result("cupy.exp"), correctness=Correctness.INCORRECT)
-    head = (ending(), Ending("failed", "INCORRECT: y", wrong), ending(), ending())
+    head = (ending(), SessionEnding("failed", "INCORRECT: y", wrong), ending(), ending())
     (conclusion,), _ = concluded(CaseRuns(sessions(BASE_NS), head))
     assert conclusion.result is wrong
     assert conclusion.verdicts == {}
@@ -138,11 +138,11 @@ def test_what_only_the_working_tree_has_is_new():
 @pytest.mark.parametrize(
     ("base", "reason"),
     [
-        (Ending("failed", "INCORRECT: y\nmore", None), "failed on the base: INCORRECT: y"),
-        (Ending("skipped", "too large", None), "skipped on the base: too large"),
-        (Ending("passed", "", result("cupy.exp")), "not measured on the base"),
+        (SessionEnding("failed", "INCORRECT: y\nmore", None), "failed on the base: INCORRECT: y"),
+        (SessionEnding("skipped", "too large", None), "skipped on the base: too large"),
+        (SessionEnding("passed", "", result("cupy.exp")), "not measured on the base"),
         (
-            Ending("passed", "", result("cupy.exp", measured(), measured_point={"n": 10})),
+            SessionEnding("passed", "", result("cupy.exp", measured(), measured_point={"n": 10})),
             "measured point {'n': 10} on the base, {'n': 1000} in the working tree",
         ),
         (
@@ -206,7 +206,7 @@ def known(median_ns=1000.0, work=(EXP_KERNEL,), kernels=(LAUNCH,), scope="kernel
     """Returns the ending of a session of which everything is known that its time depends on."""
     measurement = measured(median_ns, scope, work=work, traffic_bytes=bytes_)
     found = result("cupy.exp", measurement, kernels=kernels, **{"inputs": "1a", **changes})
-    return Ending("passed", "", found)
+    return SessionEnding("passed", "", found)
 
 
 def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
@@ -253,7 +253,7 @@ def test_what_differs_or_is_not_known_is_measured_again(changed):
         assert not does_the_same(CaseRuns((base,), (head,)), 0.02)
 
 
-@pytest.mark.parametrize("there", [(), (None,), (Ending("failed", "x", known().result),), (ending(),)])
+@pytest.mark.parametrize("there", [(), (None,), (SessionEnding("failed", "x", known().result),), (ending(),)])
 def test_what_did_not_pass_with_its_machine_code_on_both_sides_is_measured_again(there):
     for case in (CaseRuns(there, (known(),)), CaseRuns((known(),), there), CaseRuns(there, there)):
         assert not does_the_same(case, 0.02)
@@ -261,7 +261,9 @@ def test_what_did_not_pass_with_its_machine_code_on_both_sides_is_measured_again
 
 def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missing():
     both = [
-        Ending("passed", "", result("cupy.exp", measured(900.0, timer="cupti"), measured(ns, beside=True)))
+        SessionEnding(
+            "passed", "", result("cupy.exp", measured(900.0, timer="cupti"), measured(ns, beside=True))
+        )
         for ns in BASE_NS
     ]
     (conclusion,), _ = concluded(CaseRuns(sessions(BASE_NS), tuple(both)))
@@ -270,7 +272,7 @@ def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missi
 
 def test_a_skip_and_an_expected_failure_stay_what_they_are():
     for outcome in ("skipped", "xfailed"):
-        found = Conclusion.of(CaseRuns((None,), (Ending(outcome, "the reason", None),)), {})
+        found = Conclusion.of(CaseRuns((None,), (SessionEnding(outcome, "the reason", None),)), {})
         assert (found.outcome, found.text, found.result) == (outcome, "the reason", None)
 
 

@@ -91,14 +91,14 @@ def test_a_backend_that_was_not_asked_for_is_not_opened(monkeypatch, opened):
     assert opened["opened"] == ["cupy"]
 
 
-def test_without_a_gpu_nothing_is_opened(monkeypatch, opened):
+def test_without_a_gpu_only_what_runs_on_the_host_is_opened(monkeypatch, opened):
     made = environment(monkeypatch, gpu=False)
     assert made.libraries.unusable("pycuda") == "no GPU: no driver"
     assert made.libraries.unusable("host") is None
     simulating = environment(monkeypatch, gpu=False, simulating=True)
     assert simulating.libraries.unusable("numba") is None
     assert re.match("no GPU: the simulator runs Numba", simulating.libraries.unusable("skcuda"))
-    assert "opened" not in opened
+    assert opened["opened"] == ["host"]
 
 
 def test_what_we_supplied_to_opened_libraries_is_noted(monkeypatch, opened):

@@ -18,7 +18,7 @@ from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.gpu.simulator.launch import Launches
-from pytest_gpukern.measure.observers import Observation, Observers
+from pytest_gpukern.measure.observers import Observation, Observers, Seen
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
 from pytest_gpukern.run.measured_test import with_facts
@@ -718,9 +718,9 @@ def test_a_bad_number_of_the_second_timer_is_invalid_though_it_is_not_judged(gpu
     class Suspicious(Observation):
         def finish(self, measurement):
             invalid = "impossible" if measurement.timer == "event" else None
-            return dataclasses.replace(measurement, invalid=invalid)
+            return Seen(invalid=invalid)
 
-    monkeypatch.setattr(Observers, "observe", lambda *_, **__: [Suspicious()])
+    monkeypatch.setattr(Observers, "observe", lambda *_, **__: {"suspicious": Suspicious()})
     result = run(case_of(right), FakeEnvironment(gpu, settings=measuring(timer="auto")))
     assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {
         MAIN: VerdictKind.NEW,

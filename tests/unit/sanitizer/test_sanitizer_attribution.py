@@ -5,14 +5,20 @@ import dataclasses
 import pytest
 from recorded_sanitizer import recorded
 
-from pytest_gpukern.sanitizer.finding import Finding, Home, Place, python_line
+from pytest_gpukern.sanitizer.finding import Home, Place, ToolFinding, python_line
 from pytest_gpukern.sanitizer.judge import Judgement, State, findings_in
-from pytest_gpukern.sanitizer.messages import Ending, counted, ending, records_of, why_nothing_was_checked
+from pytest_gpukern.sanitizer.messages import (
+    ToolOutcome,
+    counted,
+    ending,
+    records_of,
+    why_nothing_was_checked,
+)
 from pytest_gpukern.sanitizer.sessions import TestRun, ToolRun, attributed
 
 RACE = "racecheck"
 CLEAN = Judgement(State.CLEAN)
-ILL = Finding(kind="Precise", text="Invalid read", kernel="k")
+ILL = ToolFinding(kind="Precise", text="Invalid read", kernel="k")
 FOUND = Judgement(State.FOUND, (ILL,))
 UNCHECKED = Judgement(State.UNCHECKED, reason="memcheck does not work here")
 HOME = Home("variant", "/project/on_numba.py", 20, "/project")
@@ -91,7 +97,9 @@ def test_a_test_of_which_a_clean_session_tells_nothing_is_not_checked():
 
 def test_a_skipped_test_needs_nobody_to_vouch_for_it():
     found = attributed(["a"], lambda nodeids: ToolRun(UNCHECKED, {"a": ("skipped", "too large")}))
-    assert ending({"memcheck": found["a"]}, detected_by=None, home=HOME) == Ending("skipped", "too large")
+    assert ending({"memcheck": found["a"]}, detected_by=None, home=HOME) == ToolOutcome(
+        "skipped", "too large"
+    )
     assert attributed([], Sessions()) == {}
 
 
@@ -102,13 +110,16 @@ def ended(judgement=CLEAN, outcome="passed", text="", **changes):
 @pytest.mark.parametrize(
     ("tests", "outcome"),
     [
-        ({"memcheck": ended(), "racecheck": ended()}, Ending("passed")),
-        ({"memcheck": ended(), "racecheck": ended(outcome="skipped", text="w")}, Ending("passed")),
-        ({"memcheck": ended(outcome="failed", text="INCORRECT: y")}, Ending("failed", "INCORRECT: y")),
-        ({"memcheck": ended(outcome="xfailed", text="w")}, Ending("xfailed", "w")),
-        ({"memcheck": ended(UNCHECKED)}, Ending("failed", f"not checked by memcheck: {UNCHECKED.reason}")),
+        ({"memcheck": ended(), "racecheck": ended()}, ToolOutcome("passed")),
+        ({"memcheck": ended(), "racecheck": ended(outcome="skipped", text="w")}, ToolOutcome("passed")),
+        ({"memcheck": ended(outcome="failed", text="INCORRECT: y")}, ToolOutcome("failed", "INCORRECT: y")),
+        ({"memcheck": ended(outcome="xfailed", text="w")}, ToolOutcome("xfailed", "w")),
+        (
+            {"memcheck": ended(UNCHECKED)},
+            ToolOutcome("failed", f"not checked by memcheck: {UNCHECKED.reason}"),
+        ),
         ({"memcheck": ended(), "racecheck": ended(FOUND)},
-         Ending("failed", "racecheck: invalid read in k, variant at on_numba.py:20")),
+         ToolOutcome("failed", "racecheck: invalid read in k, variant at on_numba.py:20")),
     ],
 )  # fmt: skip
 def test_a_test_passes_only_where_it_passed_and_each_tool_vouches_for_it(tests, outcome):
@@ -124,8 +135,8 @@ def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_ma
 
 
 def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_are_cut():
-    alike = tuple(Finding("Precise", "Invalid read", "k", thread=(x, 0, 0)) for x in range(4))
-    others = tuple(Finding("Precise", f"Invalid read {n}", "k") for n in range(9))
+    alike = tuple(ToolFinding("Precise", "Invalid read", "k", thread=(x, 0, 0)) for x in range(4))
+    others = tuple(ToolFinding("Precise", f"Invalid read {n}", "k") for n in range(9))
     found = {"memcheck": ended(Judgement(State.FOUND, alike + others))}
     text = ending(found, detected_by=None, home=HOME).text
     lines = text.splitlines()
@@ -152,21 +163,21 @@ def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_to
 
 @pytest.mark.parametrize("changes", [{"kernel": "k"}, {"thread": (0, 0, 0)}])
 def test_a_broken_variant_is_rejected_by_a_finding_that_names_kernel_or_thread(changes):
-    test = ended(Judgement(State.FOUND, (Finding("New", "It broke", **changes),)))
+    test = ended(Judgement(State.FOUND, (ToolFinding("New", "It broke", **changes),)))
     assert ending({RACE: test}, detected_by=RACE, home=HOME).rejected
 
 
 @pytest.mark.parametrize(
     ("test", "outcome"),
     [
-        (ended(FOUND), Ending("passed", rejected=True)),
-        (TestRun(FOUND), Ending("passed", rejected=True)),
-        (TestRun(Judgement(State.FOUND, (Finding("New", "It broke"),))),
-         Ending("failed", f"broken on purpose, but {RACE} names no kernel: It broke")),
-        (ended(FOUND, "failed", "the context is gone"), Ending("passed", rejected=True)),
-        (ended(), Ending("failed", f"broken on purpose for {RACE} to reject, but {RACE} found nothing")),
-        (TestRun(UNCHECKED), Ending("failed", f"not checked by racecheck: {UNCHECKED.reason}")),
-        (ended(outcome="skipped", text="no pycuda"), Ending("skipped", "no pycuda")),
+        (ended(FOUND), ToolOutcome("passed", rejected=True)),
+        (TestRun(FOUND), ToolOutcome("passed", rejected=True)),
+        (TestRun(Judgement(State.FOUND, (ToolFinding("New", "It broke"),))),
+         ToolOutcome("failed", f"broken on purpose, but {RACE} names no kernel: It broke")),
+        (ended(FOUND, "failed", "the context is gone"), ToolOutcome("passed", rejected=True)),
+        (ended(), ToolOutcome("failed", f"broken on purpose for {RACE} to reject, but {RACE} found nothing")),
+        (TestRun(UNCHECKED), ToolOutcome("failed", f"not checked by racecheck: {UNCHECKED.reason}")),
+        (ended(outcome="skipped", text="no pycuda"), ToolOutcome("skipped", "no pycuda")),
     ],
 )  # fmt: skip
 def test_a_variant_that_is_broken_on_purpose_passes_where_its_tool_finds_something(test, outcome):
@@ -198,5 +209,5 @@ def test_the_line_is_the_kernels_or_the_launchs_or_where_the_variant_begins(devi
     def places(named):
         return tuple(Place("f", file, number) for file, number in named)
 
-    finding = Finding("Precise", "Invalid read", "k", device=places(device), host=places(host))
+    finding = ToolFinding("Precise", "Invalid read", "k", device=places(device), host=places(host))
     assert python_line(finding, HOME) == line

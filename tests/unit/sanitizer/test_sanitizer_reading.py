@@ -5,7 +5,7 @@ import sysconfig
 import pytest
 from recorded_sanitizer import MADE_UP_ADMISSION, TOOLS, log, recorded, records, xml
 
-from pytest_gpukern.sanitizer.finding import Access, Finding, Home, Place, in_words
+from pytest_gpukern.sanitizer.finding import Access, Home, Place, ToolFinding, in_words
 from pytest_gpukern.sanitizer.judge import (
     Evidence,
     ReportError,
@@ -120,7 +120,7 @@ def test_a_hazard_without_lines_names_both_threads_and_the_launch():
 
 def test_a_record_of_which_nothing_is_known_is_a_finding():
     (found,) = findings_in(xml("<record><new>thing</new></record>"))
-    assert found == Finding(kind="record", text="record", record="<record><new>thing</new></record>")
+    assert found == ToolFinding(kind="record", text="record", record="<record><new>thing</new></record>")
     assert not judged(xml=xml("<record/>")).is_in_a_kernel
     (found,) = findings_in(xml("<record><kind>New</kind><what><size>4</size><of>read</of></what></record>"))
     assert (found.text, in_words(found, HOME)) == ("4 read", "4 read, test at test_it.py:7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from made_up_results import measured, result
@@ -43,7 +44,12 @@ def known(off=None, *, timers=("cupti", "event"), cost=EVENT_COST, nodes=(1_500.
 
 def session(known_times=None, *, slower=1.0, seconds=0.25, half=0.0001, graph=0.0, timers=("cupti", "event")):
     """The results of one session: of the test of known times, and of each kernel in each way."""
-    found = [result("test_known_times", observations={NAME: plain(known_times or known(timers=timers))})]
+    found = [
+        result(
+            "test_known_times",
+            observations={NAME: {"known_times": json.dumps(plain(known_times or known(timers=timers)))}},
+        )
+    ]
 
     def timed(ns, timer, cache, **changes):
         taken = {NAME: {"seconds": seconds}} if timer == timers[0] else {}

@@ -73,9 +73,9 @@ def test_a_value_that_cannot_be_meant_is_one_clear_error_or_taken_as_it_is(optio
 
 def test_a_path_with_a_nul_character_or_an_unknown_home_is_refused():
     for text, problem in (("a\0b", "NUL"), ("~nobody-of-this-name/x", "home folder")):
-        for name in ("baseline-dir", "output", "html"):
+        for name, value in (("baseline-dir", text), ("report", [text])):
             with pytest.raises(SettingsError, match=problem):
-                Settings.from_values(False, {name: text}, {}, {})
+                Settings.from_values(False, {name: value}, {}, {})
 
 
 def check(error, *, begins):

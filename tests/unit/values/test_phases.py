@@ -36,10 +36,10 @@ def test_an_inner_phase_does_not_count_for_the_outer_one(account, clock):
     clock.s = 5  # in no phase
     with account.phase("checking"):
         clock.s = 6
-        with account.phase("inputs"):
+        with account.phase("preparing"):
             clock.s = 10
         clock.s = 12
-    assert account.lap() == {"checking": 3, "inputs": 4}
+    assert account.lap() == {"checking": 3, "preparing": 4}
 
 
 def test_a_phase_that_fails_ends(account, clock):
@@ -76,14 +76,14 @@ def test_a_phase_outside_of_all_others_lasts_until_another_begins(account, clock
 
 def test_what_another_thread_enters_counts_for_the_phase_of_the_first(account, clock):
     def work():
-        with account.phase("inputs"):
+        with account.phase("preparing"):
             clock.s = 4
 
-    with account.phase("sampling"):
+    with account.phase("timing"):
         other = threading.Thread(target=work)
         other.start()
         other.join()
-    assert account.lap() == {"sampling": 4}
+    assert account.lap() == {"timing": 4}
 
 
 def test_the_page_about_reports_says_what_each_phase_is():

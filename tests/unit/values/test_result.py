@@ -111,7 +111,7 @@ def test_a_result_of_an_older_release_lacks_fields_and_is_read_with_their_defaul
     data = made(measurements=(measured(),)).to_json()
     for name in ("compile_ns", "kernels", "dtype", "ceilings"):
         del data[name]
-    newer = ("fixed_cost_ns", "busy_ns", "work", "buffer_sets", "invalid_samples", "state", "beside")
+    newer = ("fixed_cost_ns", "busy_ns", "work", "buffer_sets", "invalid_samples", "beside")
     for name in newer:
         del data["measurements"][0][name]
     assert Result.from_json(data) == made(measurements=(measured(),))

@@ -49,7 +49,6 @@ VALUES = [
     ("backend", "numba,host", "backends", ("numba", "host")),
     ("size", "full", "size", "full"),
     ("axis", ["n=1000,2000", "dtype=float32"], "axes", {"n": (1000, 2000), "dtype": ("float32",)}),
-    ("seeds", "50", "seeds", 50),
     ("seed", "7", "seed", 7),
     ("baseline", "off", "baseline", "off"),
     ("fail-on", "host, accuracy,host", "fail_on", {"slower", "host", "accuracy"}),
@@ -103,13 +102,10 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     tested = {name for name, *_ in VALUES}
     assert {option.name for option in OPTIONS} - tested == {
         "baseline-dir",
-        "output",
-        "html",
+        "report",
         "write-in-ci",
         "reason",
-        "prune",
         "all",
-        "energy",
         "trace",
         "sessions",
         "against",
@@ -122,21 +118,13 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     ("values", "attribute", "expected"),
     [
         ({"all": True}, "measure_all", True),
-        ({"energy": True}, "energy", True),
-        ({"trace": True, "output": "run.json"}, "trace", True),
+        ({"trace": True, "report": ["run.json"]}, "trace", True),
         ({"baseline": "update", "reason": "new tiles"}, "reason", "new tiles"),
-        ({"baseline": "update", "reason": "x", "prune": True}, "prune", True),
     ],
 )
 def test_what_needs_another_option_is_read_beside_it(source, values, attribute, expected):
     assert getattr(read(benchmark=True, **{source: values}), attribute) == expected
     assert not getattr(read(benchmark=True), attribute)
-
-
-def test_energy_of_a_run_without_the_scope_that_it_is_told_of_is_refused():
-    with pytest.raises(SettingsError, match=r"--gpukern-energy: .* not in --gpukern-scope=transfer; add it"):
-        read(benchmark=True, given={"energy": True, "scope": "transfer"})
-    assert read(benchmark=True, given={"energy": True, "scope": "transfer,kernel"}).energy
 
 
 def test_a_blank_reason_is_none():
@@ -148,7 +136,7 @@ def test_a_blank_reason_is_none():
 def test_a_trace_of_a_run_without_a_gpu_is_refused(option):
     name, _, value = option.partition("=")
     with pytest.raises(SettingsError, match=rf"--gpukern-trace: .*; drop it or --gpukern-{option}"):
-        read(benchmark=True, given={"trace": True, "output": "run.json", name: value})
+        read(benchmark=True, given={"trace": True, "report": ["run.json"], name: value})
 
 
 def test_a_random_seed_is_another_each_time():
@@ -162,11 +150,6 @@ def test_a_seed_that_is_none_is_refused_with_what_is(text):
     assert f"--gpukern-seed={text}: must be a whole number" in refused(given={"seed": text})
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "many"])
-def test_a_number_of_seeds_that_is_none_is_refused(text):
-    assert f"--gpukern-seeds={text}: must be a whole number of seeds, 1 or" in refused(given={"seeds": text})
-
-
 @pytest.mark.parametrize(
     ("name", "on_the_command_line", "in_the_file", "attribute", "expected"),
     [
@@ -174,7 +157,7 @@ def test_a_number_of_seeds_that_is_none_is_refused(text):
         ("scope", "kernel", "transfer", "scopes", ("kernel",)),
         ("axis", ["n=1"], ["n=2", "m=3"], "axes", {"n": (1,)}),
         ("threshold", "1%", "9%", "threshold", 0.01),
-        ("output", "a.json", "b.json", "output", HERE / "a.json"),
+        ("report", ["a.json", "a.json"], ["b.md"], "reports", (HERE / "a.json",)),
         ("fail-on", "tail", "no-gpu,host", "fail_on", {"slower", "tail"}),
     ],
 )
@@ -184,21 +167,32 @@ def test_the_command_line_wins_over_the_ini_file(name, on_the_command_line, in_t
 
 
 @pytest.mark.parametrize(
-    ("name", "attribute"), [("baseline-dir", "baseline_dir"), ("output", "output"), ("html", "html")]
+    ("text", "given", "ini"),
+    [
+        ("some/place.md", HERE / "some/place.md", ROOT / "some/place.md"),
+        ("/abs/place.md", Path("/abs/place.md"), Path("/abs/place.md")),
+        ("~/place.md", Path("/home/somebody/place.md"), Path("/home/somebody/place.md")),
+    ],
 )
-def test_paths_are_relative_to_whoever_wrote_them(name, attribute, monkeypatch):
+def test_paths_are_relative_to_whoever_wrote_them(text, given, ini, monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert getattr(read(given={name: "some/place"}), attribute) == HERE / "some/place"
-    assert getattr(read(ini={name: "some/place"}), attribute) == ROOT / "some/place"
-    assert getattr(read(given={name: "/abs/place"}), attribute) == Path("/abs/place")
-    assert getattr(read(given={name: "~/place"}), attribute) == Path("/home/somebody/place")
+    assert read(given={"baseline-dir": text}).baseline_dir == given
+    assert read(ini={"baseline-dir": text}).baseline_dir == ini
+    assert read(given={"report": [text]}).reports == (given,)
+    assert read(ini={"report": [text]}).reports == (ini,)
+
+
+def test_the_run_file_is_the_first_report_that_holds_the_whole_run():
+    named = ["t.trace.json", "a.html", "b.json", "c.json"]
+    assert read(ini={"report": named}).run_file == ROOT / "b.json"
+    assert read(given={"report": ["a.html"]}).run_file is None
 
 
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
         ({"scope": "kernel,nonsense"}, "'nonsense' is none of kernel, transfer"),
-        ({"backend": " , ,"}, "must name some of host, numba"),
+        ({"backend": " , ,"}, "must name some of host, "),
         *[
             ({"sessions": text}, "a whole number of processes, 1 or more, such as 5")
             for text in ("0", "2.5", "²")
@@ -295,9 +289,23 @@ CONTRADICTIONS = [
     (False, {"baseline": "update"}, {}, "--gpukern-baseline=update", "add --gpu-benchmark"),
     (False, {"all": True}, {}, "--gpukern-all", "add --gpu-benchmark"),
     (False, {"sessions": "3"}, {}, "--gpukern-sessions=3", "add --gpu-benchmark"),
-    (False, {"energy": True}, {}, "--gpukern-energy", "add --gpu-benchmark"),
     (False, {"trace": True}, {}, "--gpukern-trace", "add --gpu-benchmark"),
-    (True, {"trace": True}, {}, "--gpukern-trace", "only the file of the run keeps it; add --gpukern-output"),
+    (True, {"trace": True}, {}, "--gpukern-trace", "only a report keeps it; add --gpukern-report=RUN"),
+    (
+        True,
+        {"report": ["t.trace.json"]},
+        {},
+        "--gpukern-report=t.trace.json",
+        "without --gpukern-trace",
+    ),
+    (
+        False,
+        {"report": ["a.json", "b.txt"]},
+        {},
+        "--gpukern-report=a.json b.txt",
+        "end it in .csv",
+    ),
+    (False, {"report": [""]}, {}, "--gpukern-report=", "names no form of a report"),
     (False, {"size": "huge", "simulator": "always"}, {}, "--gpukern-size=huge", "never end in the simulator"),
     (
         True,
@@ -315,7 +323,6 @@ CONTRADICTIONS = [
     ),
     (True, {"baseline": "update"}, {}, "--gpukern-baseline=update", "add --gpukern-reason=TEXT"),
     (True, {"reason": "faster"}, {}, "--gpukern-reason=faster", "add --gpukern-baseline=update"),
-    (True, {"prune": True}, {}, "--gpukern-prune", "add --gpukern-baseline=update"),
     (True, {"baseline": "append"}, {"CI": "1"}, "--gpukern-baseline=append", "add --gpukern-write-in-ci"),
     (True, {"write-in-ci": True}, {}, "--gpukern-write-in-ci", "add --gpukern-baseline=create, append"),
     (
@@ -391,20 +398,6 @@ def test_a_contradiction_is_refused_with_option_and_remedy(measuring, options, e
 def test_each_of_two_contradicting_options_is_allowed_alone(measuring, options):
     for name, value in options.items():
         assert read(benchmark=measuring, given={name: value}).asked
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("backend", "cupy", "cupy"),
-        ("axis", ["n=1"], "n=1"),
-        ("scope", "kernel", "kernel"),
-        ("size", "full", "full"),
-    ],
-)
-def test_a_part_cannot_show_which_cases_there_are_no_longer(name, value, shown):
-    message = refused(benchmark=True, given={"prune": True, "baseline": "update", name: value})
-    assert message == f"--gpukern-prune: it needs a run of everything; drop it or --gpukern-{name}={shown}"
 
 
 @pytest.mark.parametrize(
@@ -499,11 +492,11 @@ def settings_in_pytest(tmp_path):
 
 
 def test_pytest_itself_delivers_command_line_and_ini_values(settings_in_pytest, tmp_path):
-    ini = "gpukern_cache = hot\ngpukern_axis = n=10**3 m=a,b\ngpukern_prune = false\ngpukern_output = r.json"
+    ini = "gpukern_cache = hot\ngpukern_axis = n=10**3 m=a,b\ngpukern_trace = false\ngpukern_report = r.json"
     assert settings_in_pytest(ini)["axes"] == {"n": [1000], "m": ["a", "b"]}
     found = settings_in_pytest(ini, "--gpukern-threshold=3%", "--gpukern-axis", "n=7")
     assert found["threshold"] == 0.03
     assert found["cache"] == "hot"
     assert found["axes"] == {"n": [7]}
-    assert found["prune"] is False
-    assert found["output"] == str(tmp_path / "r.json")
+    assert found["trace"] is False
+    assert found["reports"] == [str(tmp_path / "r.json")]

@@ -18,6 +18,7 @@ from pytest_gpukern.sanitizer.messages import counted, ending, records_of, why_n
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import SanitizedSessions, TestRun, attributed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
+from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Sanitizer:
         if case is None:
             names = getattr(item, "fixturenames", ())
             return not _OURS.isdisjoint(names) or item.get_closest_marker(MARKER) is not None
-        if case.variant.backend == "host":
+        if not runs_on_gpu(case.variant.backend):
             return False
         detected_by = case.variant.detected_by
         return detected_by in self._tools if detected_by is not None else not case.variant.is_broken

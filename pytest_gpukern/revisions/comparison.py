@@ -194,7 +194,7 @@ class Against:
         )
         cases = turns.cases(list(items))
         hosts = "host" in settings.fail_on
-        found = judging.conclude(cases, thresholds, hosts=hosts)
+        found = judging.conclusions(cases, thresholds, hosts=hosts)
         suspects = [nodeid for nodeid, conclusion in found.items() if conclusion.suspected]
         if suspects:
             fresh, spreads = turns.again(), judging.shared_spreads(cases.values())
@@ -217,7 +217,7 @@ class Against:
                 suspects = [nodeid for nodeid in suspects if found[nodeid].suspected]
         slower = [nodeid for nodeid, conclusion in found.items() if conclusion.confirmed]
         more: Mapping[str, judging.CaseRuns] = {}
-        if slower and settings.output is not None:
+        if slower and settings.run_file is not None:
             more = self._once_more(turns.again(), slower)
         for nodeid, item in items.items():
             sessions = more[nodeid].sessions(SessionRole.FURTHER) if nodeid in more else ()

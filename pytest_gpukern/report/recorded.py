@@ -1,0 +1,121 @@
+"""Makes a run of what a baseline file holds, so that each form of the report can tell of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pytest_gpukern.baseline.codec import load
+from pytest_gpukern.baseline.history import recorded_case
+from pytest_gpukern.gpu.fingerprint import model_key_of
+from pytest_gpukern.measure.device_clocks import CLOCKS
+from pytest_gpukern.report.run import Run
+from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Result, SessionRole, Summary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpukern.baseline.record import Baseline, Epoch, RecordedSession, RecordedTime
+
+
+def read(path: Path) -> Run:
+    """Reads the file of a run, or of a baseline as a run.
+
+    Raises:
+        FileError: the file is missing, empty, damaged, neither of these or from a newer release.
+    """
+    return run_of(load(path), path.name) if is_baseline(path) else read_run(path)
+
+
+def is_baseline(path: Path) -> bool:
+    """Returns whether a file means to be a baseline; the reader of runs says so of what is neither."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return path.name.count(".") >= 2 and path.parent.name == "baselines"
+    return isinstance(content, dict) and "device_model" in content
+
+
+def run_of(baseline: Baseline, name: str) -> Run:
+    """Returns the current epoch of each case as a run, whose result is the newest session.
+
+    A baseline has no samples: their quantiles stand for them. It does not name backends and parameters apart,
+    so the label of a case is its id without the problem.
+    """
+    sessions = {
+        case_id: [
+            _session(baseline, case_id, epoch, session)
+            for epoch in [record.epochs[-1]]
+            for session in epoch.sessions
+        ]
+        for case_id, record in baseline.cases.items()
+    }
+    moments = [_moment(session.recorded) for session in baseline.sessions.values()]
+    return Run(
+        [found[-1] for found in sessions.values()],
+        {case_id: found[:-1] for case_id, found in sessions.items()},
+        heading=[f"gpukern: records of {baseline.problem} on {baseline.device_model}"],
+        history={case_id: known for case_id in sessions if (known := recorded_case(baseline, case_id))},
+        created=max(moments, default=datetime.fromtimestamp(0, UTC)),
+        name=name,
+    )
+
+
+def _session(baseline: Baseline, case_id: str, epoch: Epoch, session: RecordedSession) -> Result:
+    fingerprint = baseline.fingerprints.get(session.fingerprint, {})
+    on_gpu = model_key_of(fingerprint, on_gpu=True) == baseline.device_model
+    label = case_id.removeprefix(f"{baseline.problem}/")
+    case = CaseInfo(
+        id=case_id,
+        problem=baseline.problem,
+        problem_version=epoch.problem_version,
+        variant=label if on_gpu else label.removeprefix("host."),
+        backend=None if on_gpu else "host",
+        point={},
+        measured_point={},
+        parameters={},
+        baseline_dir="",
+        baseline_name=baseline.problem,
+    )
+    return Result(
+        case,
+        nodeid=case_id,
+        fingerprint=fingerprint,
+        simulated=False,
+        correctness=Correctness.PASSED if session.correctness else Correctness.UNCHECKED,
+        first_call_ns=session.first_call_ns,
+        compile_ns=session.compile_ns,
+        measurements=tuple(_measurement(key, time) for key, time in session.measurements.items()),
+        kernels=session.kernels,
+        session=session.session or "",
+        role=SessionRole.MEASURED if session is epoch.sessions[-1] else SessionRole.FURTHER,
+        duration_s=session.duration_s,
+    )
+
+
+def _measurement(key: str, time: RecordedTime) -> Measurement:
+    scope, timer, cache = key.split("/")
+    clocks = {"sm_mhz": time.sm_mhz, "memory_mhz": time.memory_mhz}
+    return Measurement(
+        scope,
+        timer,
+        "as recorded",
+        cache,
+        time.quantiles_ns,
+        1,
+        Summary(time.median_ns, time.low_ns, time.high_ns, time.n),
+        "recorded",
+        jitter_ns=time.jitter_ns or 0.0,
+        fixed_cost_ns=time.fixed_cost_ns,
+        observations={CLOCKS: {name: mhz for name, mhz in clocks.items() if mhz is not None}},
+    )
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:  # a month 13, which a file may name
+        return datetime.fromtimestamp(0, UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,94 @@
+"""Holds the table of forms that a report is made in: one row each.
+
+Options, `gpukern report` and the end of a run read it. It loads nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpukern.values.option import Option
+
+
+class ReportForm(NamedTuple):
+    """Describes one form of the report; a file's form has a suffix for its name.
+
+    Attributes:
+        function: `module:name`, imported only where the form is made. That of a file returns the content for
+            a `Run`, or for a list of them if `several`, and may raise `run.EmptyReportError`. That of another
+            form is given a `RunReport` and pytest's configuration; it raises `FileError` if it cannot write.
+        holds: what a file of this form holds, in words.
+        several: whether one file may hold several runs.
+        of_baselines: whether it can be made of a baseline file as well.
+        needs: name of the option without which a run has nothing for this form, or empty.
+        fields: of the `RunReport`; the form is made where one of them holds something.
+        variables: of the environment; one of them must be set, if there are any.
+        in_summary: it is part of pytest's summary, which is made after all others and tells of them.
+        options: options that the form brings. The function of a file takes each as a keyword with a default;
+            another one finds them in `Settings.of_forms`.
+    """
+
+    function: str
+    holds: str = ""
+    several: bool = True
+    of_baselines: bool = True
+    needs: str = ""
+    fields: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    in_summary: bool = False
+    options: tuple[Option, ...] = ()
+
+
+RUN_FILE = ".json"
+"""Suffix of the file that holds a whole run."""
+
+FORMS: dict[str, ReportForm] = {
+    RUN_FILE: ReportForm(
+        "pytest_gpukern.report.run_file:run_text",
+        "the whole run, which `gpukern report`, `compare` and `baseline merge` read",
+        several=False,
+        of_baselines=False,
+    ),
+    ".html": ReportForm(
+        "pytest_gpukern.report.html:page", "a page with tables and plots, which loads nothing"
+    ),
+    ".md": ReportForm(
+        "pytest_gpukern.report.markdown:comment",
+        "a comment for a pull request, of at most 65,536 characters",
+        several=False,
+        of_baselines=False,
+    ),
+    ".csv": ReportForm("pytest_gpukern.report.csv_table:csv_text", "a table with a row for each measurement"),
+    ".trace.json": ReportForm(
+        "pytest_gpukern.report.trace:timeline",
+        "a timeline of one execution of each case, for Perfetto (https://ui.perfetto.dev)",
+        of_baselines=False,
+        needs="trace",
+    ),
+    "pytest-benchmark": ReportForm("pytest_gpukern.benchmark_interop.publishing:write", fields=("results",)),
+    "GitHub": ReportForm(
+        "pytest_gpukern.report.github:write",
+        fields=("results", "failures"),
+        variables=("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"),
+    ),
+    "terminal": ReportForm(
+        "pytest_gpukern.report.terminal:write",
+        fields=("results", "skips", "rejected", "problems"),
+        in_summary=True,
+    ),
+}
+"""Suffix of a file, or name of another form → how it is made."""
+
+
+def suffixes() -> list[str]:
+    """Returns the suffixes that choose a form, in order of the alphabet."""
+    return sorted(name for name in FORMS if name.startswith("."))
+
+
+def suffix_of(path: Path) -> str | None:
+    """Returns the longest suffix of a form that a path ends in, or None."""
+    name = path.name.lower()
+    return max((each for each in suffixes() if name.endswith(each) and name != each), key=len, default=None)

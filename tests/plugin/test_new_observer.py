@@ -1,0 +1,74 @@
+"""A new observer is one file in `measure/` and one row in the table; what it sees is in every form."""
+
+import os
+
+import pytest
+
+from pytest_gpukern.report.run_file import read_run
+
+from .conftest import HOST_PROBLEM
+
+ROW = """
+from pathlib import Path
+import pytest_gpukern.measure
+from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
+
+pytest_gpukern.measure.__path__.append(str(Path(__file__).parent / "library"))
+OBSERVERS["fan"] = ObserverRow(
+    "pytest_gpukern.measure.fan", "FanObserver", "fan",
+    {"speed_rpm": Figure("speed", "rpm"), "moved_bytes": Figure("moved", "bytes")},
+)
+"""
+
+OBSERVER = """
+from pytest_gpukern.measure.observers import Observation, Observer, Seen, SeenInTest
+from pytest_gpukern.values.result import Finding
+
+class FanObserver(Observer):
+    def observe(self, call, timer, *, beside):
+        return FanObservation()
+
+    def end_test(self, *, passed, let_go):
+        return SeenInTest({"moved_bytes": 2**20}, Finding("fan", "the fan moved something"))
+
+class FanObservation(Observation):
+    def finish(self, measurement):
+        return Seen({"speed_rpm": 2300}, ("the fan rattles",))
+"""
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    """Runs the tests of a problem beside the observer, in another process."""
+    pytester.makepyfile(row=ROW, test_doubling=HOST_PROBLEM)
+    pytester.mkdir("library").joinpath("fan.py").write_text(OBSERVER)
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
+
+    def run(*options):
+        arguments = ("-p", "row", "-p", "no:cacheprovider", "--gpukern-simulator=never", *options)
+        return pytester.runpytest_subprocess("--gpu-benchmark", *arguments)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "where", [(), ("-n1",), ("--gpukern-isolate=on",)], ids=["here", "worker", "isolated"]
+)
+def test_a_file_and_a_row_are_enough(run, pytester, where):
+    forms = ("-v", "--gpukern-output=run.json", "--gpukern-html=run.html")
+    done = run("-k", "add", "--gpukern-axis=n=100", *forms, *where)
+    done.assert_outcomes(passed=1)
+    case = "doubling/host.add/n=100"
+    done.stdout.fnmatch_lines_random(
+        [
+            f"{case} · end_to_end/host/hot · fan: speed 2300 rpm",
+            f"{case} · fan: moved 1.00 MiB",
+            "*the fan rattles*",
+            "fan *the fan moved something*",
+        ]
+    )
+    (stored,) = read_run(pytester.path / "run.json").results
+    assert stored.measurements[0].observations["fan"] == {"speed_rpm": 2300}
+    assert stored.observations == {"fan": {"moved_bytes": 2**20}}
+    page = (pytester.path / "run.html").read_text(encoding="utf-8")
+    assert '["end_to_end/host/hot","fan","speed 2300 rpm"],["","fan","moved 1.00 MiB"]' in page
