@@ -18,6 +18,7 @@ from pytest_gpukern.measure.statistics import (
     _chi_square_999,
     _kruskal_wallis,
     fisher_cdf,
+    interval_rank,
     quantiles,
     student_t,
     summarize,
@@ -50,6 +51,14 @@ def test_median_lies_in_its_interval_which_is_no_narrower_than_the_timers_tick(s
 def test_interval_has_the_ranks_of_the_published_tables(n, rank):
     summary = summarize(range(1, n + 1))
     assert (summary.low_ns, summary.high_ns) == (rank, n + 1 - rank)
+
+
+def test_interval_has_the_ranks_that_counting_gives():
+    """Of n fair coins, fewer than r are heads in 2.5 % of all cases at most; no larger rank has that."""
+    for n in range(6, 400):
+        tails = itertools.accumulate(math.comb(n, heads) for heads in range(n))
+        most = sum(1 for _ in itertools.takewhile(lambda tail, all_=2**n: 40 * tail <= all_, tails))
+        assert interval_rank(n) == most, n
 
 
 @pytest.mark.parametrize("n", [7, 30, 101])
