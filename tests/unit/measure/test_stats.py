@@ -165,6 +165,8 @@ def test_modes_trends_and_outliers_are_told_from_a_size_on(samples, resolution_n
     summary = summarize(samples, resolution_ns=resolution_ns)
     assert list(summary.warnings) == warnings
     assert summary.n == len(samples), "odd samples stay in"
+    smaller = summarize([ns / 2**30 for ns in samples], resolution_ns=resolution_ns / 2**30)
+    assert smaller.warnings == summary.warnings, "no size is absolute"
 
 
 @pytest.mark.parametrize("draw", ["gauss", "uniform", "expovariate"])
@@ -365,6 +367,13 @@ def test_impossible_stopping_rule_is_refused(arguments):
 )
 def test_students_t_agrees_with_the_tables(dof, t95):
     assert student_t(0.95, dof) == pytest.approx(t95, abs=5e-5)
+
+
+@given(st.floats(0.5, 0.9999))
+def test_students_t_has_its_closed_forms_on_one_and_two_degrees_of_freedom(p):
+    """Abramowitz & Stegun, 26.7.3 and 26.7.4, solved for t."""
+    assert student_t(p, 1) == pytest.approx(math.tan(math.pi * (p - 0.5)), rel=1e-9, abs=1e-9)
+    assert student_t(p, 2) == pytest.approx((2 * p - 1) / math.sqrt(2 * p * (1 - p)), rel=1e-9, abs=1e-9)
 
 
 def test_students_t_takes_other_probabilities_and_infinitely_many_degrees_of_freedom():
