@@ -42,6 +42,8 @@ def test_median_lies_in_its_interval_which_is_no_narrower_than_the_timers_tick(s
     assert summary.median_ns == pytest.approx(statistics.median(samples))
     assert 0 <= summary.low_ns <= summary.median_ns - min(summary.median_ns, resolution / 2)
     assert summary.high_ns >= summary.median_ns + resolution / 2
+    alike = summarize([1000.0] * 6, resolution_ns=32)
+    assert (alike.low_ns, alike.high_ns) == (984, 1016)
     assert summary.n == len(samples)
 
 
