@@ -372,12 +372,7 @@ def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> 
     farthest = max(odd, key=lambda sample: abs(sample - median))
     times = farthest / median if median > 0 else float("inf")
     of_median = f"{times:.0f} times the median" if times >= 100 else f"{times:.3g} times the median"
-    count = (
-        f"{len(odd)} of {len(ordered)} samples are outliers"
-        if len(odd) > 1
-        else (f"1 of {len(ordered)} samples is an outlier")
-    )
-    return f"{count}, the farthest at {of_median}; kept"
+    return f"{len(odd)} of {len(ordered)} samples are outliers, the farthest at {of_median}; kept"
 
 
 def _middle(ordered: Sequence[float]) -> float:

@@ -7,14 +7,11 @@ import itertools
 import numpy as np
 import pytest
 from fakes import FakeEnvironment, case_of, doubling, measuring, right, run
-from made_up_past import facts, kernel, past, session
 from made_up_results import result as made_up_result
 
 from pytest_gpukern import ProblemError, Tolerance
-from pytest_gpukern.baseline.record import OutputAccuracy
 from pytest_gpukern.check import check_variant as check_module
 from pytest_gpukern.check import engine
-from pytest_gpukern.findings.regressions import other_determinism, over_sessions
 from pytest_gpukern.report.details import checks
 from pytest_gpukern.values.determinism import Determinism, of_launches, of_sessions
 from pytest_gpukern.values.result import Correctness, OutputError
@@ -260,60 +257,11 @@ def test_a_declaration_that_is_none_is_refused_with_the_choices():
         case_of(right, "host", determinism="exact")
 
 
-# against a record
+# what travels and is shown
 
 
 def error(kind, bits=A):
     return OutputError(1000, 0, 1e-7, 6e-8, 0.5, bits, kind)
-
-
-def recorded(*kinds_and_bits, code="beef"):
-    return past(
-        *(
-            session(kernel(code=code), outputs={"y": OutputAccuracy(1e-7, 6e-8, 0.5, bits, kind)})
-            for kind, bits in kinds_and_bits
-        )
-    )
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "text"),
-    [
-        ("bitwise", "tolerant", "y: bitwise in 3 recorded sessions, now tolerant"),
-        ("run-to-run", "tolerant", "y: run-to-run in 3 recorded sessions, now tolerant"),
-        ("tolerant", "bitwise", "y: tolerant in 3 recorded sessions, now bitwise"),
-        ("tolerant", "tolerant", None),
-        ("bitwise", "bitwise", None),
-        (None, "tolerant", None),  # records of older releases
-        ("bitwise", None, None),
-    ],
-)
-def test_a_change_against_the_record_is_a_finding(before, now, text):
-    found = other_determinism({"y": error(now)}, recorded(*[(before, A)] * 3))
-    assert [finding.text for finding in found] == ([text] if text else [])
-    assert all(finding.kind == "determinism" for finding in found)
-
-
-def test_one_session_that_differed_does_not_make_three_equal_launches_a_change():
-    assert other_determinism({"y": error("bitwise")}, recorded(("tolerant", A))) == ()
-    assert other_determinism({"y": error("tolerant")}, recorded(("tolerant", A), ("bitwise", A))) == ()
-
-
-def test_other_bits_in_other_processes_of_the_same_code_are_run_to_run():
-    before = recorded(("bitwise", A), ("bitwise", B))
-    assert over_sessions({"y": error("bitwise")}, [facts()], before)["y"].determinism == "run-to-run"
-    steady = recorded(("bitwise", A), ("bitwise", A))
-    assert over_sessions({"y": error("bitwise")}, [facts()], steady)["y"].determinism == "bitwise"
-
-
-def test_other_code_or_code_that_is_not_known_shows_what_this_session_found():
-    before = recorded(("bitwise", B), code="f00d")
-    assert over_sessions({"y": error("bitwise")}, [facts()], before)["y"].determinism == "bitwise"
-    assert over_sessions({"y": error("bitwise")}, [], recorded(("bitwise", B)))["y"].determinism == "bitwise"
-    assert over_sessions({"y": error(None)}, [facts()], recorded(("bitwise", B)))["y"].determinism is None
-
-
-# what travels and is shown
 
 
 def test_what_cases_have_in_common_is_told_once():

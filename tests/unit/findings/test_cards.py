@@ -27,6 +27,7 @@ from pytest_gpukern.findings.cards import (
     combined,
     confirmed,
     findings,
+    is_valid,
     neighbours,
     shifts_in,
     since_own_record,
@@ -39,7 +40,6 @@ from pytest_gpukern.values.result import Result
 DATA = Path(__file__).parents[2] / "data"
 KERNELS = 16
 CLASSES = {f"{name} {number}": name for name in ("memory", "compute", "short") for number in range(KERNELS)}
-CAPPED = {"clocks": {"clock_events": ("sw_power_cap",)}}
 
 
 # --- eight real cards -----------------------------------------------------------------------------
@@ -48,7 +48,7 @@ CAPPED = {"clocks": {"clock_events": ("sw_power_cap",)}}
 def h200s():
     """Returns the times of eight H200s, one session each, and the class of each kernel that is known."""
     run = json.loads(gzip.decompress((DATA / "run-h200.json.gz").read_bytes()))
-    on_one = [Result.from_json(each) for each in run["results"]]
+    on_one = [Result.from_json({**each, "fingerprint": {}}) for each in run["results"]]
     classes = {
         result.case.id: class_of([(result, each)])
         for result in on_one
@@ -65,17 +65,16 @@ def h200s():
 def test_no_host_of_recorded_h200s_has_a_card_that_is_suspected_in_two_classes():
     times, classes = h200s()
     assert set(classes.values()) == {"memory", "compute", "short"}
-    hosts = [host for count in range(2, 9) for host in itertools.combinations(times, count)]
-    assert len(hosts) == 247
+    hosts = [host for count in (2, 3, 7, 8) for host in itertools.combinations(times, count)]
     found = [suspected(shifts_in({card: times[card] for card in host}, classes)) for host in hosts]
     assert sum(map(bool, found)) <= 7, "one card is 1.3 % slower than some in kernels under 10 µs"
     assert not any(len(names) > 1 for suspects in found for names in suspects.values())
 
 
 @pytest.mark.parametrize("percent", [2, 5])
-def test_a_recorded_h200_with_slower_times_is_suspected_in_every_host_of_four(percent):
+def test_a_recorded_h200_with_slower_times_is_suspected_in_hosts_of_four(percent):
     times, classes = h200s()
-    for host in itertools.combinations(times, 4):
+    for host in itertools.islice(itertools.combinations(times, 4), 0, None, 4):
         slower = {case: ns * (1 + percent / 100) for case, ns in times[host[0]].items()}
         shifts = shifts_in({**{card: times[card] for card in host}, host[0]: slower}, classes)
         assert {card for card, names in suspected(shifts).items() if len(names) > 1} == {host[0]}
@@ -114,27 +113,19 @@ def named(rng, cards):
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_a_healthy_host_is_blamed_in_less_than_one_of_a_hundred(count):
     rng = np.random.default_rng(20261123)
-    assert sum(bool(named(rng, healthy(rng, count))) for _ in range(300)) <= 2
+    assert sum(bool(named(rng, healthy(rng, count))) for _ in range(100)) <= 1
 
 
-@pytest.mark.parametrize(("percent", "least"), [(2, 85), (5, 99)])
+@pytest.mark.parametrize(("percent", "least"), [(2, 42), (5, 49)])
 def test_a_slow_card_is_named_and_no_other(percent, least):
     rng = np.random.default_rng(20261123)
     found = []
-    for _ in range(100):
+    for _ in range(50):
         cards = healthy(rng, 4)
         cards[2] += math.log1p(percent / 100)
         found.append(named(rng, cards))
     assert found.count({"2"}) >= least
-    assert found.count({"2"}) + found.count(set()) == 100
-
-
-def test_one_card_that_is_faster_blames_none_of_the_others():
-    times = {card: dict.fromkeys(CLASSES, 100.0) for card in "ABC"}
-    times["B"] = dict.fromkeys(CLASSES, 90.0)
-    shifts = shifts_in(times, CLASSES)
-    assert suspected(shifts) == {}
-    assert shifts["B"]["memory"] == pytest.approx(math.log(0.9))
+    assert found.count({"2"}) + found.count(set()) == 50
 
 
 def decided(times):
@@ -144,93 +135,96 @@ def decided(times):
     return confirmed(suspects, [times] * FRESH_ROUNDS, CLASSES, neighbours(shifts, suspects))
 
 
+def every(ns, *names):
+    """Returns one time of all kernels, or of those of some classes."""
+    return {kernel: ns for kernel, name in CLASSES.items() if name in names or not names}
+
+
 def slower(name, ratio):
-    return {kernel: 100.0 * (ratio if class_ == name else 1.0) for kernel, class_ in CLASSES.items()}
+    return {**every(100.0), **every(100.0 * ratio, name)}
 
 
-def test_two_cards_that_are_slow_in_different_classes_are_both_found():
-    assert decided({"A": slower("memory", 1.05), "B": slower("compute", 1.03)}) == {
-        "A": ["memory"],
-        "B": ["compute"],
-    }
+ALL = ["memory", "compute", "short"]
 
 
-def test_a_card_without_times_in_a_class_is_no_neighbour_there():
-    few = {kernel: 100.0 for kernel, name in CLASSES.items() if name == "short"}
-    near = dict.fromkeys(CLASSES, 100.4)
-    found = decided({"A": near, "B": dict.fromkeys(CLASSES, 105.0), "C": few})
-    assert found == {"B": ["memory", "compute", "short"]}
+@pytest.mark.parametrize(
+    ("times", "slow"),
+    [
+        ([every(100), every(90), every(100)], {}),  # one card that is faster
+        ([slower("memory", 1.05), slower("compute", 1.03)], {"A": ["memory"], "B": ["compute"]}),
+        ([slower("memory", 1.01249), every(100)], {}),
+        ([slower("memory", 1.01251), every(100)], {"A": ["memory"]}),
+        # a card without times in a class, or with few, is no neighbour there
+        ([every(100.4), every(105), every(100, "short"), every(100, "short")], {"B": ALL}),
+        # of two neighbours it is the one that is nearer to the usual, be that by its copies
+        ([every(104), {**every(100), **every(97, "short")}, every(100.5)], {"A": ALL}),
+        ([every(101.5), every(98), every(100.2), every(100)], {"A": ALL}),
+    ],
+)
+def test_a_card_is_slow_where_it_is_beside_its_neighbour(times, slow):
+    assert decided(dict(zip("ABCD", times, strict=False))) == slow
 
 
-def test_few_kernels_of_a_class_say_nothing():
-    few = {f"k{number}": "memory" for number in range(4)}
-    assert shifts_in({"A": dict.fromkeys(few, 1.0), "B": dict.fromkeys(few, 2.0)}, few) == {"A": {}, "B": {}}
+@pytest.mark.parametrize(("kernels", "shift"), [(4, {}), (5, {"memory": 0.0})])
+def test_few_kernels_of_a_class_say_nothing(kernels, shift):
+    few = {f"k{number}": "memory" for number in range(kernels)}
+    times = {"A": dict.fromkeys(few, 1.0), "B": dict.fromkeys(few, math.e)}
+    assert shifts_in(times, few) == {"A": shift, "B": dict.fromkeys(shift, 1.0)}
+    alone = shifts_in({**times, "A": {}}, few)
+    assert alone == {"A": {}, "B": {}}
+    assert neighbours(alone, {"B": ["memory"]}) == {"B": "A"}
+    held = confirmed({"B": ["memory"]}, [times] * FRESH_ROUNDS, few, {"B": "A"})
+    assert held == ({"B": ["memory"]} if shift else {})
+    assert confirmed({"B": ["memory"]}, [{"B": times["B"]}] * FRESH_ROUNDS, few, {"B": "A"}) == {}
+
+
+def test_the_lower_median_of_fresh_rounds_decides():
+    usual, rounds = every(100), [every(100), every(105), every(105)]
+    for fresh, held in ((rounds, {"A": ["memory"]}), (rounds[:2], {})):
+        times = [{"A": slow, "B": usual} for slow in fresh]
+        assert confirmed({"A": ["memory"]}, times, CLASSES, {"A": "B"}) == held
 
 
 # --- classes, causes, names -----------------------------------------------------------------------
 
+CAPPED, FREE = {"clocks": {"clock_events": ("sw_power_cap",)}}, {}
+HALF_OF_A_COPY = 0.5 * made_up.CEILINGS["device_copy_bytes_per_s"] * 50e-6
+
 
 @pytest.mark.parametrize(
-    ("measured", "expected"),
+    ("name", "measured", "expected"),
     [
-        ({"median_ns": 9_000}, "short"),
-        ({"median_ns": 50_000, "traffic_bytes": 0.6 * 4e12 * 50e-6}, "memory"),
-        ({"median_ns": 50_000, "traffic_bytes": 0.4 * 4e12 * 50e-6}, "compute"),
-        ({"median_ns": 50_000}, "compute"),
-        ({"median_ns": 50_000, "observations": CAPPED}, "power-limited"),
-        ({"median_ns": 50_000, "scope": "transfer", "timer": "host"}, COPIES),
-        ({"median_ns": 50_000, "scope": "end_to_end", "timer": "host"}, None),
+        ("cupy.exp", {"median_ns": 9_999}, "short"),
+        ("cupy.exp", {"median_ns": 10_000}, "compute"),
+        ("cupy.exp", {"traffic_bytes": 1.01 * HALF_OF_A_COPY}, "memory"),
+        ("cupy.exp", {"traffic_bytes": HALF_OF_A_COPY}, "memory"),
+        ("cupy.exp", {"traffic_bytes": 0.99 * HALF_OF_A_COPY}, "compute"),
+        ("cupy.exp", {}, "compute"),
+        ("cupy.exp", {"scope": "transfer", "timer": "host"}, COPIES),
+        ("cupy.exp", {"scope": "end_to_end", "timer": "host"}, None),
+        ("host.exp", {"timer": "host"}, None),
     ],
 )
-def test_what_limits_a_kernel(measured, expected):
-    measurement = made_up.measured(**measured)
-    result = made_up.result("cupy.exp", measurement, ceilings=made_up.CEILINGS)
+def test_what_limits_a_kernel(name, measured, expected):
+    measurement = made_up.measured(**{"median_ns": 50_000, **measured})
+    result = made_up.result(name, measurement, ceilings=made_up.CEILINGS)
     assert class_of([(result, measurement)] * 2) == expected
 
 
-def test_one_capped_card_does_not_make_a_kernel_power_limited():
-    held, free = (made_up.measured(50_000, observations=seen) for seen in (CAPPED, {}))
-    result = made_up.result("cupy.exp", held)
-    assert class_of([(result, held), (result, free)]) == "compute"
-
-
 @pytest.mark.parametrize(
-    ("changes", "text", "slows"),
-    [
-        ({"sm_mhz": 1800.0}, "SM clock in MHz: 1800, of the others 1980", "short"),
-        ({"memory_mhz": 2600.0}, "memory clock in MHz: 2600, of the others 3201", "memory"),
-        ({"power_limit_w": 600.0}, "power limit in W: 600, of the others 700", "power-limited"),
-        ({"limited_s": {"hw_thermal_slowdown": 9.0}}, "was too hot (hw_thermal_slowdown) for 9 s", "short"),
-        ({"limited_s": {"sw_power_cap": 9.0}}, "the power limit (sw_power_cap) for 9 s", "compute"),
-        ({"uncorrected_errors": 1}, "1 uncorrected memory errors, on the others 0", "memory"),
-        ({"corrected_errors": 100}, "100 corrected memory errors, on the others 0", "memory"),
-        ({"remapped_rows": 1}, "1 replaced memory rows, on the others 0", "memory"),
-        ({"remap_waits": True}, "broken memory rows wait to be replaced, or could not be", "memory"),
-        ({"pcie": PcieLink(5, 8, 5, 16)}, "PCIe lanes: 8, of the others 16", COPIES),
-        ({"pcie": PcieLink(4, 16, 5, 16)}, "PCIe generation: 4, of the others 5", COPIES),
-    ],
+    ("states", "name"), [([CAPPED, FREE], "compute"), ([CAPPED, FREE, CAPPED], "power-limited")]
 )
-def test_a_physical_difference_is_told_with_values(changes, text, slows):
-    (cause,) = causes(facts(**changes), [facts(), facts()])
-    assert text in cause.text
-    assert slows in cause.slows
-    assert causes(facts(), [facts(**changes), facts(), facts()]) == [], "the others have it, or one of them"
-
-
-def test_a_card_that_reaches_the_power_limit_more_often_has_no_fault():
-    (capped,) = causes(facts(limited_s={"sw_power_cap": 9.0}), [facts(), facts()])
-    (hot,) = causes(
-        facts(limited_s={"sw_thermal_slowdown": 9.0}), [facts(limited_s={"sw_thermal_slowdown": 0.0})]
-    )
-    assert (capped.fault, hot.fault) == (False, True)
+def test_the_power_limit_is_that_of_most_cards(states, name):
+    times = [made_up.measured(50_000, observations=seen) for seen in states]
+    assert class_of([(made_up.result("cupy.exp", time), time) for time in times]) == name
 
 
 def facts(**changes):
     usual = {
         "sm_mhz": 1980.0,
-        "memory_mhz": 3201.0,
+        "memory_mhz": 3200.0,
         "power_limit_w": 700.0,
-        "limited_s": {"hw_thermal_slowdown": 0.0, "sw_power_cap": 0.5},
+        "limited_s": {"hw_thermal_slowdown": 0.0, "sw_power_cap": 0.5, "hw_slowdown": 4.0},
         "ecc": True,
         "corrected_errors": 0,
         "uncorrected_errors": 0,
@@ -241,59 +235,120 @@ def facts(**changes):
     return CardFacts(**{**usual, **changes})
 
 
-def test_what_is_unknown_is_no_cause():
+KERNELS_BY = {"short", "compute", "memory", "power-limited"}
+LOOK = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
+REMEDIES = {
+    "power_limit_w": "nvidia-smi -pl sets it, as root",
+    "sm_mhz": f"see what lowers it: {LOOK}",
+    "memory_mhz": f"see what lowers it: {LOOK}",
+    "hw_thermal_slowdown": f"improve the cooling: {LOOK}",
+    "hw_slowdown": f"check power and cooling: {LOOK}",
+    "sw_power_cap": f"check power and cooling: {LOOK}",
+    "pcie": "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link",
+}
+RESET = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "nearly", "text", "slows"),
+    [
+        ("sm_mhz", 1960.0, 1960.3, "SM clock in MHz: 1960, of the others 1980", KERNELS_BY),
+        ("memory_mhz", 3167.0, 3168.0, "memory clock in MHz: 3167, of the others 3200", {"memory"}),
+        ("power_limit_w", 600.0, 693.1, "power limit in W: 600, of the others 700", KERNELS_BY - {"short"}),
+        ("hw_thermal_slowdown", 1.0, 0.9, "was too hot ({}) for 1 s, on the others 0 s", KERNELS_BY),
+        ("hw_slowdown", 8.0, 7.9, " ({}) for 8 s, on the others 4 s", KERNELS_BY),
+        ("sw_power_cap", 9.0, 1.4, "the power limit ({}) for 9 s, on the others 0 s", KERNELS_BY - {"short"}),
+        ("uncorrected_errors", 1, 0, "1 uncorrected memory errors, on the others 0", {"memory"}),
+        ("corrected_errors", 100, 99, "100 corrected memory errors, on the others 0", {"memory"}),
+        ("remapped_rows", 1, 0, "1 replaced memory rows, on the others 0", {"memory"}),
+        ("remap_waits", True, False, "broken memory rows wait to be replaced, or could not be", {"memory"}),
+        ("pcie", PcieLink(5, 8, 5, 16), PcieLink(5, 16), "PCIe lanes: 8, of the others 16", {COPIES}),
+        ("pcie", PcieLink(4, 16, 5, 16), PcieLink(5, 16), "PCIe generation: 4, of the others 5", {COPIES}),
+    ],
+)
+def test_a_physical_difference_is_told_with_values_and_what_to_do(field, value, nearly, text, slows):
+    differs, alike = (
+        facts(limited_s={field: each}) if "{}" in text else facts(**{field: each}) for each in (value, nearly)
+    )
+    (cause,) = causes(differs, [facts(), facts()])
+    assert text.format(field) in cause.text
+    assert (cause.remedy, cause.slows) == (REMEDIES.get(field, RESET), slows)
+    assert cause.fault is (field != "sw_power_cap"), "reaching the power limit more often is no fault"
+    assert causes(alike, [facts(), facts()]) == []
+    assert causes(facts(), [differs, facts(), facts()]) == [], "the others have it, or one of them"
+
+
+def test_what_is_unknown_is_no_cause_and_ecc_that_only_some_cards_have_is_one():
     assert causes(CardFacts(), [facts(), facts()]) == []
     assert causes(facts(sm_mhz=1000.0, remapped_rows=3), [CardFacts(), CardFacts()]) == []
-
-
-def test_ecc_that_only_some_cards_have_is_a_cause():
     (cause,) = causes(facts(), [facts(ecc=False), facts()])
-    assert cause.text == "ECC is on, and off on another card"
+    assert (cause.text, cause.slows) == ("ECC is on, and off on another card", {"memory"})
 
 
-def verdicts(held, count=3, since_record=(), suspects=("0",), **changes):
+BOTH = ["memory", "compute"]
+SLOW, ONE_CLASS, ONE_OF_TWO = CardVerdict.SLOW, CardVerdict.ONE_CLASS, CardVerdict.ONE_OF_TWO
+LIMIT = LIMITS["compute"]
+
+
+@pytest.mark.parametrize(
+    ("held", "count", "since_record", "changes", "verdict"),
+    [
+        (["memory", "short"], 3, {}, {}, SLOW),
+        (["memory"], 3, {}, {"remapped_rows": 1}, SLOW),
+        (["short"], 3, {}, {"remapped_rows": 1}, ONE_CLASS),
+        (["memory"], 3, {}, {}, ONE_CLASS),
+        (["memory", COPIES], 3, {}, {}, ONE_CLASS),  # copies are no class of kernels
+        ([COPIES], 3, {}, {"pcie": PcieLink(5, 4, 5, 16)}, SLOW),
+        ([], 3, {}, {}, CardVerdict.NOT_CONFIRMED),
+        # of two cards, one is named by a cause or by its own record only
+        (BOTH, 2, {}, {}, ONE_OF_TWO),
+        (["memory"], 2, {}, {}, ONE_CLASS),
+        (BOTH, 2, {}, {"sm_mhz": 1800.0}, SLOW),
+        (BOTH, 2, {"0": LIMIT, "1": 0.49 * LIMIT}, {}, SLOW),
+        (BOTH, 2, {"0": 0.99 * LIMIT, "1": 0.0}, {}, ONE_OF_TWO),
+        (BOTH, 2, {"0": LIMIT, "1": 0.5 * LIMIT}, {}, ONE_OF_TWO),
+        (BOTH, 2, {"0": 0.0, "1": -0.05}, {}, ONE_OF_TWO),
+        (BOTH, 2, {"0": 0.05}, {}, ONE_OF_TWO),
+        (BOTH, 2, {"1": 0.0}, {}, ONE_OF_TWO),
+    ],
+)
+def test_two_classes_or_a_cause_of_one_name_a_card(held, count, since_record, changes, verdict):
     cards = [str(card) for card in range(count)]
     shifts = {card: dict.fromkeys(LIMITS, 0.3 if card == "0" else 0.0) for card in cards}
     known = {card: facts(**(changes if card == "0" else {})) for card in cards}
-    found = findings(shifts, suspects, {"0": held} if held else {}, known, dict(since_record))
+    found = findings(shifts, ["0"], {"0": held} if held else {}, known, since_record)
     assert {found[card].verdict for card in cards[1:]} == {CardVerdict.ALIKE}
-    return found["0"].verdict
-
-
-def test_two_classes_or_a_cause_of_one_name_a_card():
-    assert verdicts(["memory", "short"]) is CardVerdict.SLOW
-    assert verdicts(["memory"], remapped_rows=1) is CardVerdict.SLOW
-    assert verdicts(["short"], remapped_rows=1) is CardVerdict.ONE_CLASS
-    assert verdicts(["memory"]) is CardVerdict.ONE_CLASS
-    assert verdicts(["memory", COPIES]) is CardVerdict.ONE_CLASS, "copies are no class of kernels"
-    assert verdicts([COPIES], pcie=PcieLink(5, 4, 5, 16)) is CardVerdict.SLOW
-    assert verdicts([]) is CardVerdict.NOT_CONFIRMED
-
-
-def test_of_two_cards_one_is_named_by_its_record_or_a_cause_only():
-    both = ["memory", "compute"]
-    assert verdicts(both, count=2) is CardVerdict.ONE_OF_TWO
-    assert verdicts(both, count=2, sm_mhz=1800.0) is CardVerdict.SLOW
-    assert verdicts(both, count=2, since_record={"0": 0.05, "1": 0.0}) is CardVerdict.SLOW
-    assert verdicts(both, count=2, since_record={"0": 0.0, "1": -0.05}) is CardVerdict.ONE_OF_TWO
-    assert verdicts(both, count=2, since_record={"0": 0.05}) is CardVerdict.ONE_OF_TWO
+    assert (found["0"].verdict, found["0"].bad) == (verdict, verdict in (SLOW, ONE_OF_TWO))
+    assert found["0"].slower_by == ", ".join(f"+35.0 % in {name}" for name in held)
+    assert found["0"].since_record == since_record.get("0")
 
 
 def test_a_card_without_valid_times_is_not_compared():
     found = findings({"A": {"memory": 0.0}, "B": {}}, (), {}, {"A": facts(), "B": facts()}, {})
     assert found["B"].verdict is CardVerdict.NOT_COMPARED
+    for valid, changes in ((True, {}), (False, {"median_ns": 0.0}), (False, {"invalid": "throttled"})):
+        assert is_valid(made_up.measured(**changes)) is valid
 
 
 def test_times_since_the_record_are_by_the_cards_own_sessions_of_the_newest_epoch():
     def recorded(epoch, device, ns):
         return SessionTime(10, ns, ns, ns, recorded="2026", epoch=epoch, device=device)
 
-    measurement = made_up.measured(110.0)
-    fingerprint = dataclasses.replace(made_up.FINGERPRINT, device_uuid="A")
-    results = [
-        made_up.result("cupy.exp", measurement, point={"n": n}, fingerprint=fingerprint) for n in range(5)
+    def result(n, *measurements, device="A"):
+        fingerprint = dataclasses.replace(made_up.FINGERPRINT, device_uuid=device)
+        return made_up.result("cupy.exp", *measurements, point={"n": n}, fingerprint=fingerprint)
+
+    kernel = made_up.measured(110.0)
+    others = [
+        made_up.measured(500.0, scope="transfer"),
+        made_up.measured(500.0, beside=True),
+        made_up.measured(0.0),
     ]
-    times = (recorded(0, "A", 50.0), recorded(1, "A", 100.0), recorded(1, "B", 500.0))
-    history = {result.nodeid: RecordedCase((), {measurement.key: times}) for result in results}
-    assert since_own_record(results, history) == pytest.approx({"A": math.log(1.1)})
-    assert since_own_record(results[:4], history) == {}
+    results = [result(n, kernel) for n in range(5)]
+    ignored = [result(n, *others) for n in range(5)] + [result(0, kernel, device=None), result(9, kernel)]
+    for newest in ((100.0,), (80.0, 125.0)):
+        own = [recorded(0, "A", 50.0), *(recorded(1, "A", ns) for ns in newest), recorded(1, "B", 500.0)]
+        times = {kernel.key: tuple(own), others[0].key: tuple(own)}
+        history = {each.nodeid: RecordedCase((), times) for each in results}
+        assert since_own_record(results + ignored, history) == pytest.approx({"A": math.log(1.1)})
+        assert since_own_record(results[:4], history) == {}

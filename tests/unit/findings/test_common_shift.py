@@ -7,12 +7,17 @@ import math
 import random
 
 import pytest
-from made_up_past import now
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_past import now, past, session
 
 from pytest_gpukern.findings.common_shift import (
     CanaryChange,
+    Compared,
+    Shift,
     canary_changes,
     kernel_ratios,
+    shift_among,
     shift_of,
     told,
     usual_shift,
@@ -25,6 +30,8 @@ SLOWER = {
     "fma": CanaryChange(1.031, moved=True),
     "launch": CanaryChange(1.002, moved=False),
 }
+DRIVER, NUMBA = Difference("driver", "580.65", "580.95"), Difference("numba", "0.67", "0.68")
+CARD = Difference("device", "GPU-1", "GPU-2")
 
 
 def ratios(shift=1.0, count=118, spread=0.004, seed=1):
@@ -32,54 +39,74 @@ def ratios(shift=1.0, count=118, spread=0.004, seed=1):
     return [shift * math.exp(rng.gauss(0, spread)) for _ in range(count)]
 
 
-def test_all_kernels_slower_with_the_canaries_is_the_machine():
-    shift = shift_of(ratios(1.03), SLOWER)
-    assert shift.common
-    assert shift.low < shift.ratio < shift.high
-    assert told(shift, [Difference("driver", "580.65", "580.95")]) == (
-        "all kernels 3.0 % slower (median of 118, 95 %: 2.9 … 3.1 %), so is the copy (+2.9 %), FMA +3.1 %, "
-        "launch +0.20 %: the machine, not your change"
-    )
+def shift(ratio, low, high, canaries=STILL, **more):
+    return Shift(118, ratio, low, high, canaries, **more)
 
 
-def test_all_kernels_slower_without_the_canaries_is_what_they_share():
-    text = told(shift_of(ratios(1.03), STILL), [Difference("numba", "0.67", "0.68")])
-    assert text.endswith(
-        "; the canaries were not (the copy +0.10 %, FMA −0.10 %): something that all cases share - compiler, "
-        "libraries, code - changed (numba 0.67 → 0.68)"
-    )
-    assert "no recorded version differs" in told(shift_of(ratios(1.03), STILL), [])
+STAYED = "; the canaries were not (the copy +0.10 %, FMA −0.10 %)"
+SHARED = f"{STAYED}: something that all cases share - compiler, libraries, code - changed"
+MOVED = "so is the copy (+2.9 %), FMA +3.1 %, launch +0.20 %"
 
 
-def test_another_card_is_no_reason_to_look_at_the_compiler():
-    text = told(shift_of(ratios(1.01), STILL), [Difference("device", "GPU-1", "GPU-2")])
-    assert text.endswith("FMA −0.10 %), but this is another card, and cards of a model differ a little")
+@pytest.mark.parametrize(
+    ("canaries", "changed", "words"),
+    [
+        (SLOWER, [DRIVER], f", {MOVED}: the machine, not your change"),
+        (STILL, [NUMBA, DRIVER], f"{SHARED} (numba 0.67 → 0.68, driver 580.65 → 580.95)"),
+        (STILL, [], f"{SHARED}; no recorded version differs, so look at the code"),
+        (STILL, [NUMBA, CARD], f"{STAYED}, but this is another card, and cards of a model differ a little"),
+        ({}, [], "; the record has no canaries by this timer, which could tell whether it is the machine"),
+    ],
+)
+def test_a_common_shift_is_told_with_what_may_have_caused_it(canaries, changed, words):
+    slower = "all kernels 3.0 % slower (median of 118, 95 %: 2.9 … 3.1 %)"
+    assert told(shift(1.03, 1.029, 1.031, canaries), changed) == slower + words
+    if canaries is not SLOWER:
+        faster = "all kernels 3.0 % faster (median of 118, 95 %: 2.9 … 3.1 %)"
+        assert told(shift(0.97, 0.969, 0.971, canaries), changed) == faster + words
 
 
-@pytest.mark.parametrize("ratio", [1.01, 0.95])
-def test_a_canary_that_moved_little_or_the_other_way_did_not_move_with_it(ratio):
-    moved = {"copy": CanaryChange(ratio, moved=True)}
-    assert "the canaries were not" in told(shift_of(ratios(1.05), moved), [])
+@pytest.mark.parametrize(
+    ("ratio", "moved", "with_it"),
+    [(1.1, True, True), (1.101, True, True), (1.099, True, False), (1.2, False, False), (0.8, True, False)],
+)
+def test_a_canary_moves_with_the_kernels_from_half_of_their_shift_on(ratio, moved, with_it):
+    common = shift(1.1**2, 1.2, 1.22, {"copy": CanaryChange(ratio, moved=moved)})
+    assert common.with_it == ["copy"] * with_it
+    assert ("so is the copy" in told(common, [])) is with_it
 
 
-def test_unchanged_kernels_have_no_common_shift():
-    found = [shift_of(ratios(1.0, seed=seed), STILL).common for seed in range(200)]
-    assert not any(found)
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "usual", "common"),
+    [
+        (1.00501, 1.001, 1.01, None, True),
+        (1.00499, 1.001, 1.01, None, False),  # significant, but tiny
+        (1 / 1.00501, 0.99, 0.999, None, True),
+        (1.02, 1.0, 1.04, None, False),
+        (0.98, 0.96, 1.0, None, False),
+        (1.03, 1.02, 1.04, math.log(1.03), True),
+        (1.03, 1.02, 1.04, 0.031, False),  # as sessions shift anyway
+    ],
+)
+def test_a_shift_is_common_if_it_is_significant_and_large_enough(ratio, low, high, usual, common):
+    more = {} if usual is None else {"usual": usual}
+    assert shift(ratio, low, high, **more).common is common
 
 
-def test_a_shift_that_is_significant_but_tiny_is_not_told():
-    shift = shift_of(ratios(1.004, spread=0.0005), STILL)
-    assert shift.low > 1
-    assert not shift.common
-
-
-def test_a_few_kernels_that_changed_do_not_shift_the_others():
+def test_unchanged_kernels_have_no_common_shift_nor_have_others_beside_a_few_that_changed():
+    assert not any(shift_of(ratios(seed=seed), STILL).common for seed in range(100))
     assert not shift_of([*ratios(count=110), *[1.5] * 8], STILL).common
 
 
-def test_fewer_than_eight_cases_have_nothing_in_common():
-    assert shift_of([1.03] * 7, SLOWER) is None
-    assert shift_of([1.03] * 8, SLOWER).common
+@pytest.mark.parametrize(("count", "rank"), [(8, 1), (9, 2), (12, 3), (20, 6)])
+def test_the_interval_of_the_median_is_that_of_the_sign_test(count, rank):
+    """Its ranks are those of printed tables for 95 %; fewer than eight cases have nothing in common."""
+    cases = [1 + number / 100 for number in range(1, count + 1)]
+    common = shift_of(random.Random(1).sample(cases, count), STILL)
+    assert (common.cases, common.low, common.high) == (count, cases[rank - 1], cases[-rank])
+    middle = math.sqrt(cases[(count - 1) // 2] * cases[count // 2])
+    assert (common.ratio, common.usual) == (pytest.approx(middle), 0.0)
+    assert shift_of(cases[:7], STILL) is None
 
 
 def test_only_kernels_of_a_real_gpu_count():
@@ -89,59 +116,60 @@ def test_only_kernels_of_a_real_gpu_count():
         now(1.5, scope="end_to_end"),
         now(1.5, simulated=True),
         dataclasses.replace(now(1.5), verdicts={}),
+        now(math.inf),
     ]
     assert kernel_ratios(results) == [1.03]
 
 
-def test_canaries_are_compared_by_their_medians_over_sessions():
-    recorded = [{"copy": 100.0, "fma": 200.0}, {"copy": 101.0, "fma": 202.0}, {"copy": 99.0, "fma": 198.0}]
-    changes = canary_changes([{"fma": 210.0, "copy": 100.5, "launch": 3.0}], recorded)
-    assert list(changes) == ["copy", "fma"]
-    assert changes["copy"] == CanaryChange(1.005, moved=False)
-    assert changes["fma"] == CanaryChange(1.05, moved=True)
-
-
-def test_a_session_counts_once_however_many_cases_it_measured():
-    changes = canary_changes([{"copy": 110.0}, *[{"copy": 100.0}] * 50], [{"copy": 100.0}])
-    assert changes["copy"].ratio == pytest.approx(1.05)
-
-
-def recorded_times(sigma, sessions=5, cases=60, seed=3):
-    """Times of cases in sessions that each shift all of them, by `sigma` as a standard deviation."""
-    rng = random.Random(seed)
-    shifts = {f"s{number}": rng.gauss(0, sigma) for number in range(sessions)}
-    return [
-        {name: 1000 * case * math.exp(shift + rng.gauss(0, 0.002)) for name, shift in shifts.items()}
-        for case in range(1, cases + 1)
-    ]
-
-
-def test_sessions_that_shift_anyway_keep_such_a_shift_from_being_told():
-    rng = random.Random(1)
-    told_of_nothing = 0
-    for seed in range(200):
-        cases = recorded_times(0.004, seed=seed)
-        now = rng.gauss(0, 0.004)
-        means = [sum(map(math.log, times.values())) / len(times) for times in cases]
-        new = [math.exp(math.log(1000 * case) + now - mean) for case, mean in enumerate(means, 1)]
-        told_of_nothing += shift_of(new, STILL, usual_shift(cases)).common
-    assert told_of_nothing <= 20, "one in twenty, where one in four is larger than 0.5 %"
-
-
-def test_a_shift_beyond_what_sessions_do_anyway_is_told():
-    usual = usual_shift(recorded_times(0.0005))
-    assert 0 < usual < 0.003
-    assert shift_of(ratios(1.03), STILL, usual).common
-
-
 @pytest.mark.parametrize(
-    "cases",
+    ("new", "old", "ratio", "moved"),
     [
-        recorded_times(0.004, sessions=2),
-        recorded_times(0.004, cases=7),
-        [{"": ns} for times in recorded_times(0.004) for ns in times.values()],
+        ([105], [99, 100, 101], 1.05, True),
+        ([100.5], [99, 100, 101], 1.005, False),
+        ([101], [99, 100, 101], 1.01, False),  # as long as one of the recorded
+        ([99, 97], [99, 100, 101], 0.98, False),
+        ([95, 97], [99, 100, 101], 0.96, True),
+        ([100.3], [100], 1.003, True),
+        ([100.24], [100], 1.0024, False),  # beyond all, but by less than half of what is told
+        ([110, *[100] * 50], [100], 1.05, False),  # a session counts once however many cases it measured
+        ([105, None, 0], [100], 1.05, True),
     ],
-    ids=["two-sessions", "seven-cases", "without-ids"],
 )
-def test_too_few_recorded_sessions_or_cases_tell_no_usual_shift(cases):
-    assert usual_shift(cases) == 0.0
+def test_canaries_are_compared_by_their_medians_over_sessions(new, old, ratio, moved):
+    changes = canary_changes([{"copy": ns} for ns in new], [{"copy": ns} for ns in old])
+    assert changes == {"copy": CanaryChange(pytest.approx(ratio), moved)}
+
+
+def test_canaries_that_both_sides_have_are_told_copy_first_and_by_their_own_timer():
+    names = ("mystery", "launch", "fma/event", "copy", "new")
+    changes = canary_changes([dict.fromkeys(names, 1.1)], [dict.fromkeys(names[:-1], 1.0)])
+    assert list(changes) == ["copy", "fma/event", "launch", "mystery"]
+    text = told(shift(1.1, 1.09, 1.11, changes), [])
+    assert ", so is the copy (+10.0 %), FMA +10.0 %, launch +10.0 %, mystery +10.0 %: the machine" in text
+
+
+@given(st.floats(0.001, 0.1), st.integers(8, 20))
+def test_a_usual_shift_is_students_interval_of_one_more_session(sigma, cases):
+    """t.975 on 2 degrees of freedom is 4.303, and √(1 + 1/3) is for one and the mean of three."""
+    times = {"a": math.exp(-sigma), "b": 1.0, "c": math.exp(sigma)}
+    assert usual_shift([times] * cases) == pytest.approx(4.303 * sigma * math.sqrt(4 / 3), rel=1e-3)
+    two = dict(list(times.items())[:2])
+    assert (
+        usual_shift([two] * cases) == usual_shift([times] * 7) == usual_shift([{"": 1.0, **two}] * cases) == 0
+    )
+    assert usual_shift([{**times, "d": 0.0}] * cases) == usual_shift([times] * cases)
+
+
+def test_a_run_is_compared_with_the_sessions_of_its_kernels():
+    logs = {"a": -0.01, "b": 0.0, "c": 0.01}
+    recorded = past(
+        *(session(scale=math.exp(log), session=name, canaries={"copy": 100.0}) for name, log in logs.items())
+    )
+    compared = [Compared(now(1.03, canaries={"copy": 103.0}), recorded)] * 8
+    copy = {"copy": CanaryChange(1.03, moved=True)}
+    usual = pytest.approx(4.303 * 0.01 * math.sqrt(4 / 3), rel=1e-3)
+    others = [now(1.03, scope="transfer"), now(1.03, label="host.saxpy")]
+    for mixed in (compared, compared + [Compared(other, recorded) for other in others]):
+        common = shift_among(mixed)
+        assert (common.cases, common.ratio, common.canaries) == (8, pytest.approx(1.03), copy)
+        assert common.usual == usual

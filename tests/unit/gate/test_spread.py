@@ -6,10 +6,13 @@ import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_times import recorded
 
 from pytest_gpukern.gate import spread
-from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.spread import (
+    FEWEST_CASES,
     PRIOR_DOF,
     SharedSpread,
     between_devices,
@@ -20,17 +23,14 @@ from pytest_gpukern.gate.spread import (
 )
 from pytest_gpukern.values.timer_table import TIMERS
 
-HERE = Conditions(1, {}, "nvidia-h200")
 CUPTI = "kernel/cupti"
+EULER = 0.5772156649015329
 
 
 def sessions(logs, *, key="kernel/cupti/cold", centre_ns=1e6, devices=None):
+    devices = devices or "a" * len(logs)
     times = [centre_ns * math.exp(log) for log in logs]
-    devices = devices or ["GPU-a"] * len(times)
-    return [
-        SessionTime(100, t, t, t, key=key, conditions=HERE, device=d)
-        for t, d in zip(times, devices, strict=True)
-    ]
+    return [recorded(t, key=key, device=device) for t, device in zip(times, devices, strict=True)]
 
 
 def normal_suite(sigmas, *, count=5, seed=3, **changes):
@@ -38,25 +38,30 @@ def normal_suite(sigmas, *, count=5, seed=3, **changes):
     return [sessions([rng.gauss(0, sigma) for _ in range(count)], **changes) for sigma in sigmas]
 
 
-def test_equal_spreads_are_found_and_known_well():
-    found = shared_spread(normal_suite([0.004] * 200))[CUPTI]
-    assert found.s0 == pytest.approx(0.004, rel=0.05)
-    assert found.d0 > 50
-    assert found.cases == 200
+def psi(n):
+    """Returns ψ(n) of a whole number: the harmonic number of n − 1, less Euler's constant."""
+    return math.fsum(1 / k for k in range(1, n)) - EULER
 
 
-def test_degrees_of_freedom_of_the_suite_are_recovered():
-    """Variances drawn as the model has them: s0²·d0/χ²(d0)."""
-    rng = random.Random(7)
-    sigmas = [0.004 * math.sqrt(6 / rng.gammavariate(3, 2)) for _ in range(2000)]
-    found = shared_spread(normal_suite(sigmas))[CUPTI]
-    assert found.s0 == pytest.approx(0.004, rel=0.05)
-    assert found.d0 == pytest.approx(6, rel=0.25)
+# what cases share
 
 
-def test_spreads_that_differ_by_orders_of_magnitude_leave_each_case_to_itself():
-    found = shared_spread(normal_suite([0.0001, 0.001, 0.01, 0.1] * 20))[CUPTI]
-    assert found.d0 < 1
+@pytest.mark.parametrize("sigma", [0.004, 0.04])
+@pytest.mark.parametrize("cases", [FEWEST_CASES, 10])
+def test_equal_variances_are_known_with_the_degrees_of_freedom_of_all(sigma, cases):
+    """Of three sessions each, s² with 2 degrees of freedom: log s0² = log s² − ψ(1) + ψ(d0/2) − log(d0/2)."""
+    shared = shared_spread([sessions([-sigma, 0, sigma])] * cases)[CUPTI]
+    assert (shared.d0, shared.cases, shared.devices) == (2 * cases, cases, None)
+    assert shared.s0 == pytest.approx(sigma * math.exp((psi(cases) - math.log(cases) + EULER) / 2), rel=1e-9)
+
+
+@pytest.mark.parametrize("count", [20, 2000])
+def test_variances_that_differ_have_the_degrees_of_freedom_that_their_logarithms_vary_by(count):
+    """Var log s² = ψ′(1) + ψ′(d0/2) = π²/3 at d0 = 2, where s0² is the mean of the logarithms."""
+    apart = math.sqrt(math.pi**2 / 3 * (count - 1) / count) / 2
+    cases = [sessions([-s, 0, s]) for s in (0.004 * math.exp(apart), 0.004 * math.exp(-apart))] * (count // 2)
+    shared = shared_spread(cases)[CUPTI]
+    assert (shared.s0, shared.d0) == pytest.approx((0.004, 2.0), rel=1e-6)
 
 
 def test_scopes_and_timers_spread_apart_and_cache_policies_together():
@@ -65,98 +70,91 @@ def test_scopes_and_timers_spread_apart_and_cache_policies_together():
         *normal_suite([0.002] * 6, key="kernel/cupti/hot"),
         *normal_suite([0.02] * 6, key="transfer/cupti/cold"),
     ]
-    found = shared_spread(cases)
-    assert found.keys() == {CUPTI, "transfer/cupti"}
-    assert found[CUPTI].cases == 12
-    assert found["transfer/cupti"].s0 > 3 * found[CUPTI].s0
+    shared = shared_spread(cases)
+    assert {key: each.cases for key, each in shared.items()} == {CUPTI: 12, "transfer/cupti": 6}
+    assert shared["transfer/cupti"].s0 > 3 * shared[CUPTI].s0
 
 
 def test_fewer_than_five_cases_or_sessions_by_themselves_say_nothing():
-    few = shared_spread(normal_suite([0.1] * 4))[CUPTI]
-    assert (few.s0, few.d0, few.cases) == (TIMERS["cupti"].prior_spread, PRIOR_DOF, 0)
+    few = shared_spread(normal_suite([0.1] * (FEWEST_CASES - 1)))[CUPTI]
+    assert few == SharedSpread(TIMERS["cupti"].prior_spread, PRIOR_DOF, cases=0)
     assert shared_spread([sessions([0.0])] * 10) == {}
+    unmeasurable = [sessions([0, -math.inf, math.inf]), sessions([0, 0.01], centre_ns=1e-3)]
+    assert shared_spread([*normal_suite([0.004] * 10), *unmeasurable])[CUPTI].cases == 11
 
 
-def test_medians_that_agree_to_the_tick_spread_by_no_less_than_the_tick():
-    found = shared_spread([sessions([0.0] * 5, centre_ns=1632.0)] * 10)[CUPTI]
-    assert found.s0 == pytest.approx(32 / 1632 / math.sqrt(12), rel=0.3)
-    unmeasurable = shared_spread([*normal_suite([0.004] * 10), sessions([0, -math.inf])])[CUPTI]
-    assert unmeasurable.cases == 10
+@pytest.mark.parametrize(("centre_ns", "floor"), [(1632.0, 32 / 1632 / math.sqrt(12)), (1e9, 1e-6)])
+def test_medians_that_agree_spread_by_no_less_than_the_timers_step_and_six_digits(centre_ns, floor):
+    """A step, here CUPTI's 32 ns, has the standard deviation step/√12."""
+    shared = shared_spread([sessions([0.0] * 3, centre_ns=centre_ns)] * 10)[CUPTI]
+    assert shared.s0 == pytest.approx(floor * math.exp((psi(10) - math.log(10) + EULER) / 2), rel=1e-6)
 
 
-def test_what_devices_differ_by_is_no_spread_between_sessions():
-    rng = random.Random(5)
-    names = ["GPU-a", "GPU-b", "GPU-c"]
-    cases = []
-    for _ in range(40):
-        offsets = {name: rng.gauss(0, 0.02) for name in names}
-        cases.append(sessions([offsets[n] + rng.gauss(0, 0.002) for n in names * 3], devices=names * 3))
-    found = shared_spread(cases)[CUPTI]
-    assert found.s0 == pytest.approx(0.002, rel=0.1)
-    assert found.devices == pytest.approx(0.02, rel=0.2)
-    assert found.devices_dof == 2
+# devices
 
 
-def test_what_devices_differ_by_in_most_cases_is_not_hidden_by_a_few():
-    rng = random.Random(6)
-    names = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
-    sigmas = [0.001] * 90 + [0.05] * 10
-    cases = [sessions([rng.gauss(0, sigma) for _ in names], devices=names) for sigma in sigmas]
-    found = shared_spread(cases)[CUPTI]
-    assert found.devices == pytest.approx(0.05 * math.sqrt(0.1), rel=0.3)
-    assert found.between_devices.cases == 100
-    assert 0.0004 < found.between_devices.s0 < 0.002
-    calm, wild = (
-        case_spread(*between_devices([s * 0.7, -s, s, -s * 0.7], names), found.between_devices)
-        for s in (0.001, 0.05)
+def test_variances_within_and_between_devices_are_those_of_the_textbook():
+    logs, cards = [0.0, 0.02, 1.0, 1.02], "aabb"
+    assert within_devices(logs, cards) == pytest.approx((0.0002, 2))
+    assert between_devices(logs, cards) == pytest.approx((0.5, 1))
+    assert within_devices([0.0, 1.0], "ab") == between_devices([0.0, 1.0], "aa") == (0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("logs", "cards", "variance"),
+    [
+        # means of 0 and 0.1 vary by 0.005, of which 0.007²·(1/2 + 1/1)/2 is the spread within devices
+        ([-0.001, 0.001, 0.1], "aab", 0.005 - 0.007**2 * 0.75),
+        ([0.0, 0.1, 0.2], "abc", 0.01 - 0.007**2),
+        ([0.0, 0.001], "ab", 0.0),
+    ],
+)
+def test_what_devices_differ_by_is_an_analysis_of_variance_by_moments(logs, cards, variance):
+    several = [sessions(logs, devices=cards)] * (FEWEST_CASES - 2)
+    shared = shared_spread([*several, sessions([0.0, 0.01])])[CUPTI]
+    assert (shared.s0, shared.devices_dof, shared.between_devices) == (0.007, len(set(cards)) - 1, None)
+    assert shared.devices == pytest.approx(math.sqrt(variance), rel=1e-9)
+
+
+@pytest.mark.parametrize("count", [FEWEST_CASES - 1, FEWEST_CASES, 40])
+def test_what_devices_differ_by_in_most_cases_is_not_hidden_by_a_few(count):
+    """Means of three devices have the variance s² with 2 degrees of freedom, as those of three sessions."""
+    wild = sessions([-0.05, 0, 0.05], devices="abc")
+    cases = [sessions([-0.001, 0, 0.001] * 2, devices="abcabc")] * (count - count // 10) + [wild] * (
+        count // 10
     )
-    assert calm.variance < 0.0025**2
-    assert (wild.alone, wild.dof) == (True, 3)
+    shared = shared_spread(cases)[CUPTI]
+    if count < FEWEST_CASES:
+        assert shared.between_devices is None
+    elif count == FEWEST_CASES:
+        expected = 0.001 * math.exp((psi(count) - math.log(count) + EULER) / 2)
+        assert shared.between_devices.s0 == pytest.approx(expected, rel=1e-9)
+    else:
+        assert shared.devices > 10 * shared.between_devices.s0
+        assert case_spread(0.001**2, 2, shared.between_devices).variance < 0.003**2
+    few = shared.between_devices and shared.between_devices.cases
+    assert few in (None, count)
 
 
-def test_few_cases_do_not_tell_what_devices_differ_by_in_most():
-    several = [sessions([0, 0.01 * case], devices=["a", "b"]) for case in range(spread.FEWEST_CASES - 1)]
-    found = shared_spread(several)[CUPTI]
-    assert found.devices > 0
-    assert found.between_devices is None
-
-
-def test_between_devices_counts_their_means():
-    assert between_devices([0.0, 0.02, 1.0, 1.02], ["a", "a", "b", "b"]) == pytest.approx((0.5, 1))
-    assert between_devices([0.0, 1.0], ["a", "a"]) == (0.0, 0)
-
-
-def test_devices_that_do_not_differ_have_no_spread_and_one_device_tells_nothing():
-    several = [
-        sessions([case * 1e-6, 0.01, -0.01, 0.01, -0.01], devices=["a", "a", "a", "b", "b"])
-        for case in range(10)
-    ]
-    assert shared_spread(several)[CUPTI].devices < 0.003
-    assert shared_spread(normal_suite([0.004] * 10))[CUPTI].devices is None
-
-
-def test_the_variance_is_about_the_mean_of_each_device():
-    assert within_devices([0.0, 0.02, 1.0, 1.02], ["a", "a", "b", "b"]) == pytest.approx((0.0002, 2))
-    assert within_devices([0.0, 1.0], ["a", "b"]) == (0.0, 0)
-
+# what a case has
 
 SUITE = SharedSpread(0.01, 6.0, cases=50)
 
 
 def test_a_case_is_shrunk_towards_the_suite_by_degrees_of_freedom():
-    found = case_spread(0.02**2, 4, SUITE)
-    assert found.variance == pytest.approx((6 * 0.01**2 + 4 * 0.02**2) / 10)
-    assert found.dof == 10
-    assert not found.alone
+    shrunk = case_spread(0.02**2, 4, SUITE)
+    assert shrunk.variance == pytest.approx((6 * 0.01**2 + 4 * 0.02**2) / 10)
+    assert (shrunk.dof, shrunk.alone) == (10, False)
 
 
-@pytest.mark.parametrize("sigma", [0.022, 0.0015])
-def test_a_case_far_from_the_suite_is_left_to_itself(sigma):
-    """F.95 of 4 and 6 is 4.53, a ratio of 2.1 of standard deviations; F.01 is 1/15.2, one of 1/3.9."""
-    found = case_spread(sigma**2, 4, SUITE)
-    assert (found.variance, found.dof, found.alone) == (sigma**2, 4, True)
-    nearer = case_spread((0.021 if sigma > 0.01 else 0.0029) ** 2, 4, SUITE)
-    assert not nearer.alone
+@pytest.mark.parametrize(
+    ("ratio", "alone"), [(4.54, True), (4.52, False), (1 / 15.19, False), (1 / 15.23, True), (0, True)]
+)
+def test_a_case_far_from_the_suite_is_left_to_itself(ratio, alone):
+    """F.95 of 4 and 6 is 4.53, and F.01 is 1/15.21."""
+    case = case_spread(ratio * 0.01**2, 4, SUITE)
+    assert case.alone is alone
+    assert (case.variance, case.dof) == (ratio * 0.01**2, 4) or not alone
 
 
 def test_one_session_has_the_suites_spread_and_nothing_is_below_the_timers_own():
@@ -166,20 +164,35 @@ def test_one_session_has_the_suites_spread_and_nothing_is_below_the_timers_own()
 
 
 def test_ratios_are_assumed_to_spread_as_two_sessions_do_and_measured_where_there_are_cases():
-    assert spread_of_ratios("cupti", []).s0 == pytest.approx(math.sqrt(2) * TIMERS["cupti"].prior_spread)
-    rng = random.Random(1)
-    ratios = [[rng.gauss(0, 0.001) for _ in range(4)] for _ in range(100)]
-    assert spread_of_ratios("cupti", ratios).s0 == pytest.approx(0.001, rel=0.1)
+    assumed = SharedSpread(math.sqrt(2) * TIMERS["cupti"].prior_spread, PRIOR_DOF, cases=0)
+    assert spread_of_ratios("cupti", []) == assumed
+    for sigma, s in ((0.01, 0.01), (0.0, math.sqrt(2) * 1e-6)):
+        shared = spread_of_ratios("cupti", [[-sigma, 0, sigma]] * 10 + [[5.0]])
+        assert shared.s0 == pytest.approx(s * math.exp((psi(10) - math.log(10) + EULER) / 2), rel=1e-9)
+        assert (shared.d0, shared.cases) == (20, 10)
+    assert spread_of_ratios("cupti", [[-0.01, 0.01]] * FEWEST_CASES).cases == FEWEST_CASES
+
+
+# functions of the fit
 
 
 def test_the_functions_of_the_fit_have_their_known_values():
     """Abramowitz & Stegun, 6.3.2, 6.3.3, 6.4.2, 6.4.4; ζ(3) = 1.2020569…"""
-    euler = 0.5772156649015329
-    assert spread._digamma(1.0) == pytest.approx(-euler, abs=1e-10)
-    assert spread._digamma(0.5) == pytest.approx(-euler - 2 * math.log(2), abs=1e-10)
-    assert spread._trigamma(1.0) == pytest.approx(math.pi**2 / 6, abs=1e-10)
-    assert spread._trigamma(0.5) == pytest.approx(math.pi**2 / 2, abs=1e-10)
+    assert spread._digamma(1.0) == pytest.approx(-EULER, abs=1e-12)
+    assert spread._digamma(0.5) == pytest.approx(-EULER - 2 * math.log(2), abs=1e-12)
+    assert spread._trigamma(1.0) == pytest.approx(math.pi**2 / 6, abs=1e-12)
+    assert spread._trigamma(0.5) == pytest.approx(math.pi**2 / 2, abs=1e-12)
     assert spread._tetragamma(1.0) == pytest.approx(-2 * 1.2020569031595942, abs=1e-9)
+
+
+@given(st.floats(0.01, 8))
+def test_they_obey_recurrence_and_duplication(x):
+    """Abramowitz & Stegun, 6.3.5, 6.3.8, 6.4.6 and 6.4.8."""
+    for order, function in enumerate((spread._digamma, spread._trigamma, spread._tetragamma)):
+        step = (-1) ** order * math.factorial(order) / x ** (order + 1)
+        halves = (function(x) + function(x + 0.5)) / 2 ** (order + 1) + (math.log(2) if order == 0 else 0)
+        assert function(x + 1) - function(x) == pytest.approx(step, rel=1e-9, abs=1e-9)
+        assert halves == pytest.approx(function(2 * x), rel=1e-10, abs=1e-10)
 
 
 @pytest.mark.parametrize("x", [1e-6, 0.01, 0.3, 1.0, 7.0, 300.0, 1e8])

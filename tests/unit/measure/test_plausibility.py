@@ -144,9 +144,13 @@ def test_clocks_between_which_the_thread_had_to_wait_are_read_again() -> None:
 
 
 def test_clocks_that_diverge_are_named_with_what_each_says() -> None:
+    """By more than 1 % and a millisecond, which is 2 ms of 100."""
     found = passing(2e8, 4e8)
     assert found is not None
     assert "time.perf_counter_ns saw 200.0 ms pass, CLOCK_MONOTONIC_RAW 400.0 ms" in found
+    for sign in (-1, 1):
+        assert passing(1e8 + sign * 2e6, 1e8) is None
+        assert passing(1e8 + sign * (2e6 + 1), 1e8) is not None
 
 
 @given(st.floats(0, 1e11), st.floats(-5e-4, 5e-4))

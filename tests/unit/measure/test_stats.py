@@ -18,6 +18,7 @@ from pytest_gpukern.measure.statistics import (
     _chi_square_999,
     _kruskal_wallis,
     fisher_cdf,
+    interval_rank,
     quantiles,
     student_t,
     summarize,
@@ -41,6 +42,8 @@ def test_median_lies_in_its_interval_which_is_no_narrower_than_the_timers_tick(s
     assert summary.median_ns == pytest.approx(statistics.median(samples))
     assert 0 <= summary.low_ns <= summary.median_ns - min(summary.median_ns, resolution / 2)
     assert summary.high_ns >= summary.median_ns + resolution / 2
+    alike = summarize([1000.0] * 6, resolution_ns=32)
+    assert (alike.low_ns, alike.high_ns) == (984, 1016)
     assert summary.n == len(samples)
 
 
@@ -50,6 +53,14 @@ def test_median_lies_in_its_interval_which_is_no_narrower_than_the_timers_tick(s
 def test_interval_has_the_ranks_of_the_published_tables(n, rank):
     summary = summarize(range(1, n + 1))
     assert (summary.low_ns, summary.high_ns) == (rank, n + 1 - rank)
+
+
+def test_interval_has_the_ranks_that_counting_gives():
+    """Of n fair coins, fewer than r are heads in 2.5 % of all cases at most; no larger rank has that."""
+    for n in range(6, 400):
+        tails = itertools.accumulate(math.comb(n, heads) for heads in range(n))
+        most = sum(1 for _ in itertools.takewhile(lambda tail, all_=2**n: 40 * tail <= all_, tails))
+        assert interval_rank(n) == most, n
 
 
 @pytest.mark.parametrize("n", [7, 30, 101])
@@ -84,11 +95,80 @@ def test_no_samples_or_a_bad_resolution_are_refused():
         summarize([1.0], resolution_ns=math.nan)
 
 
-def test_two_modes_are_named_with_their_shares():
-    fast = [1000 + 0.1 * i for i in range(70)]
-    slow = [1100 + 0.1 * i for i in range(30)]
-    samples = random.Random(3).sample([*fast, *slow], 100)
-    assert warned(summarize(samples), "bimodal: 70 % of the samples gather 8.9 % below the others")
+def apart(fast, distance):
+    """Samples, and between them their mirror images, which begin so much above the slowest."""
+    end = 2 * max(fast) + distance
+    return [ns for time in fast for ns in (time, end - time)]
+
+
+TENS = [990.0, 1000.0, 1010.0] * 10
+TAIL = [990.0, 1000.0, 1010.0] * 8 + [1020.0, 1030.0, 1040.0, 1050.0, 1060.0, 1070.0]
+
+
+def outliers(count, total, times):
+    return f"{count} of {total} samples are outliers, the farthest at {times} times the median; kept"
+
+
+def modes(share, below):
+    return f"bimodal: {share} % of the samples gather {below} % below the others"
+
+
+def shuffled(usual, odd, odd_ns):
+    """So many samples of 1000 ns, and so many of another time."""
+    return random.Random(3).sample([1000.0] * usual + [odd_ns] * odd, usual + odd)
+
+
+RISING = [1000.0 + 10 * number for number in range(23)]
+WHY = "over the session (last quarter of the samples against the first)"
+
+
+@pytest.mark.parametrize(
+    ("samples", "resolution_ns", "warnings"),
+    [
+        # two modes have 15 % of 30 samples at least, and lie apart by 1 % of the median and two ticks
+        (shuffled(25, 5, 1100.0), 0, [modes(83, 9.09), outliers(5, 30, 1.1)]),
+        (shuffled(26, 4, 1100.0), 0, [outliers(4, 30, 1.1)]),
+        (shuffled(23, 6, 1100.0), 0, [outliers(6, 29, 1.1)]),
+        (shuffled(70, 30, 1010.0), 0, []),
+        (shuffled(70, 30, 1010.1), 0, [modes(70, 1)]),
+        (shuffled(50, 50, 1064.0), 32, []),
+        (shuffled(50, 50, 1064.0), 31.9, [modes(50, 6.02)]),
+        # and by 2 standard deviations of 14.8 ns, their medians by 7
+        (apart(TENS, 83.7), 0, []),
+        (apart(TENS, 83.9), 0, [modes(50, 9.41)]),
+        (apart(TAIL, 29.6), 0, []),
+        (apart(TAIL, 29.7), 0, [modes(50, 14.5)]),
+        # a trend is in each of 11 pairs of samples, which chance does once in 1024; in ten it does in 512
+        (RISING[:20], 0, []),
+        (RISING[:22], 0, [f"time grew by 16.7 % {WHY}"]),
+        (RISING, 0, [f"time grew by 17.6 % {WHY}"]),
+        (RISING[:22][::-1], 0, [f"time fell by 14.3 % {WHY}"]),
+        (RISING[:22], 170, []),
+        ([1000 + ns / 1000 for ns in RISING], 0, []),
+        ([*RISING[:11], *(ns + 110 for ns in RISING[:10]), 900.0], 0, []),
+        # outliers are more than one time in twenty, 1 % of the median or 3 interquartile ranges beyond
+        (shuffled(95, 5, 3000.0), 0, []),
+        (shuffled(94, 6, 3000.0), 0, [outliers(6, 100, 3)]),
+        (shuffled(9, 1, 3000.0), 0, []),
+        (shuffled(8, 2, 99_000.0), 0, [outliers(2, 10, 99)]),
+        (shuffled(8, 2, 123_456.0), 0, [outliers(2, 10, 123)]),
+        (shuffled(8, 2, 1010.0), 0, []),
+        (shuffled(8, 2, 1100.0), 50, []),
+        ([*[990.0, 1010.0] * 10, 1070.0, 930.0], 0, []),
+        (
+            [*[990.0, 1010.0] * 10, 1071.0, 929.0],
+            0,
+            [outliers(2, 22, 0.929)],
+        ),
+        ([0.0] * 50, 0, []),
+    ],
+)
+def test_modes_trends_and_outliers_are_told_from_a_size_on(samples, resolution_ns, warnings):
+    summary = summarize(samples, resolution_ns=resolution_ns)
+    assert list(summary.warnings) == warnings
+    assert summary.n == len(samples), "odd samples stay in"
+    smaller = summarize([ns / 2**30 for ns in samples], resolution_ns=resolution_ns / 2**30)
+    assert smaller.warnings == summary.warnings, "no size is absolute"
 
 
 @pytest.mark.parametrize("draw", ["gauss", "uniform", "expovariate"])
@@ -103,38 +183,10 @@ def test_one_mode_is_not_called_two(draw):
     assert false <= 1
 
 
-def test_neighbouring_ticks_of_a_coarse_timer_are_not_modes():
-    samples = [1000.0, 1032.0] * 50
-    assert warned(summarize(samples), "bimodal")
-    assert not warned(summarize(samples, resolution_ns=32), "bimodal")
-
-
-def test_a_rising_time_is_reported_with_its_growth_and_a_falling_one_too():
-    rising = [1000 + 40 * i / 99 + noise for i, noise in enumerate(normal(100, 0, 3))]
-    assert warned(summarize(rising), "time grew by 2.9 % over the session")
-    assert warned(summarize(rising[::-1]), "time fell by ")
-
-
-def test_noise_a_single_spike_and_a_tiny_drift_are_no_trend():
-    tiny = [1000 + 4 * i / 99 for i in range(100)]
-    assert not warned(summarize(tiny), "over the session")
+def test_noise_is_no_trend():
     assert not warned(summarize([*normal(99), 9000.0]), "over the session")
     false = sum(warned(summarize(normal(60, sigma=50, seed=s)), "over the session") for s in range(200))
     assert false <= 2
-
-
-def test_outliers_are_counted_and_stay_in():
-    samples = [*normal(94), 3000.0, 2500.0, 2500.0, 2500.0, 2500.0, 2500.0]
-    summary = summarize(samples)
-    assert summary.n == 100
-    assert any("6 of 100 samples are outliers" in w and "3 times the median" in w for w in summary.warnings)
-    ordinary = [*normal(95), 3000.0, 2500.0, 2500.0, 2500.0, 2500.0]
-    assert not warned(summarize(ordinary), "outlier")
-
-
-def test_all_times_zero_is_summarized_without_dividing():
-    summary = summarize([0.0] * 50)
-    assert (summary.median_ns, summary.low_ns, summary.high_ns, summary.warnings) == (0, 0, 0, ())
 
 
 # batches
@@ -158,15 +210,15 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("sizes", [(5,) * 40, (8, 8), (17, 17, 17), (3, 17, 14, 64, 64), (50,) * 10], ids=str)
+@pytest.mark.parametrize("sizes", [(5,) * 40, (8, 8), (3, 17, 14, 64, 64), (50,) * 10], ids=str)
 @pytest.mark.parametrize("draw", DRAWS)
 def test_batches_of_one_distribution_seldom_widen_the_interval_or_warn(draw, sizes):
     rng = random.Random(7)
     alarms = 0
-    for _ in range(500):
+    for _ in range(150):
         batches = [[DRAWS[draw](rng) for _ in range(size)] for size in sizes]
         alarms += in_batches(*batches) != of_all(*batches)
-    assert alarms < 5
+    assert alarms <= 1
 
 
 def test_the_interval_contains_the_median_of_each_batch_where_they_differ_and_a_warning_says_so():
@@ -181,9 +233,19 @@ def test_the_interval_contains_the_median_of_each_batch_where_they_differ_and_a_
     assert not warned(plain, "batches")
 
 
+@pytest.mark.parametrize(
+    ("low_ns", "high_ns", "ends"),
+    [(960.0, 1050.0, "−4.0 … +5.0"), (1000.0, 1010.1, "+0.0 … +1.0"), (989.9, 1000.0, "−1.0 … +0.0")],
+)
+def test_batches_that_differ_are_told_with_how_far_their_medians_lie(low_ns, high_ns, ends):
+    summary = in_batches([low_ns] * 20, [1000.0] * 40, [high_ns] * 20)
+    text = f"its 3 batches differ by more than chance: their medians lie {ends} % from the overall median"
+    assert (summary.low_ns, summary.high_ns, summary.warnings[0]) == (low_ns, high_ns, text)
+
+
 def test_batches_that_differ_by_less_than_a_percent_are_in_the_interval_without_a_word():
-    summary = in_batches([1000.0] * 20, [1000.0] * 20, [1009.0] * 20)
-    assert (summary.low_ns, summary.high_ns, summary.warnings) == (1000, 1009, ())
+    summary = in_batches([1000.0] * 20, [1000.0] * 20, [1010.0] * 20)
+    assert (summary.low_ns, summary.high_ns, summary.warnings) == (1000, 1010, ())
 
 
 @given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=30), min_size=1, max_size=6))
@@ -307,6 +369,13 @@ def test_impossible_stopping_rule_is_refused(arguments):
 )
 def test_students_t_agrees_with_the_tables(dof, t95):
     assert student_t(0.95, dof) == pytest.approx(t95, abs=5e-5)
+
+
+@given(st.floats(0.5, 0.9999))
+def test_students_t_has_its_closed_forms_on_one_and_two_degrees_of_freedom(p):
+    """Abramowitz & Stegun, 26.7.3 and 26.7.4, solved for t."""
+    assert student_t(p, 1) == pytest.approx(math.tan(math.pi * (p - 0.5)), rel=1e-9, abs=1e-9)
+    assert student_t(p, 2) == pytest.approx((2 * p - 1) / math.sqrt(2 * p * (1 - p)), rel=1e-9, abs=1e-9)
 
 
 def test_students_t_takes_other_probabilities_and_infinitely_many_degrees_of_freedom():

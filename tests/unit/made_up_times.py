@@ -1,0 +1,62 @@
+"""Times that nobody took: new measurements and recorded sessions of one case, and of two revisions."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import structs
+
+from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.spread import SharedSpread
+from pytest_gpukern.values.result import Measurement, Summary
+
+HERE = Conditions(1, {"n": 1000}, "nvidia-h200")
+BASE_NS = 50_000.0
+S = 0.006
+KNOWN = SharedSpread(S, 1e6, cases=30)
+"""A suite whose spread is as good as known: quantiles are those of the normal distribution."""
+
+
+def summary_of(median_ns, half=0.0, n=100):
+    """The interval is so wide to either side, relative to the median."""
+    return Summary(median_ns, median_ns * (1 - half), median_ns * (1 + half), n)
+
+
+def measured(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", **changes):
+    scope, timer, cache = key.split("/")
+    summary = summary_of(median_ns, half)
+    return Measurement(
+        scope, timer, "", cache, (), **{"iterations": 1, "summary": summary, "stopped": "", **changes}
+    )
+
+
+def recorded(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", conditions=HERE, **changes):
+    known = summary_of(median_ns, half)
+    return SessionTime(
+        known.n, known.median_ns, known.low_ns, known.high_ns, key=key, conditions=conditions, **changes
+    )
+
+
+def new(*percents, **changes):
+    """Measurements so many per cent above 50 µs."""
+    return [measured(BASE_NS * (1 + percent / 100), **changes) for percent in percents]
+
+
+def around(*percents, **changes):
+    """Recorded sessions so many per cent above 50 µs."""
+    return [recorded(BASE_NS * (1 + percent / 100), **changes) for percent in percents]
+
+
+def beside(share):
+    """What was observed where other programs used this share of the host's CPUs."""
+    return {"load": {"others_share": share}}
+
+
+def spread_by(s=S, **changes):
+    """Three recorded sessions whose log medians have the mean log 50 µs and the standard deviation s."""
+    return [recorded(BASE_NS * math.exp(log), **changes) for log in (-s, 0.0, s)]
+
+
+def on(cards, sessions):
+    """The sessions, each on the card that one letter names."""
+    return [structs.replace(time, device=card) for time, card in zip(sessions, cards, strict=True)]
