@@ -10,6 +10,7 @@ from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.report.run import Run
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Result, SessionRole, Summary
 
 if TYPE_CHECKING:
@@ -61,15 +62,16 @@ def run_of(baseline: Baseline, name: str) -> Run:
 def _session(baseline: Baseline, case_id: str, session: RecordedSession) -> Result:
     epoch = baseline.cases[case_id].epochs[-1]
     fingerprint = baseline.fingerprint_of(session)
-    on_gpu = fingerprint.device_model_key == baseline.device_model
     correctness = epoch.correctness if session.correctness is None else session.correctness
     label = case_id.removeprefix(f"{baseline.problem}/")
+    backend, dot, of_backend = label.partition(".")
+    on_host = bool(dot) and not runs_on_gpu(backend)  # else its backend is not told from the name of a test
     case = CaseInfo(
         id=case_id,
         problem=baseline.problem,
         problem_version=epoch.problem_version,
-        variant=label if on_gpu else label.removeprefix("host."),
-        backend=None if on_gpu else "host",
+        variant=of_backend if on_host else label,
+        backend=backend if on_host else None,
         point={},
         measured_point={},
         parameters={},

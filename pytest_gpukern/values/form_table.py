@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_gpukern.values.option import Option  # noqa: TC001 - a row makes them
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pytest_gpukern.values.option import Option
 
 
 class ReportForm(NamedTuple):

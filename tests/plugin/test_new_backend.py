@@ -8,6 +8,7 @@ import os
 import pytest
 
 from pytest_gpukern.report.csv_table import csv_text
+from pytest_gpukern.report.recorded import read
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 
@@ -174,11 +175,14 @@ def test_one_that_runs_on_the_host_is_reported_as_numpy_is(run_on_host, pytester
         assert first[column] == second[column]
 
 
-def test_a_record_of_one_that_runs_on_the_host_is_of_the_processor(run_on_host, pytester):
+def test_a_record_of_one_that_runs_on_the_host_is_of_the_processor(run_on_host, pytester, monkeypatch):
     run_on_host("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
     (baseline,) = (pytester.path / "baselines").iterdir()
     assert "doubling/threads.pooled" in baseline.read_text()
     assert "doubling/host.numpy" in baseline.read_text()
+    monkeypatch.setitem(BACKENDS, "threads", BackendRow("threads:ThreadsBackend", on_gpu=False))
+    recorded = {(result.case.backend, result.case.variant) for result in read(baseline).results}
+    assert recorded == {("threads", "pooled/n=8"), ("host", "numpy/n=8")}
 
 
 def test_a_selection_of_it_alone_has_no_gpu_to_trace_or_to_miss(run_on_host):

@@ -21,7 +21,7 @@ from pytest_gpukern.values.verdict_table import STATES, StateRow, Tone, VerdictK
 MADE_UP = StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True)
 
 
-@pytest.fixture(params=[*VerdictKind, "DRIFTING"])
+@pytest.fixture(params=[*VerdictKind, "MADE-UP"])
 def kind(request, monkeypatch):
     """A kind of the table, and one that somebody adds to it by a row."""
     if request.param in VerdictKind:
