@@ -24,7 +24,7 @@ MADE_UP = StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, t
 @pytest.fixture(params=[*VerdictKind, "MADE-UP"])
 def kind(request, monkeypatch):
     """A kind of the table, and one that somebody adds to it by a row."""
-    if request.param in VerdictKind:
+    if isinstance(request.param, VerdictKind):
         return request.param
     added = VerdictKind.__new_member__(VerdictKind, request.param, MADE_UP)
     added._name_ = request.param
