@@ -41,11 +41,11 @@ class Check(NamedTuple):
     """Describes one check; one of the two functions says what it looks at.
 
     Attributes:
-        launch: looks at one launch. What stands before its `yield` runs before the launch, which the `yield`
-            returns; the function returns a diagnosis, or None.
+        launch: a generator function that looks at one launch. The code before its `yield` runs before the
+            launch. The `yield` gives what the launch made. The function returns a diagnosis, or None.
         output: looks at an output beside its reference: after a launch of a case, and wherever a test calls
             `verify`.
-        timed: whether `launch` also looks at what timed launches left. Then it must need nothing from before.
+        timed: whether `launch` also looks at what timed launches left. For these it kept nothing from before.
     """
 
     launch: Callable[[Launch], Looking] | None = None
@@ -67,7 +67,7 @@ def out_of_bounds(launch: Launch) -> Looking:
 
 
 def unwritten(launch: Launch) -> Looking:
-    """Finds elements of outputs without a reference that still hold a poison, or must not have changed."""
+    """Looks at outputs without a reference: finds elements that hold a poison, or changed and must not."""
     yield
     at = f", {launch.place}" if launch.place else ""
     for name, shape, count, first, changed in launch.written():
@@ -171,7 +171,8 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     start = time.perf_counter_ns()
     returned = launch.run()
     launch.last_call_ns = float(time.perf_counter_ns() - start)
-    launch.first_call_ns = launch.first_call_ns if not first else launch.last_call_ns
+    if first:
+        launch.first_call_ns = launch.last_call_ns
     left = tuple(threads_left(threads, first=first))
     _refuse_undone(launch, returned)
     launch.take(returned)

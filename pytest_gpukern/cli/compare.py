@@ -23,7 +23,7 @@ from pytest_gpukern.gate.judge import Basis, confirm, fails, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
-from pytest_gpukern.report.recorded import is_baseline
+from pytest_gpukern.report.recorded import is_baseline, measurement_of
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
@@ -222,22 +222,10 @@ def _add_baseline(side: Side, baseline: Baseline) -> None:
 def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[SessionMeasurement]:
     """Returns the sessions of a case's current epoch as measurements; their samples are the quantiles."""
     for time in baseline.session_times(case_id, key):
-        scope, timer, cache = key.split("/")
-        measurement = Measurement(
-            scope,
-            timer,
-            "as recorded",
-            cache,
-            time.quantiles_ns or (time.median_ns,),
-            1,
-            Summary(time.median_ns, time.low_ns, time.high_ns, time.n),
-            "recorded",
-            jitter_ns=time.jitter_ns or 0.0,
-        )
         fingerprint = baseline.fingerprints[baseline.sessions[time.session].fingerprint]
         assert time.conditions is not None
         on_gpu = fingerprint.device_model_key == baseline.device_model
-        yield SessionMeasurement(measurement, time, time.conditions, on_gpu)
+        yield SessionMeasurement(measurement_of(key, time), time, time.conditions, on_gpu)
 
 
 # --- judging B by A -------------------------------------------------------------------------------

@@ -192,9 +192,7 @@ def unless_hopeless(suspicion: Verdict, fresh: Sequence[Measurement], basis: Bas
         f"{numbers(change)}: {undecided_words(change, limit, detectable)}"
     )
     reason = "; ".join([reason, *_remarks(basis, change)])
-    return dataclasses.replace(
-        suspicion, kind=VerdictKind.UNDECIDED, reason=reason, suspected=False, unconfirmed=True
-    )
+    return _without_confirmation(suspicion, VerdictKind.UNDECIDED, reason)
 
 
 def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
@@ -235,9 +233,7 @@ def _confirmed(
 def undecidable(suspicion: Verdict, problem: str) -> Verdict:
     """Returns INVALID, which fails: a suspicion must not pass because nothing could decide it."""
     reason = f"suspected {_first(suspicion)}, but the sessions to confirm it failed: {problem}"
-    return dataclasses.replace(
-        suspicion, kind=VerdictKind.INVALID, reason=reason, suspected=False, unconfirmed=True
-    )
+    return _without_confirmation(suspicion, VerdictKind.INVALID, reason)
 
 
 def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
@@ -537,7 +533,12 @@ def _decided(
 def _unconfirmed(suspicion: Verdict, again: Verdict, sessions: str = "fresh sessions") -> Verdict:
     """Returns the verdict of fresh sessions that do not confirm a suspicion, with a reason that names it."""
     reason = f"suspected {_first(suspicion)}, not confirmed by {sessions}: {again.reason}"
-    return dataclasses.replace(again, reason=reason, suspected=False, unconfirmed=True)
+    return _without_confirmation(again, again.kind, reason)
+
+
+def _without_confirmation(verdict: Verdict, kind: VerdictKind, reason: str) -> Verdict:
+    """Returns the end of a suspicion that was not confirmed: a verdict of this kind, for this reason."""
+    return dataclasses.replace(verdict, kind=kind, reason=reason, suspected=False, unconfirmed=True)
 
 
 def _first(suspicion: Verdict) -> str:

@@ -165,7 +165,3 @@ def _cell(value: Value) -> Cell:
     if isinstance(value, bool):
         return "true" if value else "false"
     return " ".join(value) if isinstance(value, tuple) else value
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

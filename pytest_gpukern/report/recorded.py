@@ -14,9 +14,10 @@ from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Result, SessionRole, Summary
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from pytest_gpukern.baseline.record import Baseline, RecordedSession
+    from pytest_gpukern.baseline.record import Baseline
     from pytest_gpukern.gate.comparability import SessionTime
 
 
@@ -44,10 +45,7 @@ def run_of(baseline: Baseline, name: str) -> Run:
     A baseline has no samples: their quantiles stand for them. It does not name backends and parameters apart,
     so the label of a case is its id without the problem.
     """
-    sessions = {
-        case_id: [_session(baseline, case_id, session) for session in record.epochs[-1].sessions]
-        for case_id, record in baseline.cases.items()
-    }
+    sessions = {case_id: list(_sessions(baseline, case_id)) for case_id in baseline.cases}
     moments = [_moment(session.recorded) for session in baseline.sessions.values()]
     return Run(
         [found[-1] for found in sessions.values()],
@@ -59,10 +57,9 @@ def run_of(baseline: Baseline, name: str) -> Run:
     )
 
 
-def _session(baseline: Baseline, case_id: str, session: RecordedSession) -> Result:
-    epoch = baseline.cases[case_id].epochs[-1]
-    fingerprint = baseline.fingerprint_of(session)
-    correctness = epoch.correctness if session.correctness is None else session.correctness
+def _sessions(baseline: Baseline, case_id: str) -> Iterator[Result]:
+    """Yields the sessions of the newest epoch of a case, the oldest first."""
+    epoch, past = baseline.cases[case_id].epochs[-1], baseline.past(case_id)
     label = case_id.removeprefix(f"{baseline.problem}/")
     backend, dot, of_backend = label.partition(".")
     on_host = bool(dot) and not runs_on_gpu(backend)  # else its backend is not told from the name of a test
@@ -78,23 +75,25 @@ def _session(baseline: Baseline, case_id: str, session: RecordedSession) -> Resu
         baseline_dir="",
         baseline_name=baseline.problem,
     )
-    return Result(
-        case,
-        nodeid=case_id,
-        fingerprint=fingerprint,
-        simulated=False,
-        correctness=Correctness.PASSED if correctness else Correctness.UNCHECKED,
-        first_call_ns=session.first_call_ns,
-        compile_ns=session.compile_ns,
-        measurements=tuple(_measurement(key, time) for key, time in session.times.items()),
-        kernels=(session.launches or epoch.launches).kernels,
-        session=session.session,
-        role=SessionRole.MEASURED if session is epoch.sessions[-1] else SessionRole.FURTHER,
-        duration_s=session.duration_s,
-    )
+    for session, known in zip(epoch.sessions, past.sessions if past else (), strict=True):
+        yield Result(
+            case,
+            nodeid=case_id,
+            fingerprint=known.fingerprint,
+            simulated=False,
+            correctness=Correctness.PASSED if known.outputs else Correctness.UNCHECKED,
+            first_call_ns=session.first_call_ns,
+            compile_ns=session.compile_ns,
+            measurements=tuple(measurement_of(key, time) for key, time in session.times.items()),
+            kernels=known.kernels,
+            session=session.session,
+            role=SessionRole.MEASURED if session is epoch.sessions[-1] else SessionRole.FURTHER,
+            duration_s=session.duration_s,
+        )
 
 
-def _measurement(key: str, time: SessionTime) -> Measurement:
+def measurement_of(key: str, time: SessionTime) -> Measurement:
+    """Returns a recorded time under its key as a measurement, whose samples are the recorded quantiles."""
     scope, timer, cache = key.split("/")
     clocks = {"sm_mhz": time.sm_mhz, "memory_mhz": time.memory_mhz}
     return Measurement(

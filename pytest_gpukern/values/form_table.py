@@ -28,7 +28,7 @@ class ReportForm(NamedTuple):
         variables: of the environment; one of them must be set, if there are any.
         in_summary: it is part of pytest's summary, which is made after all others and tells of them.
         options: options that the form brings. The function of a file takes each as a keyword with a default;
-            another one finds them in `Settings.of_forms`.
+            a form without a file reads them from `Settings.of_forms`.
     """
 
     function: str

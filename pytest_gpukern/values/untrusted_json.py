@@ -162,8 +162,8 @@ def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
     """Returns the content of a file as a value of `kind`; see `built`.
 
     msgspec takes a key that an object has twice, and passes over fields that a dataclass does not have. So we
-    write again what it read. The same text, apart from spaces, hides nothing. Any other is read strictly,
-    which takes longer and finds the words for what is wrong.
+    write again what it read. If both texts agree apart from spaces, nothing is hidden. If not, we read
+    strictly: this takes longer, and says what is wrong.
 
     Args:
         content: of the file.

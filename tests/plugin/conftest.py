@@ -199,6 +199,20 @@ def gpu(pytester, monkeypatch):
 
 
 @pytest.fixture
+def beside_a_row(pytester, monkeypatch):
+    """Prepares runs in another process: a plugin that adds a row, modules in `library`, and files beside."""
+
+    def prepare(row, library, **files):
+        pytester.makepyfile(row=row, **files)
+        for name, source in library.items():
+            pytester.mkdir("library").joinpath(f"{name}.py").write_text(source)
+        monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
+        return functools.partial(pytester.runpytest_subprocess, "-p", "row", "-p", "no:cacheprovider")
+
+    return prepare
+
+
+@pytest.fixture
 def recorded(gpu, pytester):
     """As `gpu`, with a baseline of three sessions of 1 µs for both variants: as many as gating needs."""
     gpu("--gpukern-baseline=create").assert_outcomes(passed=2)

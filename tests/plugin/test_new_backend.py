@@ -1,9 +1,9 @@
 """A new backend is one file in `backends/` and one row in the table; nothing else is touched."""
 
 import csv
+import functools
 import importlib.util
 import io
-import os
 
 import pytest
 
@@ -66,16 +66,13 @@ def test_its_arrays_and_its_versions_are_known():
 
 
 @pytest.fixture
-def run(pytester, monkeypatch):
+def run(beside_a_row):
     """Runs the tests beside a backend whose second library is called `needed`."""
 
     def run(*options, needed="math"):
-        pytester.makepyfile(row=ROW.format(needed=needed), test_it=TESTS)
-        pytester.makepyfile(opencl_arrays="class Buffer: pass")
-        pytester.mkdir("library").joinpath("opencl.py").write_text(BACKEND)
-        monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
-        arguments = ("-p", "row", "--gpukern-simulator=always", *options)
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-v", "-rs", *arguments)
+        tests = {"test_it": TESTS, "opencl_arrays": "class Buffer: pass"}
+        run = beside_a_row(ROW.format(needed=needed), {"opencl": BACKEND}, **tests)
+        return run("--gpukern-simulator=always", "-v", "-rs", *options)
 
     return run
 
@@ -143,17 +140,10 @@ def test_case(gpu_benchmark, case):
 
 
 @pytest.fixture
-def run_on_host(pytester, monkeypatch):
+def run_on_host(beside_a_row):
     """Runs the tests where there is no GPU, beside a second backend that runs on the host."""
-    pytester.makepyfile(row=HOST_ROW, test_it=HOST_TESTS)
-    pytester.mkdir("library").joinpath("threads.py").write_text(HOST_BACKEND)
-    monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
-
-    def run(*options):
-        arguments = ("-p", "row", "-p", "no:cacheprovider", "-v", *options)
-        return pytester.runpytest_subprocess("--gpu-benchmark", *arguments)
-
-    return run
+    run = beside_a_row(HOST_ROW, {"threads": HOST_BACKEND}, test_it=HOST_TESTS)
+    return functools.partial(run, "--gpu-benchmark", "-v")
 
 
 @pytest.mark.parametrize("simulator", ["never", pytest.param("always", marks=needs_simulator)])

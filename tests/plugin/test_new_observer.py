@@ -1,6 +1,6 @@
 """A new observer is one file in `measure/` and one row in the table; what it sees is in every form."""
 
-import os
+import functools
 
 import pytest
 
@@ -38,17 +38,10 @@ class FanObservation(Observation):
 
 
 @pytest.fixture
-def run(pytester, monkeypatch):
+def run(beside_a_row):
     """Runs the tests of a problem beside the observer, in another process."""
-    pytester.makepyfile(row=ROW, test_doubling=HOST_PROBLEM)
-    pytester.mkdir("library").joinpath("fan.py").write_text(OBSERVER)
-    monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
-
-    def run(*options):
-        arguments = ("-p", "row", "-p", "no:cacheprovider", "--gpukern-simulator=never", *options)
-        return pytester.runpytest_subprocess("--gpu-benchmark", *arguments)
-
-    return run
+    run = beside_a_row(ROW, {"fan": OBSERVER}, test_doubling=HOST_PROBLEM)
+    return functools.partial(run, "--gpu-benchmark", "--gpukern-simulator=never")
 
 
 @pytest.mark.parametrize(
