@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.libcuda import CudaError, LibCuda
 from pytest_gpukern.gpu.runtime import checked
 
 
@@ -124,8 +124,10 @@ class _Pool(Account):
 
 
 def accounts() -> list[Account]:
-    """Returns the accounts of the libraries in use, and of the driver's pool."""
+    """Returns the accounts of the libraries in use, and of the driver's pool; none without a context."""
     found: list[Account] = []
+    if not LibCuda().has_context():  # nothing is allocated yet, and the driver refuses to be asked
+        return found
     if (pool := _default_pool()) is not None:
         found.append(pool)
     if (cupy := _loaded("cupy", "ndarray")) is not None:

@@ -29,7 +29,8 @@ def device(monkeypatch):
     for name in ("cupy", "cupy.fft._cache", "torch", "numba.cuda"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     pool = {POOL.CU_MEMPOOL_ATTR_USED_MEM_CURRENT: 3, POOL.CU_MEMPOOL_ATTR_USED_MEM_HIGH: 54}
-    found = SimpleNamespace(pool=pool, trimmed=[], has_pool=True)
+    found = SimpleNamespace(pool=pool, trimmed=[], has_pool=True, has_context=True)
+    monkeypatch.setattr(memory_accounts.LibCuda, "has_context", lambda self: found.has_context)
 
     def checked(call, *arguments):
         if call == "cuDeviceGet":
@@ -75,6 +76,11 @@ def test_the_drivers_pool_tells_what_it_gave_out_now_and_at_most_and_gives_the_r
 
 def test_a_device_without_a_pool_and_libraries_that_are_not_there_are_not_asked(device):
     device.has_pool = False
+    assert accounts() == []
+
+
+def test_there_is_no_account_before_there_is_a_context(device):
+    device.has_context = False
     assert accounts() == []
 
 

@@ -81,6 +81,23 @@ def test_a_leak_is_reported_for_the_test_that_made_it_and_no_other(library):
     assert finished(watch) == ((8 * MIB, 8 * MIB, 8 * MIB, 0), None)
 
 
+def test_the_first_test_of_a_process_is_followed_though_nothing_can_be_asked_before_it(library, monkeypatch):
+    """Before there is a context the driver refuses to be asked."""
+    monkeypatch.setattr(device_memory, "accounts", list)
+    watch = observer()
+    watch.begin_test()
+    monkeypatch.setattr(device_memory, "accounts", lambda: [library])
+    library.alive[1] = 8 * MIB
+    assert finished(watch)[0] == (0, 8 * MIB, 8 * MIB, 8 * MIB)
+
+
+def test_a_test_without_a_context_has_no_figures(monkeypatch):
+    monkeypatch.setattr(device_memory, "accounts", list)
+    watch = observer()
+    watch.begin_test()
+    assert watch.end_test(passed=True, let_go=lambda: None) is None
+
+
 def test_what_pytest_or_a_cycle_refers_to_is_no_leak(library):
     watch = observer(collect=lambda: library.alive.pop(2))
     watch.begin_test()
