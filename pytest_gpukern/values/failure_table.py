@@ -5,11 +5,16 @@ Options, their page and the gate read this table; it loads nothing but the stand
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpukern.values.verdict_table import VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 
 class FailureRow(NamedTuple):
-    """Describes one kind. That of a verdict has the verdict's name.
+    """Describes one kind. Verdicts name theirs in `verdict_table.StateRow.fail_on`.
 
     Attributes:
         told: what fails, in words.
@@ -24,7 +29,13 @@ class FailureRow(NamedTuple):
     of_run: bool = False
 
 
-FAILURES: dict[str, FailureRow] = {
+def with_verdicts(rows: Mapping[str, FailureRow], kinds: Iterable[VerdictKind]) -> dict[str, FailureRow]:
+    """Returns the rows, and one for each verdict that names a kind without a row."""
+    words = {kind.row.fail_on: f"a time is {kind}" for kind in kinds if kind.row.fail_on}
+    return dict(rows) | {word: FailureRow(told) for word, told in words.items() if word not in rows}
+
+
+_EXPLAINED = {
     "slower": FailureRow("a time is SLOWER, and three recorded sessions or more say so; the default"),
     "tail": FailureRow("some calls became slow beside a median that did not", findings=("tail",)),
     "resources": FailureRow("a kernel takes more registers or memory", findings=("resources",)),
@@ -41,6 +52,7 @@ FAILURES: dict[str, FailureRow] = {
     "no-gpu": FailureRow("the run measured nothing on a GPU", needs_record=False, of_run=True),
     "missing": FailureRow("a case on record did not run", of_run=True),
 }
+FAILURES = with_verdicts(_EXPLAINED, VerdictKind)
 BY_DEFAULT = ("slower",)
 BY_DEFAULT_IN_CI = (*BY_DEFAULT, "no-gpu", "missing")
 """Under `CI`, of a run that compares a GPU's times with a record or a revision; and of `gpukern validate`."""

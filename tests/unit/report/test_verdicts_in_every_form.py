@@ -15,7 +15,7 @@ from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values import verdict_table
-from pytest_gpukern.values.failure_table import FAILURES
+from pytest_gpukern.values.failure_table import FAILURES, with_verdicts
 from pytest_gpukern.values.verdict_table import STATES, StateRow, Tone, VerdictKind
 
 MADE_UP = StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True)
@@ -99,3 +99,11 @@ def test_it_fails_a_test_by_its_kind_of_the_option_or_always_or_never(run, kind)
     assert not kind.row.fail_on or kind.row.fail_on in FAILURES
     assert bool(failures(case, ())) == kind.row.always_fails
     assert bool(failures(case, FAILURES)) == bool(kind.row.fail_on or kind.row.always_fails)
+
+
+def test_the_option_knows_a_word_that_only_the_row_of_a_verdict_names():
+    word = StateRow(Tone.BAD, 3, fail_on="made-up")
+    added = VerdictKind.__new_member__(VerdictKind, "MADE-UP", word)
+    rows = with_verdicts(FAILURES, [*VerdictKind, added])
+    assert rows.keys() - FAILURES.keys() == {"made-up"}
+    assert rows["made-up"].told == "a time is MADE-UP"
