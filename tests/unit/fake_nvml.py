@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from pynvml import NVMLError
+
 from pytest_gpukern.gpu.libcuda import CudaDevice, LibCuda
 from pytest_gpukern.gpu.nvml import (
     Configuration,
@@ -167,14 +169,6 @@ class FakeCuda(LibCuda):
         return self.outside
 
 
-class NvmlError(Exception):
-    """As pynvml.NVMLError: the code in `value`."""
-
-    def __init__(self, value: int) -> None:
-        super().__init__(f"code {value}")
-        self.value = value
-
-
 def field_values(told: Mapping[int, int], refused: int = 3) -> object:
     """As nvmlDeviceGetFieldValues on a device that tells these fields, as unsigned long long."""
 
@@ -195,7 +189,7 @@ def field_values(told: Mapping[int, int], refused: int = 3) -> object:
 class FakePynvml(SimpleNamespace):
     """As the module pynvml on a machine with one GPU; calls named in `failing` raise the code given there."""
 
-    NVMLError = NvmlError
+    NVMLError = NVMLError
 
     def __init__(self, failing: dict[str, int] | None = None, **answers: object) -> None:
         failing = failing or {}
@@ -239,7 +233,7 @@ class FakePynvml(SimpleNamespace):
 def _call(answer: object, code: int | None) -> object:
     def call(*args: object) -> object:
         if code is not None:
-            raise NvmlError(code)
+            raise NVMLError(code)
         return answer(*args) if callable(answer) else answer
 
     return call

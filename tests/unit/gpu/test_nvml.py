@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from fake_nvml import MIG_UUIDS, UUIDS, FakePynvml, NvmlError, field_values
+from fake_nvml import MIG_UUIDS, UUIDS, FakePynvml, field_values
+from pynvml import NVMLError
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import (
@@ -40,7 +41,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, module: FakePynvml) -> Nvml:
         (4, "this user has no permission"),
         (18, "driver/library version mismatch"),
         (28, "found no GPU"),
-        (999, "NVML could not start: code 999"),
+        (999, "NVML could not start: Unknown Error"),
     ],
 )
 def test_why_nvml_did_not_start_is_said_in_words(
@@ -76,7 +77,7 @@ def test_a_gpu_that_cannot_be_opened_is_left_out_and_the_others_keep_their_indic
 ) -> None:
     def open_gpu(index: int) -> int:
         if index == 0:
-            raise NvmlError(GPU_IS_LOST)
+            raise NVMLError(GPU_IS_LOST)
         return index
 
     module = FakePynvml(
@@ -125,7 +126,7 @@ def test_mig_instances_are_listed_with_ids_and_profile(
 ) -> None:
     def slot(_parent: object, index: int) -> str:
         if index != 3:
-            raise NvmlError(NOT_FOUND)
+            raise NVMLError(NOT_FOUND)
         return "mig"
 
     module = FakePynvml(
@@ -297,14 +298,14 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
     def of_the_gpu(answer: object) -> object:
         def call(handle: object, *args: object) -> object:
             if handle == "mig":
-                raise NvmlError(NOT_SUPPORTED)
+                raise NVMLError(NOT_SUPPORTED)
             return answer(handle, *args) if callable(answer) else answer
 
         return call
 
     def slot(_parent: object, index: int) -> str:
         if index:
-            raise NvmlError(6)
+            raise NVMLError(6)
         return "mig"
 
     module = FakePynvml(
