@@ -291,10 +291,7 @@ class DeviceSession:
     def _lock(self) -> DeviceLock | None:
         if not self.has_gpu or self.device is None:
             return None
-        lock = DeviceLock(self.device.uuid)
-        if lock.unavailable_reason is not None:
-            self._late_warnings.append(lock.unavailable_reason)
-        return lock
+        return DeviceLock(self.device.uuid)
 
     @contextmanager
     def _idle(self) -> Iterator[None]:
