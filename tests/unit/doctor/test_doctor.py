@@ -224,10 +224,10 @@ def test_a_machine_is_asked_for_every_gpu_and_each_installed_backend():
 
 
 @pytest.mark.parametrize("folder", ["relative", "/dev/null/locks"])
-def test_a_folder_in_which_nothing_can_be_locked_is_a_problem_of_each_gpu(monkeypatch, folder):
+def test_a_folder_in_which_nothing_can_be_locked_is_a_problem_of_the_machine(monkeypatch, folder):
     monkeypatch.setenv("GPUKERN_LOCK_DIR", folder)
     found, _ = examined(FakeNvml())
-    assert "GPUKERN_LOCK_DIR" in found.gpus[0].lock
+    assert "GPUKERN_LOCK_DIR" in found.lock
 
 
 def test_without_nvml_there_are_no_gpus_and_no_timer_is_tried():
