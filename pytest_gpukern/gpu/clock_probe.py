@@ -62,10 +62,10 @@ class ClockProbe:
             np.int64(_PATIENCE_CLOCKS),
         )
         self._stream.sync()
-        found = median_clock(list(self._words))
-        if found is None:
+        reading = median_clock(list(self._words))
+        if reading is None:
             return None
-        mhz, self.resolution = found
+        mhz, self.resolution = reading
         if self.resolution > _COARSE:
             self._duration_ns = min(2 * self._duration_ns, _LONGEST_NS)
         return mhz

@@ -273,7 +273,7 @@ def test_a_mig_instance_is_pinned_by_its_own_uuid() -> None:
 
 def test_restoring_puts_back_what_was_there_and_removes_what_was_not() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "x"}
-    pin(FIRST, environ, cuda=FakeCuda()).restore()
+    pin(FIRST, environ, cuda=FakeCuda()).close()
     assert environ == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "x"}
 
 
