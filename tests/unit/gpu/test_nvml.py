@@ -118,28 +118,34 @@ def test_processes_without_name_memory_or_pid_are_listed_all_the_same(
     ]
 
 
+def split(**answers: object) -> FakePynvml:
+    """A GPU with one MIG instance, whose handle is `mig`, in the fourth of seven slots."""
+
+    def slot(_parent: object, index: int) -> str:
+        if index != 3:
+            raise NVMLError(NOT_FOUND)
+        return "mig"
+
+    usual = {
+        "nvmlDeviceGetMigMode": [1, 1],
+        "nvmlDeviceGetMaxMigDeviceCount": 7,
+        "nvmlDeviceGetMigDeviceHandleByIndex": slot,
+        "nvmlDeviceGetUUID": lambda handle: MIG_UUIDS[0] if handle == "mig" else UUIDS[0],
+        "nvmlDeviceGetGpuInstanceId": 9,
+        "nvmlDeviceGetComputeInstanceId": 0,
+    }
+    return FakePynvml(**(usual | answers))
+
+
 @pytest.mark.parametrize(
     ("name", "profile"), [("NVIDIA H200 MIG 1g.18gb", "1g.18gb"), ("NVIDIA H200", "unknown")]
 )
 def test_mig_instances_are_listed_with_ids_and_profile(
     monkeypatch: pytest.MonkeyPatch, name: str, profile: str
 ) -> None:
-    def slot(_parent: object, index: int) -> str:
-        if index != 3:
-            raise NVMLError(NOT_FOUND)
-        return "mig"
-
-    module = FakePynvml(
-        nvmlDeviceGetMigMode=[1, 1],
-        nvmlDeviceGetMaxMigDeviceCount=7,
-        nvmlDeviceGetMigDeviceHandleByIndex=slot,
-        nvmlDeviceGetUUID=lambda handle: "MIG-1" if handle == "mig" else UUIDS[0],
-        nvmlDeviceGetName=lambda handle: name if handle == "mig" else "NVIDIA H200",
-        nvmlDeviceGetGpuInstanceId=9,
-        nvmlDeviceGetComputeInstanceId=0,
-    )
+    module = split(nvmlDeviceGetName=lambda handle: name if handle == "mig" else "NVIDIA H200")
     (mig,) = opened(monkeypatch, module).gpus()[0].mig_instances
-    assert (mig.uuid, mig.name, mig.profile) == ("MIG-1", f"NVIDIA H200 MIG {profile}", profile)
+    assert (mig.uuid, mig.name, mig.profile) == (MIG_UUIDS[0], f"NVIDIA H200 MIG {profile}", profile)
     assert (mig.gpu_instance_id, mig.compute_instance_id) == (9, 0)
 
 
@@ -303,19 +309,7 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
 
         return call
 
-    def slot(_parent: object, index: int) -> str:
-        if index:
-            raise NVMLError(6)
-        return "mig"
-
-    module = FakePynvml(
-        nvmlDeviceGetMigMode=[1, 1],
-        nvmlDeviceGetMaxMigDeviceCount=7,
-        nvmlDeviceGetMigDeviceHandleByIndex=slot,
-        nvmlDeviceGetUUID=lambda handle: MIG_UUIDS[0] if handle == "mig" else UUIDS[0],
-        nvmlDeviceGetName="NVIDIA H200 MIG 1g.18gb",
-        nvmlDeviceGetGpuInstanceId=9,
-        nvmlDeviceGetComputeInstanceId=0,
+    module = split(
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(
             total=2**34, free=0, used=2**30 if handle == "mig" else 2**40
         ),

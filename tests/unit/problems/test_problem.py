@@ -114,21 +114,6 @@ def test_boundaries_meet_every_class_of_sizes_and_no_less_for_any_block(block):
     assert len(boundaries(block)) == 12
 
 
-@pytest.mark.parametrize(("modulus", "remainder"), classes_of_sizes(256))
-def test_a_fault_in_one_class_of_sizes_alone_is_found(modulus, remainder):
-    def prepare(a, out):
-        def launch():
-            np.multiply(a, 2, out=out)
-            if a.size > 8 and a.size % modulus == remainder % modulus:
-                out[-1] = 0
-
-        return launch
-
-    problem = doubling(n=1, check_points=lambda: [{"n": n} for n in boundaries(256, minimum=1)])
-    result = run(case_of(prepare, "host", problem), FakeEnvironment(settings=Settings(asked=True)))
-    assert re.match(r"n=\d+: out: wrong values: 1 of", result.diagnosis)
-
-
 def test_a_right_variant_is_checked_at_each_boundary_and_passes():
     problem = doubling(n=1, check_points=lambda: [{"n": n} for n in boundaries(256, minimum=1)])
     result = run(case_of(prepare, "host", problem), FakeEnvironment(settings=Settings(asked=True)))
@@ -239,12 +224,13 @@ def test_a_variant_that_takes_any_name_may_have_any_parameter():
     assert ids(problem) == ["doubling/host.<lambda>/n=8,block=64"]
 
 
-@pytest.mark.parametrize("name", ["n", "stream"])
-def test_a_parameter_that_hides_an_axis_or_the_stream_is_refused(name):
+@pytest.mark.parametrize("name", ["n", "stream", "dtype"])
+def test_a_parameter_that_hides_an_axis_the_stream_or_the_dtype_is_refused(name):
+    problem = doubling(dtypes=("float32", "float64"))
     with pytest.raises(
         ProblemError, match=f"the parameter '{name}' has the name of an axis, the stream or the dtype"
     ):
-        doubling().variant("host", **{name: (1, 2)})(lambda a, out, n, stream: prepare(a, out))
+        problem.variant("host", **{name: (1, 2)})(lambda a, out, n, stream, dtype: prepare(a, out))
 
 
 @pytest.mark.parametrize(
@@ -264,6 +250,7 @@ def test_a_parameter_that_hides_an_axis_or_the_stream_is_refused(name):
         ({"traffic_bytes": 100}, "traffic_bytes=100 is not a function; write traffic_bytes=lambda n: "),
         ({"check": lambda: None}, "check must take one argument, a list of Run: too many"),
         ({"check": lambda runs, more: None}, "check must take one argument, .*: missing a required"),
+        ({"axes": {"dtype": Axis((1,), (1,))}, "dtypes": ("int8",)}, "an axis named dtype; drop one of them"),
         ({"check_points": [{"m": 3}]}, r"check_points has \{'m': 3\}; .* the axes are \['n'\]"),
     ],
 )
