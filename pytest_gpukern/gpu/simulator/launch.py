@@ -8,6 +8,7 @@ import inspect
 import math
 import sys
 import weakref
+from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, ClassVar
 
@@ -53,17 +54,19 @@ class SimulatedLaunches:
         cls.backwards = before.bit_count() % 2 == 1
 
 
+@dataclass
 class ForAll:
     """A kernel to launch over `ntasks` tasks in whole blocks, as the real `forall` does."""
 
-    def __init__(self, dispatcher: Any, ntasks: int, tpb: int, stream: Any, sharedmem: int) -> None:
-        if ntasks < 0:
-            raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
-        self.dispatcher = dispatcher
-        self.ntasks = ntasks
-        self.thread_per_block = tpb
-        self.stream = stream
-        self.sharedmem = sharedmem
+    dispatcher: Any
+    ntasks: int
+    thread_per_block: int
+    stream: Any
+    sharedmem: int
+
+    def __post_init__(self) -> None:
+        if self.ntasks < 0:
+            raise ValueError(f"Can't create ForAll with negative task count: {self.ntasks}")
 
     def __call__(self, *args: Any) -> None:
         """SimulatedLaunches over the tasks, if there are any."""

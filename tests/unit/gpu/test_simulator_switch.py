@@ -210,17 +210,10 @@ def test_a_variable_that_the_user_set_is_put_back(value):
     )
 
 
-def test_numba_loaded_for_a_gpu_is_refused_by_decide_and_by_activate():
+def test_numba_loaded_for_a_gpu_is_refused_by_activate():
     run("""
 import numba
 assert not simulator._loaded_switch(sys.modules)
-arguments = dict(asked=True, gpu_missing=lambda: "none", environ=os.environ, modules=sys.modules)
-try:
-    simulator.decide("auto", **arguments)
-except SimulatorError as exc:
-    assert "numba is already loaded with ENABLE_CUDASIM=0" in str(exc)
-else:
-    raise AssertionError("a half state")
 try:
     simulator.activate(ON)
 except SimulatorError as exc:
