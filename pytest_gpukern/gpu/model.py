@@ -37,7 +37,6 @@ class Device:
     uuid: str
     compute_capability: tuple[int, int]
     memory_total_bytes: int
-    pci_bus_id: str = ""
     mig_profile: str | None = None
     is_simulated: bool = False
     nvml: Nvml | None = field(default=None, repr=False, compare=False)
@@ -112,7 +111,6 @@ def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Devic
         uuid=part.uuid,
         compute_capability=gpu.compute_capability,
         memory_total_bytes=part.memory_total_bytes,
-        pci_bus_id=gpu.pci_bus_id,
         mig_profile=None if mig is None else mig.profile,
         nvml=nvml,
     )

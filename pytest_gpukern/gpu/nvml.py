@@ -62,7 +62,6 @@ class GpuRecord:
     uuid: str
     compute_capability: tuple[int, int]
     memory_total_bytes: int
-    pci_bus_id: str
     mig_enabled: bool = False
     mig_instances: tuple[MigRecord, ...] = ()
 
@@ -304,7 +303,8 @@ class Nvml:
 
     def driver_version(self) -> str | None:
         """Returns the driver's version."""
-        return _text(self._ask("nvmlSystemGetDriverVersion"))
+        version: str | None = self._ask("nvmlSystemGetDriverVersion")
+        return version
 
     def cuda_version(self) -> tuple[int, int] | None:
         """Returns the newest CUDA the driver supports; NVML encodes 13.0 as 13000."""
@@ -431,22 +431,20 @@ class Nvml:
 
     def _gpu(self, index: int) -> GpuRecord | None:
         handle = self._ask("nvmlDeviceGetHandleByIndex", index, also="GpuIsLost")
-        uuid = None if handle is None else _text(self._ask("nvmlDeviceGetUUID", handle))
+        uuid = None if handle is None else self._ask("nvmlDeviceGetUUID", handle)
         if not uuid:
             return None
         self._handles[uuid] = handle
-        pci = self._ask("nvmlDeviceGetPciInfo", handle)
         capability = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         # [current, pending]
         mig = self._ask("nvmlDeviceGetMigMode", handle) or (0, 0)
-        name = self._name(handle) or "NVIDIA GPU of unknown name"
+        name = self._ask("nvmlDeviceGetName", handle) or "NVIDIA GPU of unknown name"
         return GpuRecord(
             index=index,
             name=name,
             uuid=uuid,
             compute_capability=(0, 0) if capability is None else (int(capability[0]), int(capability[1])),
             memory_total_bytes=self._memory_total_bytes(handle),
-            pci_bus_id="" if pci is None else _text(pci.busId) or "",
             mig_enabled=bool(mig[0]),
             mig_instances=self._mig_instances(handle, name) if mig[0] else (),
         )
@@ -457,12 +455,12 @@ class Nvml:
         for slot in range(limit):
             # Slots without an instance answer NOT_FOUND.
             handle = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, slot)
-            uuid = None if handle is None else _text(self._ask("nvmlDeviceGetUUID", handle))
+            uuid = None if handle is None else self._ask("nvmlDeviceGetUUID", handle)
             if not uuid:
                 continue
             self._handles[uuid] = handle
             self._gpus_of_instances[uuid] = parent
-            named = re.search(r"\bMIG (\S+)", self._name(handle) or "")
+            named = re.search(r"\bMIG (\S+)", self._ask("nvmlDeviceGetName", handle) or "")
             profile = named.group(1) if named else "unknown"
             instances.append(
                 MigRecord(
@@ -480,9 +478,6 @@ class Nvml:
         info = self._ask("nvmlDeviceGetMemoryInfo", handle)
         return host_memory_bytes("SC_PHYS_PAGES") if info is None else int(info.total)
 
-    def _name(self, handle: Any) -> str | None:
-        return _text(self._ask("nvmlDeviceGetName", handle))
-
     def _id(self, call: str, handle: Any) -> int:
         number = self._ask(call, handle)
         return -1 if number is None else int(number)
@@ -491,7 +486,7 @@ class Nvml:
         used = process.usedGpuMemory
         pid = int(process.pid)
         name = self._ask("nvmlSystemGetProcessName", pid) if pid else None
-        return GpuProcess(pid, _text(name) or None, None if used is None else int(used) >> 20)
+        return GpuProcess(pid, name or None, None if used is None else int(used) >> 20)
 
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
@@ -542,10 +537,6 @@ def _event_names(bits: int) -> tuple[str, ...]:
     known = tuple(name for bit, name in CLOCK_EVENTS.items() if bits & bit)
     rest = bits & ~sum(CLOCK_EVENTS)
     return (*known, f"unknown_{rest:#x}") if rest else known
-
-
-def _text(value: bytes | str | None) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def host_memory_bytes(pages: str) -> int:

@@ -26,8 +26,6 @@ CONTENTS = 3
 MOST_CORNERS = 256
 """Number of small points that we keep: corners, at which variants are checked besides their own point."""
 _LARGE_BYTES = 2**30
-_HELD_BYTES = 2**28
-"""We keep the sets of all seeds of a case for the other variants up to this size."""
 
 
 @dataclass(frozen=True)

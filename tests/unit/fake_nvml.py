@@ -39,7 +39,6 @@ def gpu(index: int = 0, name: str = "NVIDIA H200", **changes: object) -> GpuReco
         "uuid": UUIDS[index],
         "compute_capability": (9, 0),
         "memory_total_bytes": 140 * 2**30,
-        "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
     }
     return GpuRecord(**(values | changes))  # type: ignore[arg-type]
 
@@ -200,7 +199,6 @@ class FakePynvml(SimpleNamespace):
             "nvmlDeviceGetHandleByIndex": "handle",
             "nvmlDeviceGetUUID": UUIDS[0],
             "nvmlDeviceGetName": "NVIDIA H200",
-            "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:01:00.0"),
             "nvmlDeviceGetCudaComputeCapability": (9, 0),
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150754820096, free=150000000000, used=754820096),
             "nvmlDeviceGetMigMode": [0, 0],
