@@ -9,13 +9,15 @@ import itertools
 import math
 import re
 import sys
-from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from pytest_gpukern.gpu.theory import MULTIPROCESSORS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
@@ -198,34 +200,6 @@ _REGISTER_UNIT = 256
 """Whole warps get registers, in this unit."""
 
 
-class Limits(NamedTuple):
-    """The most that one multiprocessor holds at once: warps, blocks and KiB of shared memory."""
-
-    warps: int
-    blocks: int
-    shared_kib: int
-
-
-LIMITS: Mapping[tuple[int, int], Limits] = MappingProxyType(
-    {
-        (7, 0): Limits(64, 32, 96),
-        (7, 2): Limits(64, 32, 96),
-        (7, 5): Limits(32, 16, 64),
-        (8, 0): Limits(64, 32, 164),
-        (8, 6): Limits(48, 16, 100),
-        (8, 7): Limits(48, 16, 164),
-        (8, 9): Limits(48, 24, 100),
-        (9, 0): Limits(64, 32, 228),
-        (10, 0): Limits(64, 32, 228),
-        (10, 3): Limits(64, 32, 228),
-        (11, 0): Limits(48, 24, 228),
-        (12, 0): Limits(48, 24, 100),
-        (12, 1): Limits(48, 24, 100),
-    }
-)
-"""Compute capability → limits."""
-
-
 def with_occupancy(kernel: KernelFacts, compute_capability: tuple[int, int] | None) -> KernelFacts:
     """Returns the facts of a launch with its theoretical occupancy, and with what limits that.
 
@@ -233,13 +207,11 @@ def with_occupancy(kernel: KernelFacts, compute_capability: tuple[int, int] | No
     can give. It ignores named barriers and virtual resources, which a launch does not report. There is no
     occupancy if the compute capability is unknown here, or if not even one block fits on a multiprocessor.
 
-    Formulas and granularities come from `cuda_occupancy.h` in the CUDA toolkit (read in CUDA 13.0 and 13.3),
-    the limits from the table "Technical Specifications per Compute Capability" in the CUDA C++ Programming
-    Guide.
+    Formulas and granularities come from `cuda_occupancy.h` in the CUDA toolkit (read in CUDA 13.0 and 13.3).
     """
-    if compute_capability is None or compute_capability not in LIMITS:
+    if compute_capability is None or compute_capability not in MULTIPROCESSORS:
         return kernel
-    limits = LIMITS[compute_capability]
+    limits = MULTIPROCESSORS[compute_capability]
     threads = math.prod(kernel.block or (0,))
     warps = -(-threads // _WARP)
     shared = _shared_bytes(kernel.shared_bytes, compute_capability[0])

@@ -12,7 +12,6 @@ from msgspec import structs
 
 from pytest_gpukern.gpu import kernel_facts as kernel_names
 from pytest_gpukern.gpu.kernel_facts import (
-    LIMITS,
     autotuned,
     demangle,
     fitted,
@@ -20,7 +19,6 @@ from pytest_gpukern.gpu.kernel_facts import (
     readable,
     with_occupancy,
 )
-from pytest_gpukern.gpu.theory import RATES
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 SEEN = KernelFacts("exp_kernel", 40, 128, 3072, grid=(100, 1, 1), block=(256, 1, 1), symbol="exp_kernel")
@@ -229,10 +227,6 @@ def test_the_limit_of_the_occupancy_is_named_with_its_figure(shape, capability, 
 def test_a_block_has_three_dimensions():
     cube = KernelFacts("k", 32, 0, 0, grid=(1, 1, 1), block=(8, 8, 8))
     assert with_occupancy(cube, (9, 0)).occupancy == with_occupancy(launch(512), (9, 0)).occupancy > 0
-
-
-def test_every_capability_whose_rates_are_known_has_limits():
-    assert LIMITS.keys() == RATES.keys()
 
 
 class Autotuner:
