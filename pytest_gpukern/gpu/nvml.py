@@ -278,7 +278,6 @@ class Nvml:
         self._pynvml = pynvml
         self._handles: dict[str, Any] = {}
         self._gpus_of_instances: dict[str, Any] = {}
-        self._closed = False
 
     def __enter__(self) -> Nvml:
         return self
@@ -287,10 +286,8 @@ class Nvml:
         self.close()
 
     def close(self) -> None:
-        """Closes NVML; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._ask("nvmlShutdown")
+        """Closes NVML; call it once, since NVML counts."""
+        self._ask("nvmlShutdown")
 
     def count(self) -> int:
         """Returns the number of GPUs NVML lists, including those it cannot open."""

@@ -162,14 +162,12 @@ def missing_gpu_reason(
         if cuda_problem is None:
             return f"{error.reason}; the CUDA library itself is there"
         return f"{error.reason}; {cuda_problem}"
-    try:
+    with nvml:
         gpus = nvml.gpus()
         if not gpus:
             return "NVML lists GPUs, but this process may open none of them"
         # Here it only matters whether an index names a GPU, not which one.
         visible = visible_devices(nvml, environ, lambda: [gpu.uuid for gpu in gpus])
-    finally:
-        nvml.close()
     if cuda_problem is not None:
         return f"NVML lists {_count(len(gpus), 'GPU')}, but {cuda_problem}"
     if visible:

@@ -38,8 +38,8 @@ class Multiprocessor(NamedTuple):
     Native Arithmetic Instructions" in the CUDA C++ Programming Guide. Tensor cores, dense: the whitepapers of
     V100, Turing, A100, GA102, Ada, H100, RTX Blackwell and the Blackwell data sheets, divided by
     multiprocessors and boost clock; half is the faster of float16 with float16 and with float32 accumulation.
-    Half precision (in pairs) and 32-bit integers on the CUDA cores are never
-    faster than these, so they bound nothing; we only check measured rates against them.
+    Half precision (in pairs) and 32-bit integers on the CUDA cores are never faster than these, so they bound
+    nothing; we only check measured rates against them.
 
     The limits (warps, blocks, KiB of shared memory) are those of "Technical Specifications per Compute
     Capability" in the same guide.
