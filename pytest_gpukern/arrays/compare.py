@@ -335,7 +335,7 @@ def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
 
 
 def still_poisoned(
-    found: np.ndarray[Any, Any],
+    held: np.ndarray[Any, Any],
     poison: int,
     other: np.ndarray[Any, Any] | None = None,
     other_poison: int | None = None,
@@ -347,15 +347,15 @@ def still_poisoned(
     equal the poison by chance.
 
     Args:
-        found: what the output holds after a call, in C order.
+        held: what the output holds after a call, in C order.
         poison: what it was filled with before that call.
         other: what it held after another call, of the same shape and dtype; None if there was none.
         other_poison: what it was filled with before that other call.
     """
-    raw = f"V{found.dtype.itemsize}"
-    flat = found.reshape(-1)
+    raw = f"V{held.dtype.itemsize}"
+    flat = held.reshape(-1)
     beside = None if other is None else other.reshape(-1)
-    wide = found.dtype.kind in "fc" or found.dtype.itemsize >= 4
+    wide = held.dtype.kind in "fc" or held.dtype.itemsize >= 4
     count, first = 0, -1
     for start in range(0, flat.size, _CHUNK):
         now = flat[start : start + _CHUNK]
@@ -396,21 +396,21 @@ def _ulp_size(
 
 def _merge(shape: tuple[int, ...], is_float: bool, pieces: Iterable[Comparison | None]) -> Comparison:
     """Merges the comparisons of pieces; a piece without differences counts as zero error."""
-    found = [piece for piece in pieces if piece is not None]
-    if not found:
+    unequal = [piece for piece in pieces if piece is not None]
+    if not unequal:
         ulp = Extreme(0.0) if is_float else Extreme()
         return Comparison(shape, absolute=Extreme(0.0), relative=Extreme(0.0), ulp=ulp)
-    firsts = [piece.first_unwritten for piece in found if piece.first_unwritten >= 0]
+    firsts = [piece.first_unwritten for piece in unequal if piece.first_unwritten >= 0]
     return Comparison(
         shape=shape,
-        mismatches=sum(piece.mismatches for piece in found),
-        unwritten=sum(piece.unwritten for piece in found),
-        unexpected_nan=sum(piece.unexpected_nan for piece in found),
+        mismatches=sum(piece.mismatches for piece in unequal),
+        unwritten=sum(piece.unwritten for piece in unequal),
+        unexpected_nan=sum(piece.unexpected_nan for piece in unequal),
         first_unwritten=min(firsts, default=-1),
-        first_mismatch=next((p.first_mismatch for p in found if p.first_mismatch.index >= 0), Extreme()),
-        absolute=max((piece.absolute for piece in found), key=lambda extreme: extreme.value),
-        relative=max((piece.relative for piece in found), key=lambda extreme: extreme.value),
-        ulp=max((piece.ulp for piece in found), key=lambda extreme: extreme.value),
+        first_mismatch=next((p.first_mismatch for p in unequal if p.first_mismatch.index >= 0), Extreme()),
+        absolute=max((piece.absolute for piece in unequal), key=lambda extreme: extreme.value),
+        relative=max((piece.relative for piece in unequal), key=lambda extreme: extreme.value),
+        ulp=max((piece.ulp for piece in unequal), key=lambda extreme: extreme.value),
     )
 
 

@@ -138,18 +138,18 @@ def damage(
     if fill is not None and spilled:
         expected = expected.copy()
         expected[:spilled] = np.frombuffer(np.uint32(fill).tobytes(), np.uint8)[4 - spilled :]
-    found = []
+    damages = []
     unlike = before != guard_pattern(guard, -before.size % 4, before.size)
     if unlike.any():
         changed = np.flatnonzero(unlike)
         distance = before.size - int(changed[-1])
-        found.append(Damage(name, False, int(changed.size), -distance // itemsize, nbytes // itemsize))
+        damages.append(Damage(name, False, int(changed.size), -distance // itemsize, nbytes // itemsize))
     unlike = behind != expected
     if unlike.any():
         changed = np.flatnonzero(unlike)
         index = (nbytes + int(changed[0])) // itemsize
-        found.append(Damage(name, True, int(changed.size), index, nbytes // itemsize))
-    return found
+        damages.append(Damage(name, True, int(changed.size), index, nbytes // itemsize))
+    return damages
 
 
 LAYOUTS = ("misaligned", "strided")
@@ -253,13 +253,13 @@ class Placed:
         end = (size - 1) * self._step * itemsize + itemsize if size else 0
         before, behind = changed[changed < 0], changed[changed >= end]
         between = changed[(changed >= 0) & (changed < end)]
-        found = []
+        damages = []
         if before.size:
-            found.append(Damage(name, False, int(before.size), int(before[-1]) // itemsize, size))
+            damages.append(Damage(name, False, int(before.size), int(before[-1]) // itemsize, size))
         if between.size:
             index = int(between[0]) // (itemsize * self._step)
-            found.append(Damage(name, True, int(between.size), index, size, between=True))
+            damages.append(Damage(name, True, int(between.size), index, size, between=True))
         if behind.size:
             index = size + (int(behind[0]) - end) // itemsize
-            found.append(Damage(name, True, int(behind.size), index, size))
-        return found
+            damages.append(Damage(name, True, int(behind.size), index, size))
+        return damages

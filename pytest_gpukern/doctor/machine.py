@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.backends import backend as backends
-from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
+from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout, NvmlUnavailable
 from pytest_gpukern.gpu.lock import DeviceLock
 from pytest_gpukern.gpu.nvml import Configuration, DeviceState, GpuProcess, GpuRecord, PowerLimits, open_nvml
 from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
@@ -179,13 +179,13 @@ def _gpus(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
 
 def _lock_problem(uuid: str) -> str | None:
     """Says why a GPU cannot be locked; returns None if it can, or if somebody holds it."""
-    lock = DeviceLock(uuid)
-    if lock.unavailable_reason is not None:
-        return lock.unavailable_reason
     try:
+        lock = DeviceLock(uuid)
         lock.acquire(timeout_s=0.0)
+    except DeviceLockTimeout:
+        return None
     except DeviceError as error:
-        return None if lock.holder is not None else str(error)
+        return str(error)
     lock.release()
     return None
 

@@ -39,6 +39,8 @@ UNROLLED = 64
 """Links of each chain in the loop's body: 512 multiply-adds for three instructions of the loop."""
 WORDS = 4
 """16-byte words that a thread of the copy kernel has in flight at once."""
+_TILE = 16 * BLOCK * WORDS
+"""Bytes that a block of it copies."""
 
 _SAMPLES = 10
 _SHORTEST_NS = 1e6
@@ -103,11 +105,6 @@ def measure_ceilings() -> Measured:
     return Measured(values, tuple(complaints))
 
 
-def _compute_capability(cuda: CudaRuntime) -> tuple[int, int]:
-    major, minor = cuda.device.compute_capability
-    return int(major), int(minor)
-
-
 # multiply-adds
 
 
@@ -147,29 +144,32 @@ def _fma_rates(cuda: CudaRuntime) -> dict[str, float]:
     """Returns operations a second, an FMA counted as two, of the fastest kernel for each dtype."""
     best: dict[str, float] = {}
     for fma in _FMAS:
-        if fma.runs_on(_compute_capability(cuda)):
+        if fma.runs_on(tuple(cuda.device.compute_capability)):
             best[fma.figure] = max(best.get(fma.figure, 0.0), _fma_rate(cuda, fma))
     return best
 
 
 def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
     """Fills each multiprocessor once, so that all end together."""
-    import numpy as np
-
     kernel = cuda.kernel(fma_source(fma.c_type), "gpukern_fma")
     resident = kernel.occupancy.max_active_blocks_per_multiprocessor(BLOCK, 0)
     blocks = int(cuda.device.properties.multiprocessor_count * resident)
+    with _multiply_adds(cuda, fma, blocks) as work:
+        operations = 2.0 * fma.lanes * CHAINS * UNROLLED * BLOCK * blocks
+        return operations / _best_ns(cuda, work) * 1e9
+
+
+@contextmanager
+def _multiply_adds(cuda: CudaRuntime, fma: _Fma, blocks: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function that queues so many iterations of 512 multiply-adds a thread."""
+    import numpy as np
+
     values = fma_values(fma.dtype, fma.lanes)
     with allocated(values.nbytes) as array:
         checked("cuMemcpyHtoD", array.pointer, values.ctypes.data, values.nbytes)
         cuda.synchronize()  # the timed stream does not wait for the copy
-        fma_kernel = launcher(cuda, kernel, blocks, BLOCK)
-
-        def work(iterations: int) -> None:
-            fma_kernel(array.pointer, np.uint32(iterations))
-
-        operations = 2.0 * fma.lanes * CHAINS * UNROLLED * BLOCK * blocks
-        return operations / _best_ns(cuda, work) * 1e9
+        kernel = launcher(cuda, cuda.kernel(fma_source(fma.c_type), "gpukern_fma"), blocks, BLOCK)
+        yield lambda iterations: kernel(array.pointer, np.uint32(iterations))
 
 
 def fma_values(dtype: str, lanes: int = 1) -> np.ndarray[Any, Any]:
@@ -192,21 +192,14 @@ def fma_values(dtype: str, lanes: int = 1) -> np.ndarray[Any, Any]:
 
 def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
     """Returns bytes read and written a second, far beyond the L2, by a kernel or the driver's copy."""
-    import numpy as np
-
-    tile = 16 * BLOCK * WORDS
-    size = min(max(_DEVICE_COPY_BYTES, 8 * cuda.l2_bytes), cuda.free_bytes() // 4) // tile * tile
+    size = min(max(_DEVICE_COPY_BYTES, 8 * cuda.l2_bytes), cuda.free_bytes() // 4) // _TILE * _TILE
     if size < 2 * cuda.l2_bytes or not size:
-        raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too little")
-    kernel = cuda.kernel(copy_source(), "gpukern_copy")
-    with allocated(size) as source, allocated(size) as target:
-        fill = cuda.kernel(copy_source(), "gpukern_fill")
-        cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))
-        copy_kernel = launcher(cuda, kernel, size // tile, BLOCK)
+        raise _too_little(cuda)
+    with _copied_buffers(cuda, size) as (source, target, copy):
 
         def by_kernel(copies: int) -> None:
             for _ in range(copies):
-                copy_kernel(source.pointer, target.pointer)
+                copy()
 
         def by_driver(copies: int) -> None:
             for _ in range(copies):
@@ -220,6 +213,22 @@ def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
             if cuda.hash(source) != cuda.hash(target):
                 raise NotMeasuredError("source and target differ after the copy")
     return {"device_copy_bytes_per_s": 2.0 * size / fastest * 1e9}
+
+
+@contextmanager
+def _copied_buffers(cuda: CudaRuntime, size: int) -> Iterator[tuple[DeviceArray, DeviceArray, Call]]:
+    """Yields an array without a pattern, one of the same size, and the kernel's copy from it to that."""
+    import numpy as np
+
+    with allocated(size) as source, allocated(size) as target:
+        fill = cuda.kernel(copy_source(), "gpukern_fill")
+        cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))
+        kernel = launcher(cuda, cuda.kernel(copy_source(), "gpukern_copy"), size // _TILE, BLOCK)
+        yield source, target, lambda: kernel(source.pointer, target.pointer)
+
+
+def _too_little(cuda: CudaRuntime) -> NotMeasuredError:
+    return NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too little")
 
 
 def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
@@ -376,35 +385,22 @@ _FMA_ITERATIONS = 48
 @contextmanager
 def _copy(cuda: CudaRuntime) -> Iterator[Call]:
     """Yields a copy on the device, far larger than the L2."""
-    import numpy as np
-
-    tile = 16 * BLOCK * WORDS
-    size = max(_COPY_BYTES, _L2_SIZES * cuda.l2_bytes) // tile * tile
+    size = max(_COPY_BYTES, _L2_SIZES * cuda.l2_bytes) // _TILE * _TILE
     if cuda.free_bytes() < 2 * size:
         cuda.forget_copies()
     if cuda.free_bytes() < 2 * size:
-        raise NotMeasuredError(f"{cuda.free_bytes() / 2**20:.0f} MiB of device memory are free, too little")
-    with allocated(size) as source, allocated(size) as target:
-        fill = cuda.kernel(copy_source(), "gpukern_fill")
-        cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))
+        raise _too_little(cuda)
+    with _copied_buffers(cuda, size) as (_, target, copy):
         checked("cuMemsetD32", target.pointer, 0, size // 4)
         cuda.synchronize()
-        copy = launcher(cuda, cuda.kernel(copy_source(), "gpukern_copy"), size // tile, BLOCK)
-        yield lambda: copy(source.pointer, target.pointer)
+        yield copy
 
 
 @contextmanager
 def _fma(cuda: CudaRuntime) -> Iterator[Call]:
     """Yields float32 multiply-adds by as many threads as the device holds."""
-    import numpy as np
-
-    values, iterations = fma_values("float32"), np.uint32(_FMA_ITERATIONS)
-    with allocated(values.nbytes) as array:
-        checked("cuMemcpyHtoD", array.pointer, values.ctypes.data, values.nbytes)
-        cuda.synchronize()  # the timed stream does not wait for the copy
-        kernel = cuda.kernel(fma_source("float"), "gpukern_fma")
-        fma = launcher(cuda, kernel, cuda.resident_threads // BLOCK, BLOCK)
-        yield lambda: fma(array.pointer, iterations)
+    with _multiply_adds(cuda, _FMAS[0], cuda.resident_threads // BLOCK) as work:
+        yield lambda: work(_FMA_ITERATIONS)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.runtime import checked, cuda_source
 
@@ -34,8 +34,8 @@ class ClockProbe:
             above 0.2 %, later probes last longer, up to 1 ms.
     """
 
-    def __init__(self, runtime: CudaRuntime, stream: Any = None) -> None:
-        self._stream = stream or runtime.stream
+    def __init__(self, runtime: CudaRuntime) -> None:
+        self._stream = runtime.stream
         self._kernel = runtime.kernel(cuda_source("clock_probe.cu"), "gpukern_clock")
         # Mapped pinned memory: no copy is needed to read it, and none can be queued behind other work.
         self._mailbox = int(checked("cuMemHostAlloc", 8 * _WORDS * _BLOCKS, _DEVICEMAP))
@@ -62,10 +62,10 @@ class ClockProbe:
             np.int64(_PATIENCE_CLOCKS),
         )
         self._stream.sync()
-        found = median_clock(list(self._words))
-        if found is None:
+        reading = median_clock(list(self._words))
+        if reading is None:
             return None
-        mhz, self.resolution = found
+        mhz, self.resolution = reading
         if self.resolution > _COARSE:
             self._duration_ns = min(2 * self._duration_ns, _LONGEST_NS)
         return mhz

@@ -62,9 +62,9 @@ def compare_on_device(
     reference = runtime.copy_of(expected)
     highest = np.iinfo(np.uint64).max
     empty = np.array([0, 0, 0, highest, 0, 0, 0, highest, highest, highest, highest], np.uint64)
-    found = DeviceArray(empty.shape, empty.dtype)
+    figures = DeviceArray(empty.shape, empty.dtype)
     try:
-        found.upload(empty)
+        figures.upload(empty)
         runtime.synchronize()  # the timed stream does not wait for copies from pageable memory
         kernel = runtime.kernel(source, "gpukern_compare")
         count = math.prod(shape)
@@ -77,14 +77,14 @@ def compare_on_device(
             np.uint32(poison),
             np.int32(info.nmant),
             np.int32(info.minexp),
-            found.pointer,
+            figures.pointer,
         )
         for second_pass in (0, 1):
             runtime.launch(kernel, count, *arguments, np.int32(second_pass))
         runtime.synchronize()
-        return _read_comparison(found.download(), pointer, shape, np.dtype(dtype), expected)
+        return _read_comparison(figures.download(), pointer, shape, np.dtype(dtype), expected)
     finally:
-        found.free()
+        figures.free()
 
 
 def compare_copy(
@@ -113,7 +113,7 @@ def compare_copy(
 
 
 def _read_comparison(
-    found: np.ndarray[Any, Any],
+    figures: np.ndarray[Any, Any],
     pointer: int,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
@@ -124,8 +124,8 @@ def _read_comparison(
     flat = expected.reshape(-1)
 
     def extreme(slot: int) -> comparison.Extreme:
-        value = float(found[slot : slot + 1].view(np.float64)[0])
-        return element_at(value, int(found[slot + 3])) if value else comparison.Extreme(0.0)
+        value = float(figures[slot : slot + 1].view(np.float64)[0])
+        return element_at(value, int(figures[slot + 3])) if value else comparison.Extreme(0.0)
 
     def element_at(value: float, index: int) -> comparison.Extreme:
         element = np.empty(1, dtype)
@@ -134,11 +134,11 @@ def _read_comparison(
 
     return comparison.Comparison(
         shape=shape,
-        mismatches=int(found[0]),
-        unwritten=int(found[1]),
-        unexpected_nan=int(found[2]),
-        first_unwritten=int(found[3]) if found[1] else -1,
-        first_mismatch=element_at(1.0, int(found[10])) if found[0] else comparison.Extreme(),
+        mismatches=int(figures[0]),
+        unwritten=int(figures[1]),
+        unexpected_nan=int(figures[2]),
+        first_unwritten=int(figures[3]) if figures[1] else -1,
+        first_mismatch=element_at(1.0, int(figures[10])) if figures[0] else comparison.Extreme(),
         absolute=extreme(4),
         relative=extreme(5),
         ulp=extreme(6) if dtype.kind == "f" else comparison.Extreme(),

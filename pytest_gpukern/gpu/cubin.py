@@ -89,7 +89,7 @@ def code_sha256(image: bytes) -> str | None:
             return None
         digest = hashlib.sha256()
         for section in cubin.sections:
-            kind = next((each for each in _CODE if section.name.startswith(each)), None)
+            kind = next((prefix for prefix in _CODE if section.name.startswith(prefix)), None)
             if kind is not None:
                 content = cubin.content(section)
                 digest.update(f"{kind} {len(content)}:".encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -160,14 +161,12 @@ def library_versions() -> dict[str, str]:
     """Returns the versions of the libraries that measure or are measured, importing none of them."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for name in _DISTRIBUTIONS:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             # None if the distribution's metadata are damaged.
-            found[name] = version(name) or "unknown"
-        except PackageNotFoundError:
-            continue
-    return found
+            versions[name] = version(name) or "unknown"
+    return versions
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -206,31 +205,28 @@ def blas() -> str:
     try:
         from threadpoolctl import threadpool_info
     except ImportError:
-        return f"{_built_with(_numpy_config())}, threads unknown: threadpoolctl is not installed"
+        return f"{_blas_numpy_was_built_with()}, threads unknown: threadpoolctl is not installed"
     finally:
         if before is None:
             os.environ.pop(_SET_BY_THREADPOOLCTL, None)
-    return describe_pools(threadpool_info()) or f"{_built_with(_numpy_config())}, threads unknown"
+    return describe_pools(threadpool_info()) or f"{_blas_numpy_was_built_with()}, threads unknown"
 
 
 def describe_pools(pools: list[dict[str, Any]]) -> str | None:
     """Describes the BLAS in NumPy's folder among threadpoolctl's findings, or else the first BLAS."""
-    found = [pool for pool in pools if pool.get("user_api") == "blas"]
-    if not found:
+    of_blas = [pool for pool in pools if pool.get("user_api") == "blas"]
+    if not of_blas:
         return None
-    pool = next((pool for pool in found if "numpy" in str(pool.get("filepath", "")).lower()), found[0])
+    pool = next((pool for pool in of_blas if "numpy" in str(pool.get("filepath", "")).lower()), of_blas[0])
     name = _BLAS_NAMES.get(pool["internal_api"], pool["internal_api"])
     version = f" {pool['version']}" if pool.get("version") else ""
     threads = pool["num_threads"]
     return f"{name}{version}, {threads} {'thread' if threads == 1 else 'threads'}"
 
 
-def _numpy_config() -> Mapping[str, Any]:
+def _blas_numpy_was_built_with() -> str:
     import numpy as np
 
-    return dict(np.show_config(mode="dicts") or {})
-
-
-def _built_with(config: Mapping[str, Any]) -> str:
+    config: Mapping[str, Any] = np.show_config(mode="dicts") or {}
     blas = config.get("Build Dependencies", {}).get("blas", {})
     return " ".join(part for part in (blas.get("name"), blas.get("version")) if part) or "unknown BLAS"

@@ -9,14 +9,15 @@ import itertools
 import math
 import re
 import sys
-from dataclasses import dataclass
-from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from pytest_gpukern.gpu.theory import MULTIPROCESSORS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
@@ -36,17 +37,8 @@ def kernel_facts(
         kernel = entry.kernel
         if kernel is None:
             continue
-        filled = occupancy(kernel, compute_capability) if compute_capability is not None else None
-        asked = (entry.name, kernel.registers)
-        facts.append(
-            structs.replace(
-                kernel,
-                blocks_per_sm=filled.blocks if filled else None,
-                occupancy=filled.share if filled else None,
-                limited_by=filled.limited_by if filled else None,
-                machine_code_sha256=machine_code(*asked) if machine_code else None,
-            )
-        )
+        code = machine_code(entry.name, kernel.registers) if machine_code else None
+        facts.append(structs.replace(with_occupancy(kernel, compute_capability), machine_code_sha256=code))
     return tuple(facts)
 
 
@@ -61,21 +53,18 @@ def autotuned(kernels: Iterable[KernelFacts]) -> dict[str, dict[str, str]]:
     if module is None or not launched:
         return {}
     # A frozen object, as in a child session, is not among the collector's, but mostly in its module.
-    everything = itertools.chain(gc.get_objects(), *(list(vars(each).values()) for each in _modules()))
-    tuners = {id(each): each for each in everything if type(each) is module.Autotuner}.values()
-    found: dict[str, dict[str, str]] = {}
+    modules = [loaded for loaded in list(sys.modules.values()) if isinstance(loaded, ModuleType)]
+    objects = itertools.chain(gc.get_objects(), *(list(vars(loaded).values()) for loaded in modules))
+    tuners = {id(thing): thing for thing in objects if type(thing) is module.Autotuner}.values()
+    choices: dict[str, dict[str, str]] = {}
     for name, threads in launched.items():
-        tuned = [each for each in tuners if each.base_fn.__name__ == name]
-        chosen = [config for each in tuned if (config := getattr(each, "best_config", None)) is not None]
-        fitting = [each for each in chosen if _WARP * each.num_warps == threads] or chosen
-        configs = [each.all_kwargs() for each in fitting]
-        if configs and all(each == configs[0] for each in configs):
-            found[name] = {each: str(value) for each, value in configs[0].items() if value is not None}
-    return found
-
-
-def _modules() -> list[ModuleType]:
-    return [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+        tuned = [tuner for tuner in tuners if tuner.base_fn.__name__ == name]
+        chosen = [config for tuner in tuned if (config := getattr(tuner, "best_config", None)) is not None]
+        fitting = [config for config in chosen if _WARP * config.num_warps == threads] or chosen
+        settings = [config.all_kwargs() for config in fitting]
+        if settings and all(other == settings[0] for other in settings):
+            choices[name] = {key: str(value) for key, value in settings[0].items() if value is not None}
+    return choices
 
 
 def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[str, ...]:
@@ -135,8 +124,8 @@ def demangle(name: str) -> str | None:
     """
     if not name.startswith("_Z") or len(name) > _LONGEST_NAME:
         return None
-    found = _demangler()
-    return found(name) if found is not None else None
+    demangler = _demangler()
+    return demangler(name) if demangler is not None else None
 
 
 @functools.cache
@@ -211,58 +200,18 @@ _REGISTER_UNIT = 256
 """Whole warps get registers, in this unit."""
 
 
-class Limits(NamedTuple):
-    """The most that one multiprocessor holds at once: warps, blocks and KiB of shared memory."""
-
-    warps: int
-    blocks: int
-    shared_kib: int
-
-
-LIMITS: Mapping[tuple[int, int], Limits] = MappingProxyType(
-    {
-        (7, 0): Limits(64, 32, 96),
-        (7, 2): Limits(64, 32, 96),
-        (7, 5): Limits(32, 16, 64),
-        (8, 0): Limits(64, 32, 164),
-        (8, 6): Limits(48, 16, 100),
-        (8, 7): Limits(48, 16, 164),
-        (8, 9): Limits(48, 24, 100),
-        (9, 0): Limits(64, 32, 228),
-        (10, 0): Limits(64, 32, 228),
-        (10, 3): Limits(64, 32, 228),
-        (11, 0): Limits(48, 24, 228),
-        (12, 0): Limits(48, 24, 100),
-        (12, 1): Limits(48, 24, 100),
-    }
-)
-"""Compute capability → limits."""
-
-
-@dataclass(frozen=True)
-class Occupancy:
-    """How much of a multiprocessor a kernel can fill: blocks and warps, their share, and what limits them."""
-
-    blocks: int
-    warps: int
-    share: float
-    limited_by: str | None
-
-
-def occupancy(kernel: KernelFacts, compute_capability: tuple[int, int]) -> Occupancy | None:
-    """Returns the theoretical occupancy of a launch.
+def with_occupancy(kernel: KernelFacts, compute_capability: tuple[int, int] | None) -> KernelFacts:
+    """Returns the facts of a launch with its theoretical occupancy, and with what limits that.
 
     It assumes a grid with enough blocks for every multiprocessor, and all the shared memory that the driver
-    can give. It ignores named barriers and virtual resources, which a launch does not report. None if the
-    compute capability is unknown here, or if not even one block fits on a multiprocessor.
+    can give. It ignores named barriers and virtual resources, which a launch does not report. There is no
+    occupancy if the compute capability is unknown here, or if not even one block fits on a multiprocessor.
 
-    Formulas and granularities come from `cuda_occupancy.h` in the CUDA toolkit (read in CUDA 13.0 and 13.3),
-    the limits from the table "Technical Specifications per Compute Capability" in the CUDA C++ Programming
-    Guide.
+    Formulas and granularities come from `cuda_occupancy.h` in the CUDA toolkit (read in CUDA 13.0 and 13.3).
     """
-    limits = LIMITS.get(compute_capability)
-    if limits is None:
-        return None
+    if compute_capability is None or compute_capability not in MULTIPROCESSORS:
+        return kernel
+    limits = MULTIPROCESSORS[compute_capability]
     threads = math.prod(kernel.block or (0,))
     warps = -(-threads // _WARP)
     shared = _shared_bytes(kernel.shared_bytes, compute_capability[0])
@@ -276,11 +225,15 @@ def occupancy(kernel: KernelFacts, compute_capability: tuple[int, int]) -> Occup
     known = {words: blocks for words, blocks in fitting.items() if blocks is not None}
     blocks = min(known.values())
     if blocks == 0 or warps == 0:
-        return None
+        return kernel
     limiting = [words for words, most in known.items() if most == blocks]
-    full = blocks * warps == limits.warps
     share = blocks * warps / limits.warps
-    return Occupancy(blocks, blocks * warps, share, None if full else " and ".join(limiting))
+    return structs.replace(
+        kernel,
+        blocks_per_sm=blocks,
+        occupancy=share,
+        limited_by=None if share == 1 else " and ".join(limiting),
+    )
 
 
 def _blocks_by_registers(registers: int, warps: int) -> int | None:

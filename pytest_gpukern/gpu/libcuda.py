@@ -73,7 +73,7 @@ class LibCuda:
             return ()
         _check(library, status, "cuInit")
         count = ctypes.c_int()
-        _check(library, library.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
+        _call(library, "cuDeviceGetCount", ctypes.byref(count))
         return tuple(_device(library, ordinal) for ordinal in range(count.value))
 
     def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
@@ -116,35 +116,37 @@ def _loaded_library() -> Any:
 
 def _is_active(library: Any, ordinal: int) -> bool:
     """Returns whether the primary context of a device exists."""
-    handle, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
-    _check(library, library.cuDeviceGet(ctypes.byref(handle), ordinal), "cuDeviceGet")
-    status = library.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active))
-    _check(library, status, "cuDevicePrimaryCtxGetState")
+    handle, flags, active = _handle(library, ordinal), ctypes.c_uint(), ctypes.c_int()
+    _call(library, "cuDevicePrimaryCtxGetState", handle, ctypes.byref(flags), ctypes.byref(active))
     return bool(active.value)
 
 
 def _device(library: Any, ordinal: int) -> CudaDevice:
-    handle = ctypes.c_int()
-    _check(library, library.cuDeviceGet(ctypes.byref(handle), ordinal), "cuDeviceGet")
+    handle = _handle(library, ordinal)
+    # The second version, since CUDA 11.4, gives a MIG instance its own UUID; the first gives its GPU's.
+    raw = (ctypes.c_ubyte * 16)()
+    _call(library, "cuDeviceGetUuid_v2", raw, handle)
     return CudaDevice(
-        uuid=_uuid(library, handle),
+        uuid=str(uuid_module.UUID(bytes=bytes(raw))),
         multiprocessor_count=_attribute(library, handle, _MULTIPROCESSOR_COUNT),
         l2_bytes=_attribute(library, handle, _L2_CACHE_SIZE),
     )
 
 
-def _uuid(library: Any, handle: ctypes.c_int) -> str:
-    # The second version, since CUDA 11.4, gives a MIG instance its own UUID; the first gives its GPU's.
-    raw = (ctypes.c_ubyte * 16)()
-    _check(library, library.cuDeviceGetUuid_v2(raw, handle), "cuDeviceGetUuid_v2")
-    return str(uuid_module.UUID(bytes=bytes(raw)))
+def _handle(library: Any, ordinal: int) -> ctypes.c_int:
+    handle = ctypes.c_int()
+    _call(library, "cuDeviceGet", ctypes.byref(handle), ordinal)
+    return handle
 
 
 def _attribute(library: Any, handle: ctypes.c_int, attribute: int) -> int:
     value = ctypes.c_int()
-    status = library.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
-    _check(library, status, f"cuDeviceGetAttribute({attribute})")
+    _call(library, "cuDeviceGetAttribute", ctypes.byref(value), attribute, handle)
     return value.value
+
+
+def _call(library: Any, name: str, *arguments: Any) -> None:
+    _check(library, int(getattr(library, name)(*arguments)), name)
 
 
 def _check(library: Any, status: int, call: str) -> None:

@@ -84,7 +84,7 @@ def new_threads() -> list[threading.Thread]:
 def threads_by_id(identities: Iterable[int | None]) -> str:
     """Names the known threads with these ids; CUPTI reports the lower 32 bits of an id."""
     wanted = {identity & 0xFFFFFFFF for identity in identities if identity is not None}
-    return _named([each for each in _enumerate() if (each.ident or 0) & 0xFFFFFFFF in wanted])
+    return _named([thread for thread in _enumerate() if (thread.ident or 0) & 0xFFFFFFFF in wanted])
 
 
 def thread_note(before: Threads, after: Threads) -> str | None:
@@ -97,7 +97,7 @@ def thread_note(before: Threads, after: Threads) -> str | None:
 
 def _named(threads: list[threading.Thread]) -> str:
     tests = {thread: _started_in.get(thread) for thread in threads}
-    return ", ".join(f"{each.name} of {test}" if test else each.name for each, test in tests.items())
+    return ", ".join(f"{thread.name} of {test}" if test else thread.name for thread, test in tests.items())
 
 
 def _works(thread: threading.Thread) -> bool:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import os
 import secrets
 import socket
 import stat
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
 from pytest_gpukern.gpu.processes import ancestors, is_alive, process_id
 from pytest_gpukern.values.fingerprint import file_key
-from pytest_gpukern.values.untrusted_json import decoded, own_json
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from pytest_gpukern.values.untrusted_json import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -34,14 +31,14 @@ if TYPE_CHECKING:
 DIRECTORY_VARIABLE = "GPUKERN_LOCK_DIR"
 _COMMAND_LENGTH = 80
 # Everybody may write into the folder: never follow a link that somebody has put there.
-_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 # How long a waiter gives a new holder to write who it is.
 _GRACE_S = 1.0
 
 
 @dataclass
-class _Held:
+class _Acquired:
     """A lock that this process holds: the open file and how often it was acquired."""
 
     fd: int
@@ -49,7 +46,7 @@ class _Held:
 
 
 # Held locks by path: two DeviceLock objects of one process and device are one lock.
-_held: dict[Path, _Held] = {}
+_held: dict[Path, _Acquired] = {}
 _guard = threading.RLock()
 _turns: weakref.WeakSet[HostTurns] = weakref.WeakSet()
 
@@ -66,8 +63,6 @@ class DeviceLock:
     both. Processes that measure side by side, such as xdist's workers, must not have a parent that holds it.
     A child does not learn when its parent releases. A process may acquire again, which is only counted; the
     threads of a process do not exclude each other.
-
-    Without `flock` (Windows) nothing is locked, and `unavailable_reason` says so.
     """
 
     def __init__(
@@ -81,13 +76,6 @@ class DeviceLock:
         self._path = (directory or default_directory(self._environ)) / f"{file_key(uuid)}.lock"
         self._variable = "GPUKERN_LOCK_" + "".join(c if c.isalnum() else "_" for c in uuid).upper()
         self._passes = 0
-
-    @property
-    def unavailable_reason(self) -> str | None:
-        """Why nothing is locked here, or None if locking works."""
-        if fcntl is not None:
-            return None
-        return f"{sys.platform} has no flock: other processes may measure on the same device at the same time"
 
     def acquire(
         self,
@@ -105,13 +93,13 @@ class DeviceLock:
             if self._path in _held:
                 _held[self._path].count += 1
                 return
-            if fcntl is None or self._is_inherited():
+            if self._is_inherited():
                 self._passes += 1
                 return
             fd = self._wait(on_wait, timeout_s, poll_s, quiet_s)
             holder = Holder.here(self.uuid)
             write_holder(fd, holder)
-            _held[self._path] = _Held(fd)
+            _held[self._path] = _Acquired(fd)
             self._environ[self._variable] = f"{holder.pid}:{holder.nonce}"
 
     def release(self) -> None:
@@ -155,16 +143,16 @@ class DeviceLock:
         self, on_wait: Callable[[str], None] | None, timeout_s: float | None, poll_s: float, quiet_s: float
     ) -> int:
         started = time.monotonic()
-        told = False
+        announced = False
         while (fd := self._try()) is None:
             waited_s = time.monotonic() - started
             holder = self.holder()
             if timeout_s is not None and waited_s >= timeout_s:
                 raise DeviceLockTimeout(f"{self._in_use(holder)}; gave up after {timeout_s:g} s")
             due = waited_s >= (quiet_s if holder is not None else max(quiet_s, _GRACE_S))
-            if on_wait is not None and due and not told:
+            if on_wait is not None and due and not announced:
                 on_wait(self._in_use(holder))
-                told = True
+                announced = True
             time.sleep(poll_s)
         return fd
 
@@ -201,7 +189,7 @@ class HostTurns:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder if fcntl is not None else None
+        self._folder = folder
         self._depth = {"alone": 0, "resting": 0, "busy": 0}
         self._is = "resting"
         self._fd: int | None = None
@@ -290,20 +278,21 @@ def _let_go_in_forked_child() -> None:
         turns.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_in_forked_child)
+os.register_at_fork(after_in_child=_let_go_in_forked_child)
 
 
-@dataclass(frozen=True)
-class Holder:
-    """The holder of a lock, as it wrote itself into the lock file; `since` is in seconds since the epoch."""
+class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The holder of a lock, as it wrote itself into the lock file; `since` is in seconds since the epoch.
+
+    Anybody may write into the file, so its values are bounded.
+    """
 
     uuid: str
-    pid: int
+    pid: Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
     user: str
     host: str
     command: str
-    since: float
+    since: Annotated[float, msgspec.Meta(ge=0, lt=2**40)]
     nonce: str
 
     @classmethod
@@ -323,17 +312,6 @@ class Holder:
         where = "" if self.host == socket.gethostname() else f" on {self.host}"
         return f"pid {self.pid}{where} ({self.user}): {self.command}, since {since}"
 
-    def is_whole(self) -> bool:
-        """Returns whether every field has its type, since anybody may write into the file."""
-        texts = (self.uuid, self.user, self.host, self.command, self.nonce)
-        numbers = type(self.pid) is int and type(self.since) in (int, float)
-        return (
-            numbers
-            and 0 < self.pid < 2**31
-            and 0 <= self.since < 2**40
-            and all(isinstance(text, str) for text in texts)
-        )
-
     def is_credible(self) -> bool:
         """Returns whether this can be the current holder, rather than an entry of a dead process."""
         return self.host != socket.gethostname() or is_alive(self.pid)
@@ -352,8 +330,7 @@ def default_directory(environ: Mapping[str, str]) -> Path:
             f"{DIRECTORY_VARIABLE}={str(folder)!r} is not an absolute path, so each process could use "
             f"another folder. Set it to an absolute path that all users of the GPU can write to, or unset it."
         )
-    common = Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())
-    return common / "gpukern-locks"
+    return Path("/tmp/gpukern-locks")
 
 
 def open_lock_file(path: Path) -> int:
@@ -390,7 +367,7 @@ def write_holder(fd: int, holder: Holder | None) -> None:
     try:
         os.ftruncate(fd, 0)
         if holder is not None:
-            os.pwrite(fd, own_json.dumps(asdict(holder)).encode(), 0)
+            os.pwrite(fd, msgspec.json.encode(holder), 0)
     except OSError:
         return
 
@@ -402,12 +379,12 @@ def read_holder(path: Path) -> Holder | None:
     except OSError:
         return None
     try:
-        holder = Holder(**decoded(os.pread(fd, 4096, 0)))
-    except (OSError, ValueError, TypeError):  # empty, being written, or somebody else's
+        holder = msgspec.convert(decoded(os.pread(fd, 4096, 0)), Holder)
+    except (OSError, ValueError):  # empty, being written, or somebody else's
         return None
     finally:
         os.close(fd)
-    return holder if holder.is_whole() and holder.is_credible() else None
+    return holder if holder.is_credible() else None
 
 
 def _open_existing(path: Path) -> int:
@@ -435,4 +412,4 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container's user without a name
-        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown user"
+        return f"uid {os.getuid()}"

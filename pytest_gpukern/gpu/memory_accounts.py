@@ -125,30 +125,30 @@ class _Pool(Account):
 
 def accounts() -> list[Account]:
     """Returns the accounts of the libraries in use, and of the driver's pool; none without a context."""
-    found: list[Account] = []
+    in_use: list[Account] = []
     if not LibCuda().has_context():  # nothing is allocated yet, and the driver refuses to be asked
-        return found
+        return in_use
     if (pool := _default_pool()) is not None:
-        found.append(pool)
+        in_use.append(pool)
     if (cupy := _loaded("cupy", "ndarray")) is not None:
-        found.append(_Cupy(cupy))
+        in_use.append(_Cupy(cupy))
     torch = _loaded("torch", "Tensor")
     if torch is not None and torch.cuda.is_initialized():
-        found.append(_Torch(torch))
+        in_use.append(_Torch(torch))
     numba = _loaded("numba.cuda", "devicearray")
     if numba is not None and numba.is_available():  # else it has allocated nothing
-        found.append(_Numba(numba))
-    return found
+        in_use.append(_Numba(numba))
+    return in_use
 
 
 def _default_pool() -> _Pool | None:
     """Returns the pool of the pinned device, or None if it has none."""
     try:
-        found = _Pool(checked("cuDeviceGetDefaultMemPool", checked("cuDeviceGet", 0)))
-        found.live_bytes()
+        pool = _Pool(checked("cuDeviceGetDefaultMemPool", checked("cuDeviceGet", 0)))
+        pool.live_bytes()
     except CudaError:
         return None
-    return found
+    return pool
 
 
 def _loaded(name: str, needed: str) -> Any:

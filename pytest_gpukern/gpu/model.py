@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid
+from pytest_gpukern.gpu.nvml import host_memory_bytes
 from pytest_gpukern.values.fingerprint import file_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pytest_gpukern.gpu.libcuda import CudaDevice
     from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml
@@ -23,20 +24,12 @@ SIMULATED_UUID = "SIM-00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True)
-class FixedValues:
-    """Device values that never change, for the simulator and for tests."""
-
-    memory_free_bytes: int = 0
-    multiprocessor_count: int = 1
-    l2_bytes: int = 0
-
-
-@dataclass(frozen=True)
 class Device:
     """One GPU, one MIG instance, or Numba's simulator; memory in bytes.
 
     `index` is the index of NVML and nvidia-smi (for a MIG instance its GPU's). CUDA's ordinal depends on the
     environment; after `pin` it is 0. `uuid` starts with "GPU-", "MIG-" or, for the simulator, "SIM-".
+    `nvml` and `cuda` answer what is asked anew; the simulator needs neither.
     """
 
     index: int
@@ -44,10 +37,10 @@ class Device:
     uuid: str
     compute_capability: tuple[int, int]
     memory_total_bytes: int
-    pci_bus_id: str = ""
     mig_profile: str | None = None
     is_simulated: bool = False
-    values: FixedValues | NvmlValues = field(default=FixedValues(), repr=False, compare=False)
+    nvml: Nvml | None = field(default=None, repr=False, compare=False)
+    cuda: LibCuda = field(default_factory=LibCuda, repr=False, compare=False)
 
     @classmethod
     def simulated(cls) -> Device:
@@ -55,36 +48,48 @@ class Device:
 
         The compute capability is what the simulator claims.
         """
-        try:
-            page, pages, free = (
-                os.sysconf(key) for key in ("SC_PAGE_SIZE", "SC_PHYS_PAGES", "SC_AVPHYS_PAGES")
-            )
-        except (AttributeError, ValueError, OSError):
-            page = pages = free = 0
         return cls(
             index=0,
             name="CUDA simulator",
             uuid=SIMULATED_UUID,
             compute_capability=(5, 2),
-            memory_total_bytes=page * pages,
+            memory_total_bytes=host_memory_bytes("SC_PHYS_PAGES"),
             is_simulated=True,
-            values=FixedValues(memory_free_bytes=page * free),
         )
 
     @property
     def memory_free_bytes(self) -> int:
-        """Free memory now, in bytes, asked of NVML each time; constant for the simulator."""
-        return self.values.memory_free_bytes
+        """Free memory now, in bytes, asked each time: of NVML, for the simulator of the host."""
+        if self.nvml is None:
+            return host_memory_bytes("SC_AVPHYS_PAGES")
+        return self.nvml.memory_free_bytes(self.uuid)
 
     @property
     def multiprocessor_count(self) -> int:
         """Streaming multiprocessors, asked of CUDA once (no context). Raises DeviceError if CUDA refuses."""
-        return self.values.multiprocessor_count
+        return 1 if self.is_simulated else self._as_cuda_lists_it.multiprocessor_count
 
     @property
     def l2_bytes(self) -> int:
         """L2 cache in bytes, asked of CUDA once (no context). Raises DeviceError if CUDA refuses."""
-        return self.values.l2_bytes
+        return 0 if self.is_simulated else self._as_cuda_lists_it.l2_bytes
+
+    @functools.cached_property
+    def _as_cuda_lists_it(self) -> CudaDevice:
+        """Asks CUDA only once the device is pinned or CUDA is already initialised.
+
+        To initialise it earlier would fix the visible devices for good.
+        """
+        if os.environ.get("CUDA_VISIBLE_DEVICES") != self.uuid and not self.cuda.is_initialized():
+            raise DeviceError(f"pin {self.uuid} before asking CUDA about it")
+        try:
+            listed = self.cuda.devices()
+        except CudaError as error:
+            raise DeviceError(f"CUDA cannot describe {self.uuid}: {error}") from error
+        for device in listed:
+            if device.uuid == bare_uuid(self.uuid):
+                return device
+        raise DeviceError(f"CUDA cannot describe {self.uuid}: it shows no such device")
 
     @property
     def model_key(self) -> str:
@@ -97,54 +102,6 @@ class Device:
         return f"{self.name} ({self.uuid})"
 
 
-class NvmlValues:
-    """Values of a real device: free memory from NVML, multiprocessors and L2 from CUDA.
-
-    We ask CUDA only once the device is pinned or CUDA is already initialised: initialising it earlier would
-    fix the visible devices for good.
-    """
-
-    def __init__(
-        self,
-        nvml: Nvml,
-        uuid: str,
-        cuda: LibCuda | None = None,
-        environ: Mapping[str, str] = os.environ,
-    ) -> None:
-        self._nvml = nvml
-        self._uuid = uuid
-        self._cuda = LibCuda() if cuda is None else cuda
-        self._environ = environ
-
-    @property
-    def memory_free_bytes(self) -> int:
-        """Free memory now, from NVML."""
-        return self._nvml.memory_free_bytes(self._uuid)
-
-    @property
-    def multiprocessor_count(self) -> int:
-        """Streaming multiprocessors, asked of CUDA once."""
-        return self._cuda_device.multiprocessor_count
-
-    @property
-    def l2_bytes(self) -> int:
-        """L2 cache in bytes, asked of CUDA once."""
-        return self._cuda_device.l2_bytes
-
-    @functools.cached_property
-    def _cuda_device(self) -> CudaDevice:
-        if self._environ.get("CUDA_VISIBLE_DEVICES") != self._uuid and not self._cuda.is_initialized():
-            raise DeviceError(f"pin {self._uuid} before asking CUDA about it")
-        try:
-            seen = self._cuda.devices()
-        except CudaError as error:
-            raise DeviceError(f"CUDA cannot describe {self._uuid}: {error}") from error
-        for device in seen:
-            if device.uuid == bare_uuid(self._uuid):
-                return device
-        raise DeviceError(f"CUDA cannot describe {self._uuid}: it shows no such device")
-
-
 def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Device:
     """Makes the Device of a GPU that NVML lists, or of one of its MIG instances."""
     part = gpu if mig is None else mig
@@ -154,9 +111,8 @@ def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Devic
         uuid=part.uuid,
         compute_capability=gpu.compute_capability,
         memory_total_bytes=part.memory_total_bytes,
-        pci_bus_id=gpu.pci_bus_id,
         mig_profile=None if mig is None else mig.profile,
-        values=NvmlValues(nvml, part.uuid),
+        nvml=nvml,
     )
 
 

@@ -62,7 +62,6 @@ class GpuRecord:
     uuid: str
     compute_capability: tuple[int, int]
     memory_total_bytes: int
-    pci_bus_id: str
     mig_enabled: bool = False
     mig_instances: tuple[MigRecord, ...] = ()
 
@@ -194,49 +193,33 @@ class DeviceState:
     pcie_bytes_per_s: float | None = None
 
 
-# nvmlReturn_t, https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
-_INVALID_ARGUMENT = 2
-_NOT_SUPPORTED = 3
-_NO_PERMISSION = 4
-_NOT_FOUND = 6
-_DRIVER_NOT_LOADED = 9
-_LIBRARY_NOT_FOUND = 12
-_FUNCTION_NOT_FOUND = 13
-_GPU_IS_LOST = 15
-_OPERATING_SYSTEM = 17
-_LIB_RM_VERSION_MISMATCH = 18
-_NO_DATA = 21
-_ARGUMENT_VERSION_MISMATCH = 25
-_DEPRECATED = 26
-_GPU_NOT_FOUND = 28
-_UNKNOWN = 999
-
 # Answers that mean "not available here"; they never stop a run. WSL, containers, integrated GPUs and MIG
-# instances each refuse some of the calls below.
+# instances each refuse some of the calls below. Names as in `pynvml.NVMLError_…`.
 _UNANSWERED = frozenset(
     {
-        _INVALID_ARGUMENT,
-        _NOT_SUPPORTED,
-        _NO_PERMISSION,
-        _NOT_FOUND,
-        _FUNCTION_NOT_FOUND,
-        _NO_DATA,
-        _ARGUMENT_VERSION_MISMATCH,
-        _DEPRECATED,
-        _UNKNOWN,
+        "ArgumentVersionMismatch",
+        "Deprecated",
+        "FunctionNotFound",
+        "InvalidArgument",
+        "NoData",
+        "NoPermission",
+        "NotFound",
+        "NotSupported",
+        "OperatingSystem",
+        "Unknown",
     }
 )
-
+_NO_GPU = "the NVIDIA driver is loaded, but it found no GPU"
 _INIT_REASONS = {
-    _LIBRARY_NOT_FOUND: "no NVIDIA driver library (libnvidia-ml.so.1 not found)",
-    _DRIVER_NOT_LOADED: "the NVIDIA driver library is there, but the kernel driver is not loaded",
-    _NO_PERMISSION: "the NVIDIA driver is loaded, but this user has no permission to use it (/dev/nvidia*)",
-    _LIB_RM_VERSION_MISMATCH: (
+    "LibraryNotFound": "no NVIDIA driver library (libnvidia-ml.so.1 not found)",
+    "DriverNotLoaded": "the NVIDIA driver library is there, but the kernel driver is not loaded",
+    "NoPermission": "the NVIDIA driver is loaded, but this user has no permission to use it (/dev/nvidia*)",
+    "LibRmVersionMismatch": (
         "driver/library version mismatch: the NVIDIA library and the loaded kernel driver are of different "
         "versions, as after an upgrade without a reboot"
     ),
-    _FUNCTION_NOT_FOUND: "the NVIDIA driver library is too old for nvidia-ml-py or is a stub",
-    _GPU_NOT_FOUND: "the NVIDIA driver is loaded, but it found no GPU",
+    "FunctionNotFound": "the NVIDIA driver library is too old for nvidia-ml-py or is a stub",
+    "GpuNotFound": _NO_GPU,
 }
 
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
@@ -280,11 +263,11 @@ def open_nvml() -> Nvml:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         fallback = f"NVML could not start: {error}"
-        raise NvmlUnavailable(_INIT_REASONS.get(_code(error), fallback)) from None
+        raise NvmlUnavailable(_INIT_REASONS.get(_kind(error), fallback)) from None
     nvml = Nvml(pynvml)
     if nvml.count() == 0:
         nvml.close()
-        raise NvmlUnavailable(_INIT_REASONS[_GPU_NOT_FOUND])
+        raise NvmlUnavailable(_NO_GPU)
     return nvml
 
 
@@ -295,7 +278,6 @@ class Nvml:
         self._pynvml = pynvml
         self._handles: dict[str, Any] = {}
         self._gpus_of_instances: dict[str, Any] = {}
-        self._closed = False
 
     def __enter__(self) -> Nvml:
         return self
@@ -304,14 +286,12 @@ class Nvml:
         self.close()
 
     def close(self) -> None:
-        """Closes NVML; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._told("nvmlShutdown")
+        """Closes NVML; call it once, since NVML counts."""
+        self._ask("nvmlShutdown")
 
     def count(self) -> int:
         """Returns the number of GPUs NVML lists, including those it cannot open."""
-        return int(self._told("nvmlDeviceGetCount") or 0)
+        return int(self._ask("nvmlDeviceGetCount") or 0)
 
     def gpus(self) -> tuple[GpuRecord, ...]:
         """Returns every GPU this process may open, in NVML's order, by PCI bus id."""
@@ -320,47 +300,48 @@ class Nvml:
 
     def driver_version(self) -> str | None:
         """Returns the driver's version."""
-        return _text(self._told("nvmlSystemGetDriverVersion"))
+        version: str | None = self._ask("nvmlSystemGetDriverVersion")
+        return version
 
     def cuda_version(self) -> tuple[int, int] | None:
         """Returns the newest CUDA the driver supports; NVML encodes 13.0 as 13000."""
-        encoded = self._told("nvmlSystemGetCudaDriverVersion")
+        encoded = self._ask("nvmlSystemGetCudaDriverVersion")
         return None if not encoded else (encoded // 1000, encoded % 1000 // 10)
 
     def memory_free_bytes(self, uuid: str) -> int:
-        """Returns the free memory now, in bytes; the host's for an integrated GPU without its own."""
-        info = self._told("nvmlDeviceGetMemoryInfo", self._handle(uuid))
-        return _host_memory_bytes("SC_AVPHYS_PAGES") if info is None else int(info.free)
+        """Returns the free memory now, in bytes; the host's for an integrated GPU (Jetson, GB10)."""
+        info = self._ask("nvmlDeviceGetMemoryInfo", self._handle(uuid))
+        return host_memory_bytes("SC_AVPHYS_PAGES") if info is None else int(info.free)
 
     def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Returns the processes with a CUDA context on the device; empty if the driver does not list them."""
-        found = self._told("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid))
-        return tuple(self._process(process) for process in found or ())
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid))
+        return tuple(self._process(process) for process in processes or ())
 
     def limits(self, uuid: str) -> PowerLimits:
         """Returns the enforced power limit (NVML: milliwatts) and the highest SM and memory clocks."""
-        power_mw = self._told("nvmlDeviceGetEnforcedPowerLimit", self._handle(uuid))
+        power_mw = self._ask("nvmlDeviceGetEnforcedPowerLimit", self._handle(uuid))
         gpu = self._whole_gpu(uuid)  # a MIG instance has no clocks of its own
         return PowerLimits(
             power_w=None if power_mw is None else power_mw / 1000,
-            sm_clock_mhz=self._told("nvmlDeviceGetMaxClockInfo", gpu, _CLOCK_SM),
-            memory_clock_mhz=self._told("nvmlDeviceGetMaxClockInfo", gpu, _CLOCK_MEMORY),
+            sm_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", gpu, _CLOCK_SM),
+            memory_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", gpu, _CLOCK_MEMORY),
         )
 
     def configuration(self, uuid: str) -> Configuration:
         """Returns how the GPU is set up, in eight calls; a refused call leaves its fields None."""
         gpu = self._whole_gpu(uuid)
-        persistence = self._told("nvmlDeviceGetPersistenceMode", gpu)
-        ecc = self._told("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
-        mig = self._told("nvmlDeviceGetMigMode", gpu) or (None, None)
-        mode = self._told("nvmlDeviceGetComputeMode", gpu)
+        persistence = self._ask("nvmlDeviceGetPersistenceMode", gpu)
+        ecc = self._ask("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
+        mig = self._ask("nvmlDeviceGetMigMode", gpu) or (None, None)
+        mode = self._ask("nvmlDeviceGetComputeMode", gpu)
         corrected, uncorrected = (
-            self._told("nvmlDeviceGetTotalEccErrors", gpu, kind, _SINCE_LOADED)
+            self._ask("nvmlDeviceGetTotalEccErrors", gpu, kind, _SINCE_LOADED)
             for kind in (_CORRECTED, _UNCORRECTED)
         )
         # corrected rows, uncorrected rows, pending, failed
-        rows = self._told("nvmlDeviceGetRemappedRows", gpu) or (None, None, None, None)
-        power_mw = self._told("nvmlDeviceGetPowerManagementDefaultLimit", gpu)
+        rows = self._ask("nvmlDeviceGetRemappedRows", gpu) or (None, None, None, None)
+        power_mw = self._ask("nvmlDeviceGetPowerManagementDefaultLimit", gpu)
         return Configuration(
             persistence=_truth(persistence),
             ecc=_truth(ecc[0]),
@@ -379,15 +360,15 @@ class Nvml:
         """Returns the GPU's link to its host now, in four calls."""
         gpu = self._whole_gpu(uuid)
         return PcieLink(
-            generation=self._told("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
-            width=self._told("nvmlDeviceGetCurrPcieLinkWidth", gpu),
-            max_generation=self._told("nvmlDeviceGetMaxPcieLinkGeneration", gpu),
-            max_width=self._told("nvmlDeviceGetMaxPcieLinkWidth", gpu),
+            generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
+            width=self._ask("nvmlDeviceGetCurrPcieLinkWidth", gpu),
+            max_generation=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu),
+            max_width=self._ask("nvmlDeviceGetMaxPcieLinkWidth", gpu),
         )
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
         """Returns the width of the GPU's memory bus."""
-        width = self._told("nvmlDeviceGetMemoryBusWidth", self._whole_gpu(uuid))
+        width = self._ask("nvmlDeviceGetMemoryBusWidth", self._whole_gpu(uuid))
         return None if not width else int(width)
 
     def state(self, uuid: str) -> DeviceState:
@@ -397,19 +378,19 @@ class Nvml:
         """
         handle, gpu = self._handle(uuid), self._whole_gpu(uuid)
         at_ns = monotonic_ns()
-        sm_mhz = self._told("nvmlDeviceGetClockInfo", gpu, _CLOCK_SM)
-        memory_mhz = self._told("nvmlDeviceGetClockInfo", gpu, _CLOCK_MEMORY)
-        events = self._told("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+        sm_mhz = self._ask("nvmlDeviceGetClockInfo", gpu, _CLOCK_SM)
+        memory_mhz = self._ask("nvmlDeviceGetClockInfo", gpu, _CLOCK_MEMORY)
+        events = self._ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
         if events is None:  # the name until R535
-            events = self._told("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+            events = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
         fields = self._field_values(gpu, _FIELDS)
-        temperature = self._told("nvmlDeviceGetTemperature", gpu, _TEMPERATURE_GPU)
+        temperature = self._ask("nvmlDeviceGetTemperature", gpu, _TEMPERATURE_GPU)
         if temperature is None:  # CUDA 14 drops the older name
-            temperature = self._told("nvmlDeviceGetTemperatureV", gpu, _TEMPERATURE_GPU)
-        memory = self._told("nvmlDeviceGetMemoryInfo", handle)
+            temperature = self._ask("nvmlDeviceGetTemperatureV", gpu, _TEMPERATURE_GPU)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
         power_mw = None
         if handle is gpu:
-            power_mw = fields.get(_POWER_MW) or self._told("nvmlDeviceGetPowerUsage", gpu)
+            power_mw = fields.get(_POWER_MW) or self._ask("nvmlDeviceGetPowerUsage", gpu)
         return DeviceState(
             at_ns=at_ns,
             sm_clock_mhz=sm_mhz,
@@ -438,47 +419,45 @@ class Nvml:
 
     def utilization(self, uuid: str, since_us: int) -> tuple[Utilization, ...]:
         """Returns each process's samples after `since_us`; NVML has none for MIG instances."""
-        found = self._told("nvmlDeviceGetProcessUtilization", self._handle(uuid), since_us)
+        samples = self._ask("nvmlDeviceGetProcessUtilization", self._handle(uuid), since_us)
         return tuple(
             Utilization(int(sample.pid), int(sample.timeStamp), int(sample.smUtil))
-            for sample in found or ()
+            for sample in samples or ()
             if sample.timeStamp > since_us  # NVML returns the whole buffer, with zeros for unused entries
         )
 
     def _gpu(self, index: int) -> GpuRecord | None:
-        handle = self._told("nvmlDeviceGetHandleByIndex", index, also=_GPU_IS_LOST)
-        uuid = None if handle is None else _text(self._told("nvmlDeviceGetUUID", handle))
+        handle = self._ask("nvmlDeviceGetHandleByIndex", index, also="GpuIsLost")
+        uuid = None if handle is None else self._ask("nvmlDeviceGetUUID", handle)
         if not uuid:
             return None
         self._handles[uuid] = handle
-        pci = self._told("nvmlDeviceGetPciInfo", handle)
-        capability = self._told("nvmlDeviceGetCudaComputeCapability", handle)
+        capability = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         # [current, pending]
-        mig = self._told("nvmlDeviceGetMigMode", handle) or (0, 0)
-        name = self._name(handle) or "NVIDIA GPU of unknown name"
+        mig = self._ask("nvmlDeviceGetMigMode", handle) or (0, 0)
+        name = self._ask("nvmlDeviceGetName", handle) or "NVIDIA GPU of unknown name"
         return GpuRecord(
             index=index,
             name=name,
             uuid=uuid,
             compute_capability=(0, 0) if capability is None else (int(capability[0]), int(capability[1])),
             memory_total_bytes=self._memory_total_bytes(handle),
-            pci_bus_id="" if pci is None else _text(pci.busId) or "",
             mig_enabled=bool(mig[0]),
             mig_instances=self._mig_instances(handle, name) if mig[0] else (),
         )
 
     def _mig_instances(self, parent: Any, parent_name: str) -> tuple[MigRecord, ...]:
-        limit = self._told("nvmlDeviceGetMaxMigDeviceCount", parent) or 0
+        limit = self._ask("nvmlDeviceGetMaxMigDeviceCount", parent) or 0
         instances = []
         for slot in range(limit):
             # Slots without an instance answer NOT_FOUND.
-            handle = self._told("nvmlDeviceGetMigDeviceHandleByIndex", parent, slot)
-            uuid = None if handle is None else _text(self._told("nvmlDeviceGetUUID", handle))
+            handle = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, slot)
+            uuid = None if handle is None else self._ask("nvmlDeviceGetUUID", handle)
             if not uuid:
                 continue
             self._handles[uuid] = handle
             self._gpus_of_instances[uuid] = parent
-            named = re.search(r"\bMIG (\S+)", self._name(handle) or "")
+            named = re.search(r"\bMIG (\S+)", self._ask("nvmlDeviceGetName", handle) or "")
             profile = named.group(1) if named else "unknown"
             instances.append(
                 MigRecord(
@@ -493,21 +472,18 @@ class Nvml:
         return tuple(instances)
 
     def _memory_total_bytes(self, handle: Any) -> int:
-        info = self._told("nvmlDeviceGetMemoryInfo", handle)
-        return _host_memory_bytes("SC_PHYS_PAGES") if info is None else int(info.total)
-
-    def _name(self, handle: Any) -> str | None:
-        return _text(self._told("nvmlDeviceGetName", handle))
+        info = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        return host_memory_bytes("SC_PHYS_PAGES") if info is None else int(info.total)
 
     def _id(self, call: str, handle: Any) -> int:
-        found = self._told(call, handle)
-        return -1 if found is None else int(found)
+        number = self._ask(call, handle)
+        return -1 if number is None else int(number)
 
     def _process(self, process: Any) -> GpuProcess:
         used = process.usedGpuMemory
         pid = int(process.pid)
-        name = self._told("nvmlSystemGetProcessName", pid) if pid else None
-        return GpuProcess(pid, _text(name) or None, None if used is None else int(used) >> 20)
+        name = self._ask("nvmlSystemGetProcessName", pid) if pid else None
+        return GpuProcess(pid, name or None, None if used is None else int(used) >> 20)
 
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
@@ -524,16 +500,16 @@ class Nvml:
         handle = self._handle(uuid)
         return self._gpus_of_instances.get(uuid, handle)
 
-    def _field_values(self, handle: Any, fields: Sequence[int] = _FIELDS) -> dict[int, float]:
+    def _field_values(self, handle: Any, fields: Sequence[int]) -> dict[int, float]:
         """Returns the fields that the driver reports."""
-        values = self._told("nvmlDeviceGetFieldValues", handle, list(fields))
+        values = self._ask("nvmlDeviceGetFieldValues", handle, list(fields))
         return {
             int(value.fieldId): getattr(value.value, _VALUE_MEMBERS[value.valueType])
             for value in values or ()
             if value.nvmlReturn == 0 and value.valueType < len(_VALUE_MEMBERS)
         }
 
-    def _told(self, call: str, *args: Any, also: int = _OPERATING_SYSTEM) -> Any:
+    def _ask(self, call: str, *args: Any, also: str = "") -> Any:
         """Calls NVML; None if it does not answer here, DeviceError if GPU or driver are broken."""
         function = getattr(self._pynvml, call, None)
         if function is None:
@@ -541,13 +517,13 @@ class Nvml:
         try:
             return function(*args)
         except self._pynvml.NVMLError as error:
-            if _code(error) in _UNANSWERED or _code(error) == also:
+            if _kind(error) in {*_UNANSWERED, also}:
                 return None
             raise DeviceError(f"NVML failed to answer {call}: {error}") from error
 
 
-def _code(error: BaseException) -> int:
-    return int(getattr(error, "value", _UNKNOWN))
+def _kind(error: BaseException) -> str:
+    return type(error).__name__.removeprefix("NVMLError_")
 
 
 def _truth(value: int | None) -> bool | None:
@@ -560,12 +536,8 @@ def _event_names(bits: int) -> tuple[str, ...]:
     return (*known, f"unknown_{rest:#x}") if rest else known
 
 
-def _text(value: bytes | str | None) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _host_memory_bytes(pages: str) -> int:
-    """Reads the host's memory: for integrated GPUs (Jetson, GB10), which use it, NVML has no answer."""
+def host_memory_bytes(pages: str) -> int:
+    """Returns the host's memory, by the name of `os.sysconf` for a number of pages; 0 if unknown."""
     try:
         return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -78,41 +77,39 @@ def process_id(text: str) -> int | None:
 
 def ancestors(pid: int | None = None) -> tuple[int, ...]:
     """Returns parent, grandparent, … of a process (this one by default), as far as /proc shows them."""
-    found: list[int] = []
+    line: list[int] = []
     current = os.getppid() if pid is None else parent(pid)
-    while current and current not in found:
-        found.append(current)
+    while current and current not in line:
+        line.append(current)
         current = parent(current)
-    return tuple(found)
+    return tuple(line)
 
 
 def parent(pid: int) -> int:
     """Returns a process's parent, 0 if unknown."""
+    fields = _stat(_PROC / str(pid))
+    return int(fields[1]) if fields else 0
+
+
+def _stat(process: Path) -> list[str]:
+    """Returns a process's state, parent, group, … as Linux tells them; empty if there is no such process."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        # "pid (name) state ppid …": the name may hold spaces and parentheses.
+        return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return 0
-    # "pid (name) state ppid …": the name may hold spaces and parentheses.
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0
+        return []
 
 
 def is_alive(pid: int) -> bool:
     """Returns whether a process of this PID namespace exists; a zombie counts as dead."""
     if pid <= 0:
         return False
-    try:
-        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
-        pass
-    else:
-        return stat.rpartition(")")[2].split()[:1] != ["Z"]
+    if fields := _stat(_PROC / str(pid)):
+        return fields[0] != "Z"
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
@@ -124,12 +121,8 @@ def group_is_alive(group: int) -> bool:
         return False  # as mostly; a look at all processes takes milliseconds
     except PermissionError:
         return True
-    for stat in _PROC.glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
-            state, _, its_group = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state != "Z":
-                return True
-    return False
+    processes = map(_stat, _PROC.glob("[0-9]*"))
+    return any(fields and fields[0] != "Z" and int(fields[2]) == group for fields in processes)
 
 
 class DeviceWatch:
@@ -161,16 +154,14 @@ class DeviceWatch:
         pcie_before, began_ns = self._nvml.pcie_bytes(self._uuid), time.monotonic_ns()
         state = self._nvml.state(self._uuid)
         busy = self._busy()
-        foreign = (
+        foreign = tuple(
             dataclasses.replace(process, sm_percent=busy.get(process.pid))
             for process in self._foreign(self._nvml.compute_processes(self._uuid))
         )
-        state = dataclasses.replace(state, foreign=tuple(foreign))
         copied = self._nvml.pcie_bytes_since(self._uuid, pcie_before)
-        passed_ns = time.monotonic_ns() - began_ns
-        return dataclasses.replace(
-            state, pcie_bytes_per_s=None if copied is None else 1e9 * copied / max(1, passed_ns)
-        )
+        passed_ns = max(1, time.monotonic_ns() - began_ns)
+        bytes_per_s = None if copied is None else 1e9 * copied / passed_ns
+        return dataclasses.replace(state, foreign=foreign, pcie_bytes_per_s=bytes_per_s)
 
     def _foreign(self, processes: Iterable[GpuProcess]) -> list[GpuProcess]:
         return [
@@ -182,8 +173,8 @@ class DeviceWatch:
 
     def _busy(self) -> dict[int, int]:
         """Returns process id → the largest share of time, in percent, sampled since the last call."""
-        found: dict[int, int] = {}
+        busiest: dict[int, int] = {}
         for sample in self._nvml.utilization(self._uuid, self._seen_us):
             self._seen_us = max(self._seen_us, sample.time_us)
-            found[sample.pid] = max(found.get(sample.pid, 0), sample.sm_percent)
-        return found
+            busiest[sample.pid] = max(busiest.get(sample.pid, 0), sample.sm_percent)
+        return busiest

@@ -173,7 +173,7 @@ class CudaRuntime:
         self.device.set_current()
         self.context = checked("cuCtxGetCurrent")
         self._kept = int(checked("cuMemAlloc", 16))
-        _write_at_random(self._kept)
+        checked("cuMemcpyHtoD", self._kept, os.urandom(16), 16)
         self._identity = _identity(self._kept)
         self.stream = self.device.create_stream()
         self._flush_buffer: DeviceArray | None = None
@@ -214,17 +214,9 @@ class CudaRuntime:
         blocks = max(1, min(-(-threads // _BLOCK), 4 * self.resident_threads // _BLOCK))
         launch(stream or self.stream, LaunchConfig(grid=blocks, block=_BLOCK), kernel, *arguments)
 
-    def change(self, *, another_may_stay: bool) -> str | None:
-        """Says how this thread's context differs from ours; see `context_change`."""
-        closed = "the primary context was closed"
-        try:
-            if not _current():  # no context is current: set ours again
-                checked("cuCtxSetCurrent", self.context)
-            if _current() != int(self.context):
-                return None if another_may_stay else "it left another context current"
-        except CudaError:
-            return closed
-        return None if _identity(self._kept) == self._identity else closed
+    def is_closed(self) -> bool:
+        """Says whether the context is gone, also if a newer one has its address."""
+        return _identity(self._kept) != self._identity
 
     @functools.cached_property
     def _aside(self) -> Any:
@@ -305,12 +297,6 @@ class CudaRuntime:
         while self._copies:
             self._copies.popitem()[1][1].free()
 
-    @property
-    def kept_bytes(self) -> int:
-        """Memory that this plugin keeps between tests: those copies, and the buffer that flushes the L2."""
-        flushing = self._flush_buffer.allocated_bytes if self._flush_buffer is not None else 0
-        return flushing + self._copied_bytes()
-
     def _copied_bytes(self) -> int:
         return sum(copy.allocated_bytes for _, copy in self._copies.values())
 
@@ -370,8 +356,18 @@ def context_change(*, another_may_stay: bool) -> str | None:
 
     `numba.cuda.close()` leaves a new one without our stream; a test may leave its own context current.
     """
-    ours = runtime_in_use()
-    return None if ours is None else ours.change(another_may_stay=another_may_stay)
+    ours, closed = runtime_in_use(), "the primary context was closed"
+    if ours is None:
+        return None
+    try:
+        if not current_context():  # set ours again
+            checked("cuCtxSetCurrent", ours.context)
+        is_another = int(checked("cuCtxGetCurrent")) != int(ours.context)
+    except CudaError:
+        return closed
+    if is_another:
+        return None if another_may_stay else "it left another context current"
+    return closed if ours.is_closed() else None
 
 
 def current_context() -> int:
@@ -380,11 +376,6 @@ def current_context() -> int:
 
     status, context = driver.cuCtxGetCurrent()
     return int(context) if status == driver.CUresult.CUDA_SUCCESS else 0
-
-
-def _current() -> int:
-    """Returns this thread's CUDA context, 0 if there is none."""
-    return int(checked("cuCtxGetCurrent"))
 
 
 def _identity(pointer: int) -> tuple[int, bytes] | None:
@@ -404,18 +395,10 @@ def _identity(pointer: int) -> tuple[int, bytes] | None:
     return number, held.tobytes()
 
 
-def _write_at_random(pointer: int) -> None:
-    """Writes 16 random bytes."""
-    import numpy as np
-
-    held = np.frombuffer(os.urandom(16), np.uint8)
-    checked("cuMemcpyHtoD", pointer, held.ctypes.data, held.nbytes)
-
-
 def works_elsewhere() -> bool:
     """Says whether this thread works in a test's own CUDA context, where nothing of ours can run."""
     ours = runtime_in_use()
-    return ours is not None and _current() not in (0, int(ours.context))
+    return ours is not None and current_context() not in (0, int(ours.context))
 
 
 @contextmanager

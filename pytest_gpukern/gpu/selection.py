@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
@@ -162,14 +162,12 @@ def missing_gpu_reason(
         if cuda_problem is None:
             return f"{error.reason}; the CUDA library itself is there"
         return f"{error.reason}; {cuda_problem}"
-    try:
+    with nvml:
         gpus = nvml.gpus()
         if not gpus:
             return "NVML lists GPUs, but this process may open none of them"
         # Here it only matters whether an index names a GPU, not which one.
         visible = visible_devices(nvml, environ, lambda: [gpu.uuid for gpu in gpus])
-    finally:
-        nvml.close()
     if cuda_problem is not None:
         return f"NVML lists {_count(len(gpus), 'GPU')}, but {cuda_problem}"
     if visible:
@@ -220,7 +218,7 @@ class _Reading:
         self._numbering = numbering
 
     def of(self, entries: list[str]) -> list[tuple[GpuRecord, MigRecord | None]]:
-        found: list[tuple[GpuRecord, MigRecord | None]] = []
+        devices: list[tuple[GpuRecord, MigRecord | None]] = []
         seen: dict[str, str] = {}
         forms = set()
         for entry in entries:
@@ -238,8 +236,8 @@ class _Reading:
                 raise self._error(
                     entry, "comes beside a MIG instance, and CUDA shows a process only one instance"
                 )
-            found.append((gpu, mig))
-        return found
+            devices.append((gpu, mig))
+        return devices
 
     def _one(self, entry: str) -> tuple[str, GpuRecord, MigRecord | None]:
         if _is_index(entry):
@@ -308,53 +306,35 @@ def _count(number: int, noun: str) -> str:
 _OTHERS_THAT_START_CUDA = ("jax", "tensorflow", "cuda.core", "cuda.bindings")
 
 
-@dataclass(frozen=True)
-class Pin:
-    """The changes of `pin` to an environment, which `restore` undoes."""
-
-    environ: MutableMapping[str, str]
-    before: tuple[tuple[str, str | None], ...]
-
-    def restore(self) -> None:
-        """Puts the variables back."""
-        for name, value in self.before:
-            if value is None:
-                self.environ.pop(name, None)
-            else:
-                self.environ[name] = value
-
-    def __enter__(self) -> Pin:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.restore()
-
-
 def pin(
     device: Device,
     environ: MutableMapping[str, str],
     modules: Iterable[str] = (),
     *,
     cuda: LibCuda | None = None,
-) -> Pin:
+) -> ExitStack:
     """Makes `device` CUDA's only device, with ordinal 0, for this process and those it starts.
 
     Sets CUDA_VISIBLE_DEVICES to the UUID, which MIG instances have too and which does not depend on an order,
     and CUDA_DEVICE_ORDER=PCI_BUS_ID. The simulator needs no pin: nothing changes. `environ` is os.environ in
     a real run, since CUDA reads that. `modules` are the names of imported modules (sys.modules), used only to
-    say who initialised CUDA too early.
+    say who initialised CUDA too early. Closing what it returns puts the variables back.
 
     Raises DeviceError if CUDA is already initialised in this process with another device as ordinal 0.
     """
+    undo = ExitStack()
     if device.is_simulated:
-        return Pin(environ, ())
+        return undo
     driver = LibCuda() if cuda is None else cuda
     if driver.is_initialized():
         _require_first(device, driver, modules)
-    before = tuple((name, environ.get(name)) for name in (VARIABLE, _ORDER_VARIABLE))
-    environ[VARIABLE] = device.uuid
-    environ[_ORDER_VARIABLE] = "PCI_BUS_ID"
-    return Pin(environ, before)
+    for name, value in ((VARIABLE, device.uuid), (_ORDER_VARIABLE, "PCI_BUS_ID")):
+        if name in environ:
+            undo.callback(environ.__setitem__, name, environ[name])
+        else:
+            undo.callback(environ.pop, name, None)
+        environ[name] = value
+    return undo
 
 
 def _require_first(device: Device, driver: LibCuda, modules: Iterable[str]) -> None:

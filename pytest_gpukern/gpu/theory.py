@@ -31,14 +31,18 @@ seven moduli of 8 bits (scheme II of Ozaki, Uchino & Imamura, arXiv:2504.08009: 
 native float64 has 67). Full float64 takes about twice as many."""
 
 
-class Rates(NamedTuple):
-    """Operations that one multiprocessor finishes in a clock; a fused multiply-add counts as two.
+class Multiprocessor(NamedTuple):
+    """What a multiprocessor finishes in a clock, and the most that it holds at once.
 
-    CUDA cores: "Throughput of Native Arithmetic Instructions" in the CUDA C++ Programming Guide. Tensor
-    cores, dense: the whitepapers of V100, Turing, A100, GA102, Ada, H100, RTX Blackwell and the Blackwell
-    data sheets, divided by multiprocessors and boost clock; half is the faster of float16 with float16 and
-    with float32 accumulation. Half precision (in pairs) and 32-bit integers on the CUDA cores are never
-    faster than these, so they bound nothing; we only check measured rates against them. 0 means unknown.
+    Rates are operations; a fused multiply-add counts as two. 0 means unknown. CUDA cores: "Throughput of
+    Native Arithmetic Instructions" in the CUDA C++ Programming Guide. Tensor cores, dense: the whitepapers of
+    V100, Turing, A100, GA102, Ada, H100, RTX Blackwell and the Blackwell data sheets, divided by
+    multiprocessors and boost clock; half is the faster of float16 with float16 and with float32 accumulation.
+    Half precision (in pairs) and 32-bit integers on the CUDA cores are never faster than these, so they bound
+    nothing; we only check measured rates against them.
+
+    The limits (warps, blocks, KiB of shared memory) are those of "Technical Specifications per Compute
+    Capability" in the same guide.
     """
 
     fp64: int
@@ -50,26 +54,31 @@ class Rates(NamedTuple):
     int8: int
     fp16: int
     int32: int
+    warps: int
+    blocks: int
+    shared_kib: int
 
 
-RATES: Mapping[tuple[int, int], Rates] = MappingProxyType(
+MULTIPROCESSORS: Mapping[tuple[int, int], Multiprocessor] = MappingProxyType(
     {
-        (7, 0): Rates(64, 128, 0, 0, 1024, 0, 512, 256, 128),  # 8-bit dot products on CUDA cores
-        (7, 2): Rates(64, 128, 0, 0, 1024, 0, 2048, 256, 128),
-        (7, 5): Rates(4, 128, 0, 0, 1024, 0, 2048, 256, 128),
-        (8, 0): Rates(64, 128, 128, 1024, 2048, 0, 4096, 512, 128),
-        (8, 6): Rates(4, 256, 0, 512, 1024, 0, 2048, 256, 128),
-        (8, 7): Rates(4, 256, 0, 1024, 2048, 0, 4096, 512, 128),
-        (8, 9): Rates(4, 256, 0, 512, 1024, 2048, 2048, 256, 128),
-        (9, 0): Rates(128, 256, 256, 2048, 4096, 8192, 8192, 512, 128),
-        (10, 0): Rates(128, 256, 128, 4096, 8192, 16384, 16384, 512, 128),
-        (10, 3): Rates(4, 256, 4, 4096, 8192, 16384, 16384, 512, 128),  # int8 is slower there: an upper bound
-        (11, 0): Rates(4, 256, 4, 4096, 8192, 16384, 16384, 0, 0),
-        (12, 0): Rates(4, 256, 4, 512, 1024, 2048, 2048, 256, 256),
-        (12, 1): Rates(4, 256, 4, 512, 1024, 2048, 2048, 256, 256),
+        # 8-bit dot products on CUDA cores
+        (7, 0): Multiprocessor(64, 128, 0, 0, 1024, 0, 512, 256, 128, 64, 32, 96),
+        (7, 2): Multiprocessor(64, 128, 0, 0, 1024, 0, 2048, 256, 128, 64, 32, 96),
+        (7, 5): Multiprocessor(4, 128, 0, 0, 1024, 0, 2048, 256, 128, 32, 16, 64),
+        (8, 0): Multiprocessor(64, 128, 128, 1024, 2048, 0, 4096, 512, 128, 64, 32, 164),
+        (8, 6): Multiprocessor(4, 256, 0, 512, 1024, 0, 2048, 256, 128, 48, 16, 100),
+        (8, 7): Multiprocessor(4, 256, 0, 1024, 2048, 0, 4096, 512, 128, 48, 16, 164),
+        (8, 9): Multiprocessor(4, 256, 0, 512, 1024, 2048, 2048, 256, 128, 48, 24, 100),
+        (9, 0): Multiprocessor(128, 256, 256, 2048, 4096, 8192, 8192, 512, 128, 64, 32, 228),
+        (10, 0): Multiprocessor(128, 256, 128, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
+        # int8 is slower there: an upper bound
+        (10, 3): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
+        (11, 0): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 0, 0, 48, 24, 228),
+        (12, 0): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
+        (12, 1): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
     }
 )
-"""Compute capability → rates."""
+"""By compute capability."""
 
 _WIDE_INTEGERS = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
@@ -123,7 +132,7 @@ class Peaks:
     @property
     def cuda_cores_per_s(self) -> Mapping[str, float]:
         """Returns dtype → operations a second of the CUDA cores; a multiply-add counts as two."""
-        rates = RATES.get(self.compute_capability)
+        rates = MULTIPROCESSORS.get(self.compute_capability)
         if rates is None or not self.sm_clock_mhz:
             return {}
         by_dtype = {"float16": rates.fp16, "float32": rates.fp32, "float64": rates.fp64, "int32": rates.int32}
@@ -147,7 +156,7 @@ class Peaks:
             None if the device or one of the dtypes is unknown. bool and uint8 count as unknown, since they
             may hold packed types.
         """
-        rates = RATES.get(self.compute_capability)
+        rates = MULTIPROCESSORS.get(self.compute_capability)
         if rates is None or not self.sm_clock_mhz:
             return None
         per_clock = [_operations_per_clock(rates, name) for name in _counted(dtypes)]
@@ -239,7 +248,7 @@ def _counted(dtypes: Iterable[str]) -> frozenset[str]:
     return names - _WIDE_INTEGERS or names
 
 
-def _operations_per_clock(rates: Rates, dtype: str) -> float | None:
+def _operations_per_clock(rates: Multiprocessor, dtype: str) -> float | None:
     if dtype in _COMPLEX:
         real = _operations_per_clock(rates, _COMPLEX[dtype])
         return None if real is None else _SAVED_BY_GAUSS * real

@@ -63,9 +63,9 @@ def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> 
     Raises:
         ProblemError: a parameter is not available; the message lists what is.
     """
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    if takes_by_name(function) is None:
         return function(**available)
+    parameters = inspect.signature(function).parameters.values()
     arguments = {}
     for parameter in parameters:
         if parameter.name in available:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,6 @@ CONTENTS = 3
 MOST_CORNERS = 256
 """Number of small points that we keep: corners, at which variants are checked besides their own point."""
 _LARGE_BYTES = 2**30
-_HELD_BYTES = 2**28
-"""We keep the sets of all seeds of a case for the other variants up to this size."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +134,6 @@ class Dataset:
     @property
     def output_bytes(self) -> int:
         """Size of the output arrays."""
-        import math
-
         import numpy as np
 
         return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in self.specs.values())
@@ -251,14 +248,14 @@ def store(made: Dataset, folder: Path) -> None:
 
     partial = folder.with_name(f"{folder.name}.partial")
     try:
-        told = {"inputs": {name: entry(value) for name, value in made.inputs.items()}, "expected": None}
+        entries = {"inputs": {name: entry(value) for name, value in made.inputs.items()}, "expected": None}
         if made.expected is not None:
-            told["expected"] = {name: entry(value) for name, value in made.expected.items()}
+            entries["expected"] = {name: entry(value) for name, value in made.expected.items()}
         partial.mkdir(parents=True)
         stored = sum(file.stat().st_size for file in folder.parent.glob("*/*.npy"))
         # All sets together take a quarter: the disk is not ours alone, and may be memory.
         if stored + made.host_bytes <= (stored + shutil.disk_usage(partial).free) / 4:
-            (partial / "names.json").write_text(own_json.dumps(told, allow_nan=False), encoding="utf-8")
+            (partial / "names.json").write_text(own_json.dumps(entries, allow_nan=False), encoding="utf-8")
             for number, value in enumerate(arrays, 1):
                 np.save(partial / f"{number}.npy", value, allow_pickle=False)
             partial.rename(folder)
@@ -280,11 +277,11 @@ def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: i
         return np.asarray(np.load(folder / entry["file"], mmap_mode="c"))  # no memmap, which is a subclass
 
     try:
-        told = decoded((folder / "names.json").read_bytes())
+        entries = decoded((folder / "names.json").read_bytes())
     except FileNotFoundError:
         return None
-    inputs = {name: value(entry) for name, entry in told["inputs"].items()}
-    expected = told["expected"] and {name: value(entry) for name, entry in told["expected"].items()}
+    inputs = {name: value(entry) for name, entry in entries["inputs"].items()}
+    expected = entries["expected"] and {name: value(entry) for name, entry in entries["expected"].items()}
     specs = problem.output_specs(point, inputs)
     return Dataset(seed_offset, inputs, specs, expected, problem.tolerances(specs, point), seed)
 
@@ -403,13 +400,13 @@ class Datasets:
         key = repr(sorted(point.items()))
         if key not in self._complaints:
             self._complaints[key] = tuple(complaints(problem, point, sets))
-        found = self._complaints[key]
-        if found and problem.axes.declare(point):
+        weaknesses = self._complaints[key]
+        if weaknesses and problem.axes.declare(point):
+            where = ", ".join(f"{name}={value}" for name, value in point.items())
             raise problem.error(
-                f"its data cannot tell right from wrong at "
-                f"{', '.join(f'{name}={value}' for name, value in point.items())}\n  " + "\n  ".join(found)
+                "\n  ".join((f"its data cannot tell right from wrong at {where}", *weaknesses))
             )
-        return tuple(f"weak data: {complaint}" for complaint in found)
+        return tuple(f"weak data: {complaint}" for complaint in weaknesses)
 
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float

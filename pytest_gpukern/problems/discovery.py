@@ -114,7 +114,7 @@ def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
                         place,
                     ) from error
                 every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-                takes = None if node.args.kwarg else tuple(each.arg for each in every)
+                takes = None if node.args.kwarg else tuple(argument.arg for argument in every)
                 yield Declared(node.name, backend, call.func.attr == "wrong", arguments, takes, place)
 
 

@@ -478,10 +478,10 @@ class Problem:
     @functools.cached_property
     def contents(self) -> tuple[str, ...]:
         """Names the contents besides random ones that variants are checked on once: special, exact, kept."""
-        found = {"special": self._special_values is not None, "exact": self._exact_inputs is not None}
+        offered = {"special": self._special_values is not None, "exact": self._exact_inputs is not None}
         inputs = {} if self._reference is None else self.inputs(self.axes.smoke_point)
-        found["kept"] = sum(bool(getattr(value, "ndim", 0)) for value in inputs.values()) > 1
-        return tuple(name for name, there in found.items() if there)
+        offered["kept"] = sum(bool(getattr(value, "ndim", 0)) for value in inputs.values()) > 1
+        return tuple(name for name, is_offered in offered.items() if is_offered)
 
     # outputs
 
@@ -564,16 +564,16 @@ class Problem:
                 f"rearrange returned {sorted({**made, **outputs})}; it must return the inputs and outputs "
                 f"{sorted({**inputs, **expected})}"
             )
-        found = self._as_declared(outputs, self.output_specs(point, made), "rearrange")
+        changed = self._as_declared(outputs, self.output_specs(point, made), "rearrange")
         for name, before in expected.items():
             step = max(1, before.size // _LOOKED_AT)
-            kept = before.reshape(-1)[::step] == found[name].reshape(-1)[::step]
+            kept = before.reshape(-1)[::step] == changed[name].reshape(-1)[::step]
             if 2 * int(kept.sum()) > kept.size:
                 raise self.error(
                     f"rearrange leaves most of {name!r} as it was, so a result for the old contents "
                     "would pass; change every element"
                 )
-        return made, found
+        return made, changed
 
     def _as_declared(self, made: Names, specs: Mapping[str, Output], maker: str) -> Expected:
         """Returns `made` as arrays; raises ProblemError if names or shapes are not as declared."""

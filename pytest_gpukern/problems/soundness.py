@@ -65,13 +65,13 @@ def passes_lower_precision(
     if lower is None or not expected.size or (tolerance.rtol == 0 == tolerance.atol):
         return None
     wanted = _sample(expected)
-    found = compare(rounded(wanted, dtype).astype(dtype), wanted, tolerance, poison=None)
-    if not found.mismatches and again is not None:
-        found = compare(rounded(_sample(again()), dtype).astype(dtype), wanted, tolerance, poison=None)
-    exact = not found.absolute.value  # as with small integers, which no tolerance can tell apart
-    if found.mismatches or (again is None and exact):
+    comparison = compare(rounded(wanted, dtype).astype(dtype), wanted, tolerance, poison=None)
+    if not comparison.mismatches and again is not None:
+        comparison = compare(rounded(_sample(again()), dtype).astype(dtype), wanted, tolerance, poison=None)
+    exact = not comparison.absolute.value  # as with small integers, which no tolerance can tell apart
+    if comparison.mismatches or (again is None and exact):
         return None
-    off = f"{found.relative.value:.3g} relative and {found.absolute.value:.3g} absolute"
+    off = f"{comparison.relative.value:.3g} relative and {comparison.absolute.value:.3g} absolute"
     return f"{name}: {_bounds(tolerance)} would pass {lower} too, which is off by at most {off}"
 
 

@@ -182,7 +182,7 @@ class Registration:
     def arguments(self) -> tuple[str, ...]:
         """What the decorator takes besides the backend and the function's own parameters."""
         known = inspect.signature(self.decorator).parameters.values()
-        return tuple(each.name for each in known if each.kind is each.KEYWORD_ONLY)
+        return tuple(argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY)
 
 
 def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:

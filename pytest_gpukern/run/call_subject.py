@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
 from pytest_gpukern.check.check_call import CheckedCalls, Turn
-from pytest_gpukern.gpu.simulator.launch import Launches
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import Rounds
@@ -190,13 +190,13 @@ class CallSubject:
                 `determinism` without any.
         """
         __tracebackhide__ = True
-        simulated_before = Launches.made
+        simulated_before = SimulatedLaunches.made
         try:
             made, turn = self._call("in the first call")
         finally:
             found.add_first_call(self._calls.first_call_ns)
         self.first = self.last = made.returned
-        if not self._context.environment.gpu.has_gpu and Launches.made == simulated_before:
+        if not self._context.environment.gpu.has_gpu and SimulatedLaunches.made == simulated_before:
             self._leave_or_time_on_the_host(found)
         self._judge(found, made, turn, "before timing")
         calls = 1
@@ -392,14 +392,14 @@ class LoopSubject(CallSubject):
         """Does nothing: the last round was checked."""
 
     def _run(self, found: Found) -> None:
-        simulated = Launches.made
+        simulated = SimulatedLaunches.made
         self._calls.restored(self._target.executions)  # refuses what rounds cannot do
         try:
             self._loop.run(self._round)
         finally:
             found.add_first_call(self._calls.first_call_ns)
         found.add_note(*self._calls.notes)
-        if not self._context.environment.gpu.has_gpu and Launches.made == simulated:
+        if not self._context.environment.gpu.has_gpu and SimulatedLaunches.made == simulated:
             self._leave_or_time_on_the_host(found)
         if isinstance(self._refused, NothingLaunched):
             raise self._refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from pytest_gpukern.gpu.processes import (
     foreign_processes,
     remaining,
 )
-from pytest_gpukern.gpu.selection import Pin, missing_gpu_reason, pin, select, visible_devices
+from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
 from pytest_gpukern.gpu.simulator.switch import deactivate
 from pytest_gpukern.gpu.theory import peaks_of
 from pytest_gpukern.measure.canaries import measure_canaries
@@ -86,7 +86,7 @@ class DeviceSession:
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
         self._waiting = waiting
-        self._pin: Pin | None = None
+        self._pin = ExitStack()
         self._nvml: Nvml | None = None
         self._strangers: Sequence[GpuProcess] = ()
 
@@ -291,10 +291,7 @@ class DeviceSession:
     def _lock(self) -> DeviceLock | None:
         if not self.has_gpu or self.device is None:
             return None
-        lock = DeviceLock(self.device.uuid)
-        if lock.unavailable_reason is not None:
-            self._late_warnings.append(lock.unavailable_reason)
-        return lock
+        return DeviceLock(self.device.uuid)
 
     @contextmanager
     def _idle(self) -> Iterator[None]:
@@ -416,8 +413,7 @@ class DeviceSession:
 
     def close(self) -> None:
         """Restores the process's environment and closes NVML."""
-        if self._pin is not None:
-            self._pin.restore()
+        self._pin.close()
         if self._nvml is not None:
             self._nvml.close()
             self._nvml = None

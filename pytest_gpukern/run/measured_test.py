@@ -19,7 +19,7 @@ from pytest_gpukern.check.check_call import GuardedArrays, check_against_referen
 from pytest_gpukern.check.diagnosis import diagnose_damage
 from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
-from pytest_gpukern.gpu.simulator.launch import Launches
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of, timed_by_host
@@ -62,10 +62,10 @@ def run(subject: Subject, found: Found, environment: Environment) -> None:
         with phase("checking"):
             subject.check(found)
         if subject.is_timed:
-            simulated = Launches.made
+            simulated = SimulatedLaunches.made
             with gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
                 subject.measure(found)
-            if Launches.made != simulated:
+            if SimulatedLaunches.made != simulated:
                 found.drop_simulated_times()
             with phase("checking"):
                 subject.recheck(found)

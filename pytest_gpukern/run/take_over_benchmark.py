@@ -22,7 +22,7 @@ from pytest_gpukern.benchmark_interop.pytest_benchmark import (
     switched_off,
     unlist,
 )
-from pytest_gpukern.gpu.simulator.launch import Launches
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY
 from pytest_gpukern.run.call_subject import CallTarget, Loop, timed_by_host
 from pytest_gpukern.run.stash import (
@@ -148,9 +148,9 @@ def unlist_simulated(item: Any, value: Any) -> None:
         return
 
     def around(calls: Callable[[], Any], *_: Any) -> Any:
-        made = Launches.made
+        made = SimulatedLaunches.made
         timed = calls()
-        if Launches.made != made:
+        if SimulatedLaunches.made != made:
             unlist(value, item.config)
         return timed
 

@@ -111,7 +111,8 @@ def install(monkeypatch, *, cupti=False, board=None):
     """
     from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.backends.host import HostBackend
-    from pytest_gpukern.gpu.model import Device, FixedValues
+    from pytest_gpukern.gpu.libcuda import CudaDevice, bare_uuid
+    from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.measure import device_memory
     from pytest_gpukern.measure.observers import Instruments
     from pytest_gpukern.run.device_session import DeviceSession
@@ -162,7 +163,8 @@ def install(monkeypatch, *, cupti=False, board=None):
             if not cupti:
                 raise TimerUnavailable(NO_CUPTI)
 
-    values = FixedValues(memory_free_bytes=2**33, multiprocessor_count=4, l2_bytes=2**20)
+    listed = tuple(CudaDevice(bare_uuid(uuid), 4, 2**20) for uuid in visible())
+    cuda = SimpleNamespace(is_initialized=lambda: True, devices=lambda: listed)
     cards = tuple(
         Device(
             index=index,
@@ -170,7 +172,7 @@ def install(monkeypatch, *, cupti=False, board=None):
             uuid=uuid,
             compute_capability=(9, 0),
             memory_total_bytes=2**34,
-            values=values,
+            cuda=cuda,
         )
         for index, uuid in enumerate(visible())
     )

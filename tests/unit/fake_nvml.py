@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from pynvml import NVMLError
+
 from pytest_gpukern.gpu.libcuda import CudaDevice, LibCuda
 from pytest_gpukern.gpu.nvml import (
     Configuration,
@@ -37,7 +39,6 @@ def gpu(index: int = 0, name: str = "NVIDIA H200", **changes: object) -> GpuReco
         "uuid": UUIDS[index],
         "compute_capability": (9, 0),
         "memory_total_bytes": 140 * 2**30,
-        "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
     }
     return GpuRecord(**(values | changes))  # type: ignore[arg-type]
 
@@ -167,14 +168,6 @@ class FakeCuda(LibCuda):
         return self.outside
 
 
-class NvmlError(Exception):
-    """As pynvml.NVMLError: the code in `value`."""
-
-    def __init__(self, value: int) -> None:
-        super().__init__(f"code {value}")
-        self.value = value
-
-
 def field_values(told: Mapping[int, int], refused: int = 3) -> object:
     """As nvmlDeviceGetFieldValues on a device that tells these fields, as unsigned long long."""
 
@@ -195,7 +188,7 @@ def field_values(told: Mapping[int, int], refused: int = 3) -> object:
 class FakePynvml(SimpleNamespace):
     """As the module pynvml on a machine with one GPU; calls named in `failing` raise the code given there."""
 
-    NVMLError = NvmlError
+    NVMLError = NVMLError
 
     def __init__(self, failing: dict[str, int] | None = None, **answers: object) -> None:
         failing = failing or {}
@@ -206,7 +199,6 @@ class FakePynvml(SimpleNamespace):
             "nvmlDeviceGetHandleByIndex": "handle",
             "nvmlDeviceGetUUID": UUIDS[0],
             "nvmlDeviceGetName": "NVIDIA H200",
-            "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:01:00.0"),
             "nvmlDeviceGetCudaComputeCapability": (9, 0),
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150754820096, free=150000000000, used=754820096),
             "nvmlDeviceGetMigMode": [0, 0],
@@ -239,7 +231,7 @@ class FakePynvml(SimpleNamespace):
 def _call(answer: object, code: int | None) -> object:
     def call(*args: object) -> object:
         if code is not None:
-            raise NvmlError(code)
+            raise NVMLError(code)
         return answer(*args) if callable(answer) else answer
 
     return call

@@ -8,6 +8,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 from made_up_runs import write_run_file
@@ -320,7 +321,7 @@ def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(
 
 def test_a_damaged_entry_of_a_lock_names_a_holder_or_nobody(tmp_path):
     path = tmp_path / "gpu.lock"
-    files = Mutations(json.dumps(dataclasses.asdict(Holder.here("GPU-1"))).encode(), seed=SEED)
+    files = Mutations(msgspec.json.encode(Holder.here("GPU-1")), seed=SEED)
     for number in range(200):
         path.write_bytes(files.file(number))
         with about(number):

@@ -8,6 +8,7 @@ import inspect
 import math
 import sys
 import weakref
+from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ MAX_SHARED_BYTES_PER_BLOCK = 49152
 _FORALL_BLOCK = 128
 
 
-class Launches:
+class SimulatedLaunches:
     """Counts what this process has launched in the simulator.
 
     Attributes:
@@ -53,20 +54,22 @@ class Launches:
         cls.backwards = before.bit_count() % 2 == 1
 
 
+@dataclass
 class ForAll:
     """A kernel to launch over `ntasks` tasks in whole blocks, as the real `forall` does."""
 
-    def __init__(self, dispatcher: Any, ntasks: int, tpb: int, stream: Any, sharedmem: int) -> None:
-        if ntasks < 0:
-            raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
-        self.dispatcher = dispatcher
-        self.ntasks = ntasks
-        self.thread_per_block = tpb
-        self.stream = stream
-        self.sharedmem = sharedmem
+    dispatcher: Any
+    ntasks: int
+    thread_per_block: int
+    stream: Any
+    sharedmem: int
+
+    def __post_init__(self) -> None:
+        if self.ntasks < 0:
+            raise ValueError(f"Can't create ForAll with negative task count: {self.ntasks}")
 
     def __call__(self, *args: Any) -> None:
-        """Launches over the tasks, if there are any."""
+        """SimulatedLaunches over the tasks, if there are any."""
         if self.ntasks == 0:
             return
         block = self.thread_per_block or _FORALL_BLOCK
@@ -113,7 +116,7 @@ def mend_launches() -> None:
     def call(self: Any, *args: Any) -> Any:
         from_host = not self._device and current_context() is None
         if from_host:
-            Launches.count(self.fn)
+            SimulatedLaunches.count(self.fn)
         if from_host and self.grid_dim is not None:
             fault = launch_fault(self.grid_dim, self.block_dim, self.dynshared_size)
             if fault is not None:
@@ -236,7 +239,7 @@ def mend_shared_memory() -> None:
         array = self._allocations.get(place)
         if array is None:
             array = self._allocations[place] = unwritten(shape, dtype)
-            used = sum(each.nbytes for each in self._allocations.values())
+            used = sum(shared.nbytes for shared in self._allocations.values())
             if used > MAX_SHARED_BYTES_PER_BLOCK:
                 raise linker_error(
                     f"ptxas would refuse this kernel: uses too much shared data ({used} bytes, "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent, greenlet
 
-from pytest_gpukern.gpu.simulator.launch import Launches, unwritten
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, unwritten
 from pytest_gpukern.gpu.simulator.patching import original, replace
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ class _Thread(greenlet):  # type: ignore[misc]
         except Exception as error:  # noqa: BLE001 - the kernel's own, of any type
             where = f"tid={list(self.threadIdx)} ctaid={list(self.blockIdx)}"
             try:
-                told = type(error)(f"{where}: {error}" if str(error) else where)
+                located = type(error)(f"{where}: {error}" if str(error) else where)
             except Exception:  # noqa: BLE001 - such as UnicodeDecodeError, which is not made of one string
-                told = RuntimeError(f"{where}: {type(error).__name__}: {error}")
-            raise told.with_traceback(error.__traceback__) from None
+                located = RuntimeError(f"{where}: {type(error).__name__}: {error}")
+            raise located.with_traceback(error.__traceback__) from None
 
 
 def mend_threads() -> None:
@@ -70,7 +70,7 @@ def mend_threads() -> None:
 
         kernel, here = in_debug if self._debug else self._f, dim3(*grid_point)
         threads = [_Thread(kernel, self, here, dim3(*index)) for index in np.ndindex(*self._block_dim)]
-        if Launches.backwards != (sum(grid_point) % 2 == 1):
+        if SimulatedLaunches.backwards != (sum(grid_point) % 2 == 1):
             threads.reverse()
         shared = current_context().shared
         shared._allocations.clear()

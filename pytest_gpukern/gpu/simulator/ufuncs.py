@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
-from pytest_gpukern.gpu.simulator.launch import Launches, with_literals_as_on_a_gpu
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, with_literals_as_on_a_gpu
 from pytest_gpukern.gpu.simulator.patching import add, original, replace
 
 # In a core these would describe a launch that the user did not write and the simulator does not make.
@@ -63,7 +63,7 @@ class HostLoop:
 
             core_module = CoreModule(kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0))
             host_arrays = [array._ary for array in arrays]
-            Launches.made += 1
+            SimulatedLaunches.made += 1
             # A GPU raises no floating-point errors; we refuse overflow only if there are small integers.
             with (
                 simulated._push_kernel_context(core_module),
@@ -118,7 +118,7 @@ def _mend_vectorize(builder: Any) -> None:
 
     def compile_kernel(self: Any, fnobj: Any, sig: Any) -> HostLoop:
         inputs = [array.dtype for array in sig.args[:-1]]
-        small = any(getattr(each, "bitwidth", 64) < 64 and hasattr(each, "signed") for each in inputs)
+        small = any(getattr(kind, "bitwidth", 64) < 64 and hasattr(kind, "signed") for kind in inputs)
         return HostLoop(fnobj, self.pyfunc, small_integers=small)
 
     replace(builder, "_compile_core", compile_core)

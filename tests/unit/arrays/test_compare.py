@@ -85,6 +85,7 @@ def assert_agrees_with_the_oracle(actual, expected, tolerance):
     assert found.unwritten == kinds.count("unwritten")
     assert found.unexpected_nan == kinds.count("nan")
     assert found.first_unwritten == (kinds.index("unwritten") if "unwritten" in kinds else -1)
+    assert found.first_mismatch.index == next((i for i, kind in enumerate(kinds) if kind != "fine"), -1)
     for number, extreme in ((1, found.absolute), (2, found.relative), (3, found.ulp)):
         values = [one[number] for one in judged]
         assert extreme.value == pytest.approx(max(values), rel=1e-12)
@@ -249,27 +250,12 @@ def test_an_infinite_output_does_not_meet_a_finite_reference():
     assert found.error.max_abs is None, "JSON has no infinity"
 
 
-def test_nan_passes_only_where_the_reference_has_it():
-    expected = np.array([math.nan, math.nan, 1.0, 1.0])
-    actual = np.array([math.nan, 1.0, math.nan, 1.0])
-    found = compare(actual, expected, Tolerance(0.9, 1e300))
-    assert found.mismatches == 2
-    assert found.unexpected_nan == 1
-
-
 @pytest.mark.parametrize(
     ("actual", "dtype", "expected"),
     [(0, "uint8", 256), (-1, "int8", 255), (2, "int64", 2.5), (1, "bool", 2), (0, "int32", math.nan)],
 )
 def test_an_integer_that_wrapped_or_was_cut_off_does_not_meet_its_reference(actual, dtype, expected):
     assert compare(np.array([actual], dtype), np.array([expected]), EXACT).mismatches == 1
-
-
-def test_the_full_range_of_64_bit_integers_is_compared_without_wrapping():
-    low, high = np.iinfo("int64").min, np.iinfo("int64").max
-    found = compare(np.array([low, 5]), np.array([high, 5]), EXACT)
-    assert found.absolute.value == 2.0**64
-    assert (found.absolute.expected, found.absolute.actual) == (high, low)
 
 
 def test_a_difference_of_one_in_large_64_bit_integers_is_seen():
@@ -309,24 +295,10 @@ def test_integers_have_no_ulps_whether_equal_or_not():
 # pieces
 
 
-@pytest.mark.parametrize("at", [0, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 2])
-def test_an_error_at_the_edge_of_a_piece_is_found_at_its_index(at):
-    expected = np.ones(2 * CHUNK + 3, "float32")
-    actual = expected.copy()
-    actual[at] = 1.5
-    found = compare(actual, expected, EXACT)
-    assert found.mismatches == 1
-    assert {found.absolute.index, found.relative.index, found.ulp.index} == {at}
-    assert (found.absolute.expected, found.absolute.actual) == (1.0, 1.5)
-
-
-def test_errors_of_all_pieces_are_counted_and_the_worst_wins():
-    expected = np.ones(2 * CHUNK + 3, "int32")
-    actual = expected.copy()
-    actual[[CHUNK - 1, CHUNK, 2 * CHUNK]] = [2, 9, 5]
-    found = compare(actual, expected, EXACT)
-    assert found.mismatches == 3
-    assert (found.absolute.value, found.absolute.index) == (8.0, CHUNK)
+def test_the_first_mismatch_is_the_first_of_all_pieces(monkeypatch):
+    monkeypatch.setattr(comparison, "_CHUNK", 4)
+    found = compare(np.arange(64) >= 4, np.zeros(64, bool), EXACT)
+    assert (found.mismatches, found.first_mismatch.index) == (60, 4)
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), ()])
@@ -352,40 +324,12 @@ def test_arrays_that_are_not_contiguous_are_compared_by_index():
 # never written
 
 
-@pytest.mark.parametrize("dtype", ALL)
-def test_what_was_never_written_is_told_from_what_is_wrong(dtype):
-    expected = np.zeros(11, dtype)
-    actual = unwritten(11, dtype)
-    found = compare(actual, expected, EXACT)
-    assert (found.mismatches, found.unwritten, found.first_unwritten) == (11, 11, 0)
-    actual[:7] = 0
-    actual[3] = 1
-    found = compare(actual, expected, EXACT)
-    assert (found.mismatches, found.unwritten, found.first_unwritten) == (5, 4, 7)
-    assert found.absolute.index == 3, "no distance describes what was never written"
-
-
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_a_complex_number_that_was_written_in_part_counts_as_not_written(dtype):
     actual = unwritten(3, dtype)
     actual.real[:2], actual.imag[0] = 0, 0
     found = compare(actual, np.zeros(3, dtype), EXACT)
     assert (found.mismatches, found.unwritten, found.first_unwritten) == (2, 2, 1)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool", "float16", "int16", "float32", "float64"])
-@pytest.mark.parametrize("at", [1, 2, 3, CHUNK - 1, CHUNK, CHUNK + 1, CHUNK + 3])
-def test_a_single_gap_is_found_at_any_offset_and_in_any_piece(dtype, at):
-    expected = np.zeros(CHUNK + 4, dtype)
-    actual = unwritten(CHUNK + 4, dtype)
-    actual[:at] = 0
-    actual[at + 1 :] = 0
-    found = compare(actual, expected, EXACT)
-    assert (found.unwritten, found.first_unwritten) == (1, at)
-
-
-def test_a_boolean_that_was_never_written_is_no_true():
-    assert compare(unwritten(5, bool), np.ones(5, bool), EXACT).unwritten == 5
 
 
 @given(st.integers() | st.text())
@@ -453,15 +397,10 @@ def test_a_gap_beside_wrong_values_is_named_first_and_both_are_described():
     assert "worst absolute error 6 at [1]: expected 1.0, actual 7.0" in found.message
 
 
-def test_nan_alone_is_its_own_fault():
-    found = diagnosis(np.array([math.nan, 1.0]), np.ones(2))
-    assert found.fault is Fault.UNEXPECTED_NAN
-    assert "1 are NaN where the reference is not" in found.message
-
-
-def test_nan_beside_wrong_values_is_counted_among_them():
-    found = diagnosis(np.array([math.nan, 2.0]), np.ones(2))
-    assert found.fault is Fault.WRONG_VALUES
+@pytest.mark.parametrize(("other", "fault"), [(1.0, Fault.UNEXPECTED_NAN), (2.0, Fault.WRONG_VALUES)])
+def test_nan_alone_is_its_own_fault_and_beside_wrong_values_it_is_counted_among_them(other, fault):
+    found = diagnosis(np.array([math.nan, other]), np.ones(2))
+    assert found.fault is fault
     assert "1 are NaN where the reference is not" in found.message
 
 

@@ -223,6 +223,13 @@ def test_a_machine_is_asked_for_every_gpu_and_each_installed_backend():
     assert "leaves 1 of 2 GPUs" in hidden.text
 
 
+@pytest.mark.parametrize("folder", ["relative", "/dev/null/locks"])
+def test_a_folder_in_which_nothing_can_be_locked_is_a_problem_of_the_machine(monkeypatch, folder):
+    monkeypatch.setenv("GPUKERN_LOCK_DIR", folder)
+    found, _ = examined(FakeNvml())
+    assert "GPUKERN_LOCK_DIR" in found.lock
+
+
 def test_without_nvml_there_are_no_gpus_and_no_timer_is_tried():
     def unavailable():
         raise NvmlUnavailable("no NVIDIA driver library")

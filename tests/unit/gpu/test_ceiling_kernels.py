@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
-import sys
 from contextlib import contextmanager
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fakes import FakeTimer
+from host_cuda import put_module
 
 from pytest_gpukern.gpu import ceiling_kernels as module
 from pytest_gpukern.gpu import runtime as cuda
@@ -96,12 +96,7 @@ class Machine:
         self.kernels = {}
         self.device = self
         self.stream = SimpleNamespace(record=self.record, handle="the stream")
-        self.properties = SimpleNamespace(
-            multiprocessor_count=132,
-            clock_rate=1_980_000,
-            memory_clock_rate=3_201_000,
-            global_memory_bus_width=6144,
-        )
+        self.properties = SimpleNamespace(multiprocessor_count=132)
         for name, value in changes.items():
             assert hasattr(self, name)
             setattr(self, name, value)
@@ -237,12 +232,13 @@ class FakeArray:
 
 def put_under(monkeypatch, machine):
     """Puts a machine in the place of the driver, cuda.core and arrays."""
-    core = ModuleType("cuda.core")
-    core.EventOptions = lambda timing_enabled: "timing" if timing_enabled else "none"
-    core.LaunchConfig = lambda grid, block: SimpleNamespace(grid=grid, block=block)
-    core.launch = machine.core_launch
-    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
-    monkeypatch.setitem(sys.modules, "cuda.core", core)
+    put_module(
+        monkeypatch,
+        "cuda.core",
+        EventOptions=lambda timing_enabled: "timing" if timing_enabled else "none",
+        LaunchConfig=SimpleNamespace,
+        launch=machine.core_launch,
+    )
     monkeypatch.setattr(module, "runtime", lambda: machine)
     monkeypatch.setattr(module, "checked", machine.checked)
     monkeypatch.setattr(module, "DeviceArray", lambda shape, dtype: FakeArray(machine, shape, dtype))
@@ -376,21 +372,9 @@ LAUNCHES = {"launch_host_ns", "launch_gpu_ns"}
 @pytest.mark.parametrize(
     ("changes", "missing", "complaint"),
     [
-        (
-            {"copied_by_kernel": False},
-            COPIES,
-            "copies within the device *: source and target differ *",
-        ),
-        (
-            {"copied_by_driver": False},
-            COPIES,
-            "copies within the device *: source and target differ *",
-        ),
-        (
-            {"free": 400 * MIB},
-            COPIES,
-            "copies within the device *: 400 MiB * are free, too little",
-        ),
+        ({"copied_by_kernel": False}, COPIES, "copies within the device *: source and target differ *"),
+        ({"copied_by_driver": False}, COPIES, "copies within the device *: source and target differ *"),
+        ({"free": 400 * MIB}, COPIES, "copies within the device *: 400 MiB * are free, too little"),
         ({"refused": ("cuMemHostAlloc",)}, PINNED, "copies of pinned memory *: cuMemHostAlloc: CUDA_ERROR_*"),
         ({"refused": ("cuMemcpyDtoHAsync",)}, PINNED, "copies of pinned memory *: cuMemcpyDtoHAsync: *"),
         (

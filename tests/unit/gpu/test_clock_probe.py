@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
+from host_cuda import put_module
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,11 +73,7 @@ class FakeCuda:
 @pytest.fixture
 def probe_on(monkeypatch: pytest.MonkeyPatch):
     def make(cuda: FakeCuda) -> ClockProbe:
-        core = ModuleType("cuda.core")
-        core.LaunchConfig = lambda grid, block: SimpleNamespace(grid=grid, block=block)
-        core.launch = cuda.launch
-        monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
-        monkeypatch.setitem(sys.modules, "cuda.core", core)
+        put_module(monkeypatch, "cuda.core", LaunchConfig=SimpleNamespace, launch=cuda.launch)
         monkeypatch.setattr(module, "checked", cuda.checked)
         return ClockProbe(cuda)
 

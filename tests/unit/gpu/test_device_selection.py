@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
 from hypothesis import given
@@ -10,6 +12,9 @@ from hypothesis import strategies as st
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, bare_uuid
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
+
+if TYPE_CHECKING:
+    from pytest_gpukern.gpu.model import Device
 
 TWO = FakeNvml((gpu(0), gpu(1)))
 THREE = FakeNvml((gpu(0), gpu(1), gpu(2)))
@@ -27,13 +32,10 @@ def uuids(nvml: FakeNvml, value: str | None, **environ: str) -> list[str]:
     return [device.uuid for device in visible_devices(nvml, environ, never_asked)]
 
 
-def test_without_the_variable_all_devices_are_visible_in_the_order_of_nvml() -> None:
-    assert uuids(THREE, None) == list(UUIDS)
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
+        (None, [0, 1, 2]),
         ("0", [0]),
         ("2,1", [2, 1]),
         (" 1 , 0", [1, 0]),
@@ -45,8 +47,30 @@ def test_without_the_variable_all_devices_are_visible_in_the_order_of_nvml() -> 
         ("GPU-e4,GPU-99", [2, 0]),
     ],
 )
-def test_a_valid_value_shows_its_devices_in_its_order(value: str, expected: list[int]) -> None:
+def test_a_valid_value_shows_its_devices_in_its_order(value: str | None, expected: list[int]) -> None:
     assert uuids(THREE, value) == [UUIDS[index] for index in expected]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, [*MIG_UUIDS, UUIDS[1]]), ("0", [MIG_UUIDS[0]]), (UUIDS[0], [MIG_UUIDS[0]])],
+)
+def test_a_split_gpu_is_its_instances_and_if_it_is_named_the_first_of_them(
+    value: str | None, expected: list[str]
+) -> None:
+    assert uuids(SPLIT, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("nvml", "value", "message"),
+    [
+        (SPLIT, ",".join(MIG_UUIDS), "shows a process only one instance"),
+        (FakeNvml((split_gpu(0, instances=0),)), "0", "in MIG mode without any MIG instance"),
+    ],
+)
+def test_instances_that_cuda_would_hide_are_an_error(nvml: FakeNvml, value: str, message: str) -> None:
+    with pytest.raises(DeviceError, match=message):
+        uuids(nvml, value)
 
 
 @pytest.mark.parametrize("value", ["", "  ", "-1", "-1,0", "NoDevFiles"])
@@ -108,11 +132,7 @@ def test_indices_among_different_models_follow_the_order_of_cuda() -> None:
         return [UUIDS[1], UUIDS[0]]
 
     devices = visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, fastest_first)
-    assert [device.uuid for device in devices] == [UUIDS[1]]
-    assert devices[0].index == 1
-
-
-def test_indices_by_pci_bus_id_are_those_of_nvml_whatever_the_models() -> None:
+    assert [(device.uuid, device.index) for device in devices] == [(UUIDS[1], 1)]
     assert uuids(TWO_MODELS, "0", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [UUIDS[0]]
 
 
@@ -121,29 +141,10 @@ def test_an_index_whose_meaning_cuda_does_not_tell_is_an_error_that_offers_uuids
         visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, lambda: [UUIDS[1]])
 
 
-def test_without_the_variable_a_split_gpu_is_its_instances() -> None:
-    assert uuids(SPLIT, None) == [*MIG_UUIDS, UUIDS[1]]
-
-
 @pytest.mark.parametrize("value", [MIG_UUIDS[1], f"MIG-{UUIDS[0]}/8/0"])
 def test_a_mig_instance_is_named_by_its_uuid_or_in_the_old_form(value: str) -> None:
     (device,) = visible_devices(SPLIT, {"CUDA_VISIBLE_DEVICES": value}, never_asked)
     assert (device.uuid, device.mig_profile, device.index) == (MIG_UUIDS[1], "1g.18gb", 0)
-
-
-@pytest.mark.parametrize("value", ["0", UUIDS[0]])
-def test_naming_a_split_gpu_as_a_whole_shows_its_first_instance(value: str) -> None:
-    assert uuids(SPLIT, value) == [MIG_UUIDS[0]]
-
-
-def test_a_second_mig_instance_is_an_error_because_cuda_shows_only_one() -> None:
-    with pytest.raises(DeviceError, match="shows a process only one instance"):
-        uuids(SPLIT, ",".join(MIG_UUIDS))
-
-
-def test_a_gpu_in_mig_mode_without_instances_cannot_be_named() -> None:
-    with pytest.raises(DeviceError, match="in MIG mode without any MIG instance"):
-        uuids(FakeNvml((split_gpu(0, instances=0),)), "0")
 
 
 def reason(nvml: FakeNvml | NvmlUnavailable, cuda: CudaError | None = None, **environ: str) -> str | None:
@@ -194,13 +195,10 @@ MIXED = visible_devices(
 )
 
 
-def test_without_a_choice_the_first_visible_device_is_taken() -> None:
-    assert select(None, TWINS) is TWINS[0]
-
-
 @pytest.mark.parametrize(
     ("spec", "position"),
     [
+        (None, 0),
         ("0", 0),
         ("1", 1),
         (UUIDS[1], 1),
@@ -214,7 +212,7 @@ def test_without_a_choice_the_first_visible_device_is_taken() -> None:
         ("NVIDIA GeForce RTX 4090", 0),
     ],
 )
-def test_a_device_is_named_by_position_uuid_or_name(spec: str, position: int) -> None:
+def test_a_device_is_named_by_position_uuid_or_name(spec: str | None, position: int) -> None:
     assert select(spec, MIXED) is MIXED[position]
 
 
@@ -258,22 +256,15 @@ def seen(*uuids: str) -> tuple[CudaDevice, ...]:
     return tuple(CudaDevice(bare_uuid(uuid), 132, 1) for uuid in uuids)
 
 
-def test_a_pinned_device_is_the_only_one_by_uuid() -> None:
-    environ = {"CUDA_VISIBLE_DEVICES": "1,0"}
-    pin(SECOND, environ, cuda=FakeCuda())
-    assert environ == {"CUDA_VISIBLE_DEVICES": UUIDS[1], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-
-
-def test_a_mig_instance_is_pinned_by_its_own_uuid() -> None:
-    (device, _) = visible_devices(FakeNvml((split_gpu(0),)), {})
-    environ: dict[str, str] = {}
-    pin(device, environ, cuda=FakeCuda())
-    assert environ["CUDA_VISIBLE_DEVICES"] == MIG_UUIDS[0]
-
-
-def test_restoring_puts_back_what_was_there_and_removes_what_was_not() -> None:
+@pytest.mark.parametrize("device", [SECOND, visible_devices(SPLIT, {})[0]], ids=["GPU", "MIG"])
+def test_a_pinned_device_is_the_only_one_by_uuid_until_the_variables_are_put_back(device: Device) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "x"}
-    pin(FIRST, environ, cuda=FakeCuda()).restore()
+    with pin(device, environ, cuda=FakeCuda()):
+        assert environ == {
+            "CUDA_VISIBLE_DEVICES": device.uuid,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "HOME": "x",
+        }
     assert environ == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "x"}
 
 
@@ -287,14 +278,11 @@ def test_a_cuda_initialised_for_another_device_is_an_error_that_names_suspects_a
     assert f"its device 0 is the one with the UUID {bare_uuid(UUIDS[0])}" in message
     assert f"Start with CUDA_VISIBLE_DEVICES={UUIDS[1]}" in message
     assert environ == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    with pytest.raises(DeviceError, match="it shows no device"):
+        pin(FIRST, {}, cuda=FakeCuda(initialized=True))
 
 
 def test_a_cuda_initialised_for_this_device_first_is_accepted_and_its_children_are_pinned() -> None:
     environ: dict[str, str] = {}
     pin(FIRST, environ, cuda=FakeCuda(initialized=True, inside=seen(UUIDS[0], UUIDS[1])))
     assert environ["CUDA_VISIBLE_DEVICES"] == UUIDS[0]
-
-
-def test_a_cuda_initialised_without_devices_is_an_error() -> None:
-    with pytest.raises(DeviceError, match="it shows no device"):
-        pin(FIRST, {}, cuda=FakeCuda(initialized=True))

@@ -12,15 +12,13 @@ from msgspec import structs
 
 from pytest_gpukern.gpu import kernel_facts as kernel_names
 from pytest_gpukern.gpu.kernel_facts import (
-    LIMITS,
     autotuned,
     demangle,
     fitted,
     kernel_facts,
-    occupancy,
     readable,
+    with_occupancy,
 )
-from pytest_gpukern.gpu.theory import RATES
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 SEEN = KernelFacts("exp_kernel", 40, 128, 3072, grid=(100, 1, 1), block=(256, 1, 1), symbol="exp_kernel")
@@ -41,7 +39,7 @@ def test_kernels_have_facts_and_copies_have_none():
 
 
 def test_what_is_not_known_is_none():
-    for capability in (None, (5, 2)):
+    for capability in (None, (5, 2), (9, 9), (13, 0)):
         (facts,) = kernel_facts([EXP], capability)
         assert (facts.blocks_per_sm, facts.occupancy, facts.limited_by) == (None, None, None)
         assert facts.machine_code_sha256 is None
@@ -190,19 +188,13 @@ CALCULATED = [
 def test_as_many_blocks_fit_as_nvidias_calculator_says(
     capability, registers, threads, static, dynamic, blocks
 ):
-    found = occupancy(launch(threads, registers, static, dynamic), capability)
-    assert (found.blocks if found else 0) == blocks
-
-
-def test_occupancy_is_the_share_of_a_multiprocessors_warps():
-    found = occupancy(launch(256, registers=40), (9, 0))
-    assert (found.blocks, found.warps, found.share) == (6, 48, 0.75)
-    assert found.limited_by == "40 registers a thread"
+    facts = with_occupancy(launch(threads, registers, static, dynamic), capability)
+    assert (facts.blocks_per_sm or 0) == blocks
 
 
 def test_at_full_occupancy_nothing_limits():
-    found = occupancy(launch(256, registers=32), (9, 0))
-    assert (found.share, found.limited_by) == (1.0, None)
+    facts = with_occupancy(launch(256, registers=32), (9, 0))
+    assert (facts.occupancy, facts.limited_by) == (1.0, None)
 
 
 @pytest.mark.parametrize(
@@ -229,21 +221,12 @@ def test_at_full_occupancy_nothing_limits():
     ],
 )
 def test_the_limit_of_the_occupancy_is_named_with_its_figure(shape, capability, words):
-    assert occupancy(shape, capability).limited_by == words
+    assert with_occupancy(shape, capability).limited_by == words
 
 
 def test_a_block_has_three_dimensions():
     cube = KernelFacts("k", 32, 0, 0, grid=(1, 1, 1), block=(8, 8, 8))
-    assert occupancy(cube, (9, 0)) == occupancy(launch(512), (9, 0))
-
-
-@pytest.mark.parametrize("capability", [(5, 2), (6, 1), (9, 9), (13, 0)])
-def test_a_capability_that_is_not_known_has_no_occupancy(capability):
-    assert occupancy(launch(128), capability) is None
-
-
-def test_every_capability_whose_rates_are_known_has_limits():
-    assert LIMITS.keys() == RATES.keys()
+    assert with_occupancy(cube, (9, 0)).occupancy == with_occupancy(launch(512), (9, 0)).occupancy > 0
 
 
 class Autotuner:

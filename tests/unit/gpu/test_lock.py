@@ -23,8 +23,6 @@ from pytest_gpukern.gpu.lock import DeviceLock, HostTurns
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock on Windows")
-
 UUID = "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1"
 ROOT = Path(device_package.__file__).parents[2]
 
@@ -298,17 +296,6 @@ def test_the_folder_is_the_same_for_all_users_unless_the_environment_names_one(t
     environ = {"GPUKERN_LOCK_DIR": str(tmp_path / "shared"), "TMPDIR": str(tmp_path)}
     with DeviceLock(UUID, environ=environ):
         assert [path.name for path in (tmp_path / "shared").iterdir()] == [f"{UUID}.lock".lower()]
-
-
-def test_without_flock_nothing_is_locked_and_that_is_said(
-    monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
-    monkeypatch.setattr(lock_module, "fcntl", None)
-    lock = DeviceLock(UUID, folder)
-    with lock, lock:
-        assert lock.unavailable_reason is not None
-        assert "has no flock" in lock.unavailable_reason
-    assert not folder.exists()
 
 
 def test_many_processes_that_want_the_lock_get_it_one_after_the_other(folder: Path, tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from cuda.bindings import driver
+from host_cuda import put_module
 
 from pytest_gpukern.gpu import memory_accounts
 from pytest_gpukern.gpu import runtime as cuda
@@ -14,13 +15,6 @@ from pytest_gpukern.gpu.memory_accounts import accounts
 
 MIB = 2**20
 POOL = driver.CUmemPool_attribute
-
-
-def put(monkeypatch, name, **contents):
-    module = ModuleType(name)
-    vars(module).update(contents)
-    monkeypatch.setitem(sys.modules, name, module)
-    return module
 
 
 @pytest.fixture(autouse=True)
@@ -92,10 +86,10 @@ def test_cupys_pool_counts_without_its_cached_fft_plans(only, monkeypatch):
         "get_default_memory_pool": lambda: pool,
         "get_default_pinned_memory_pool": lambda: pinned,
     }
-    put(monkeypatch, "cupy", ndarray=object, **pools)
+    put_module(monkeypatch, "cupy", ndarray=object, **pools)
     assert only().live_bytes() == 700
     plans = SimpleNamespace(get_curr_memsize=lambda: 200)
-    put(monkeypatch, "cupy.fft._cache", get_plan_cache=lambda: plans)
+    put_module(monkeypatch, "cupy.fft._cache", get_plan_cache=lambda: plans)
     assert only().live_bytes() == 500
     only().release()
     assert log == ["pool", "pinned"]
@@ -113,7 +107,7 @@ def test_torch_counts_once_it_uses_the_device_and_gives_back_what_it_keeps_for_c
         empty_cache=lambda: log.append("cache"),
     )
     inner = SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: log.append("workspaces"))
-    put(monkeypatch, "torch", Tensor=object, cuda=torch, _C=inner)
+    put_module(monkeypatch, "torch", Tensor=object, cuda=torch, _C=inner)
     assert len(accounts()) == 1, "the driver's pool"
     state["initialised"] = True
     assert (only().live_bytes(), only().peak_bytes()) == (40, 100)
@@ -142,7 +136,7 @@ def test_numba_knows_each_allocation_and_mapped_host_memory_is_none(only, monkey
         "is_available": lambda: works[0],
         "current_context": lambda: SimpleNamespace(memory_manager=manager),
     }
-    put(monkeypatch, "numba.cuda", **numba)
+    put_module(monkeypatch, "numba.cuda", **numba)
     assert only().live_bytes() == 256
     only().release()
     assert cleared == [True]

@@ -11,16 +11,15 @@ from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, split_gpu
 
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.libcuda import CudaDevice, bare_uuid
-from pytest_gpukern.gpu.model import Device, NvmlValues
+from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.selection import visible_devices
 
 SEEN = CudaDevice(bare_uuid(UUIDS[0]), 132, 60 * 2**20)
 OTHER = CudaDevice(bare_uuid(UUIDS[1]), 20, 2**20)
 
 
-def real(cuda: FakeCuda, **environ: str) -> Device:
-    values = NvmlValues(FakeNvml(), UUIDS[0], cuda, environ)
-    return Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30, values=values)
+def real(cuda: FakeCuda) -> Device:
+    return Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30, cuda=cuda)
 
 
 def test_free_memory_of_a_real_device_is_asked_each_time() -> None:
@@ -28,11 +27,11 @@ def test_free_memory_of_a_real_device_is_asked_each_time() -> None:
     assert (device.memory_free_bytes, device.memory_free_bytes) == (30, 20)
 
 
-def test_free_memory_of_the_simulator_is_constant() -> None:
+def test_the_simulator_has_the_hosts_memory_one_multiprocessor_and_no_l2() -> None:
     device = Device.simulated()
     assert device.is_simulated
     assert 0 < device.memory_free_bytes <= device.memory_total_bytes
-    assert device.memory_free_bytes == device.memory_free_bytes
+    assert (device.multiprocessor_count, device.l2_bytes) == (1, 0)
 
 
 def test_the_simulated_device_claims_what_the_simulator_claims() -> None:
@@ -46,17 +45,21 @@ def test_the_simulated_device_claims_what_the_simulator_claims() -> None:
     assert done.stdout.strip() == str(Device.simulated().compute_capability)
 
 
-def test_multiprocessors_and_l2_are_asked_of_cuda_once_the_device_is_pinned() -> None:
+def test_multiprocessors_and_l2_are_asked_of_cuda_once_the_device_is_pinned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cuda = FakeCuda(inside=(SEEN,))
-    device = real(cuda, CUDA_VISIBLE_DEVICES=UUIDS[0])
+    device = real(cuda)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[0])
     assert (device.multiprocessor_count, device.l2_bytes) == (132, 60 * 2**20)
     assert cuda.asked == ["inside"]
 
 
-def test_cuda_is_not_initialised_before_the_device_is_pinned() -> None:
+def test_cuda_is_not_initialised_before_the_device_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda(inside=(SEEN,))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(DeviceError, match=r"pin .* before asking CUDA"):
-        _ = real(cuda, CUDA_VISIBLE_DEVICES="0,1").l2_bytes
+        _ = real(cuda).l2_bytes
     assert not cuda.initialized
 
 
@@ -82,9 +85,5 @@ def test_the_model_key_is_safe_in_a_file_name(name: str, profile: str | None, ke
 
 def test_a_mig_instance_is_a_device_of_its_own() -> None:
     device = visible_devices(FakeNvml((split_gpu(0),)), {})[0]
-    assert (device.uuid, device.memory_total_bytes, device.pci_bus_id) == (
-        MIG_UUIDS[0],
-        17 * 2**30,
-        "00000000:01:00.0",
-    )
+    assert (device.uuid, device.memory_total_bytes) == (MIG_UUIDS[0], 17 * 2**30)
     assert device.model_key == "nvidia-h200-mig-1g_18gb"

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from fake_nvml import MIG_UUIDS, UUIDS, FakePynvml, NvmlError, field_values
+from fake_nvml import MIG_UUIDS, UUIDS, FakePynvml, field_values
+from pynvml import NVMLError
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import (
@@ -40,7 +41,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, module: FakePynvml) -> Nvml:
         (4, "this user has no permission"),
         (18, "driver/library version mismatch"),
         (28, "found no GPU"),
-        (999, "NVML could not start: code 999"),
+        (999, "NVML could not start: Unknown Error"),
     ],
 )
 def test_why_nvml_did_not_start_is_said_in_words(
@@ -64,10 +65,9 @@ def test_a_driver_without_gpus_is_a_reason_and_is_closed_again(monkeypatch: pyte
     assert closed == [True]
 
 
-def test_a_gpu_is_described_whether_strings_are_text_or_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = FakePynvml(nvmlDeviceGetPciInfo=SimpleNamespace(busId=b"00000000:01:00.0"))
-    (gpu,) = opened(monkeypatch, module).gpus()
-    assert (gpu.index, gpu.name, gpu.uuid, gpu.pci_bus_id) == (0, "NVIDIA H200", UUIDS[0], "00000000:01:00.0")
+def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    (gpu,) = opened(monkeypatch, FakePynvml()).gpus()
+    assert (gpu.index, gpu.name, gpu.uuid) == (0, "NVIDIA H200", UUIDS[0])
     assert (gpu.compute_capability, gpu.memory_total_bytes, gpu.mig_enabled) == ((9, 0), 150754820096, False)
 
 
@@ -76,7 +76,7 @@ def test_a_gpu_that_cannot_be_opened_is_left_out_and_the_others_keep_their_indic
 ) -> None:
     def open_gpu(index: int) -> int:
         if index == 0:
-            raise NvmlError(GPU_IS_LOST)
+            raise NVMLError(GPU_IS_LOST)
         return index
 
     module = FakePynvml(
@@ -117,28 +117,34 @@ def test_processes_without_name_memory_or_pid_are_listed_all_the_same(
     ]
 
 
+def split(**answers: object) -> FakePynvml:
+    """A GPU with one MIG instance, whose handle is `mig`, in the fourth of seven slots."""
+
+    def slot(_parent: object, index: int) -> str:
+        if index != 3:
+            raise NVMLError(NOT_FOUND)
+        return "mig"
+
+    usual = {
+        "nvmlDeviceGetMigMode": [1, 1],
+        "nvmlDeviceGetMaxMigDeviceCount": 7,
+        "nvmlDeviceGetMigDeviceHandleByIndex": slot,
+        "nvmlDeviceGetUUID": lambda handle: MIG_UUIDS[0] if handle == "mig" else UUIDS[0],
+        "nvmlDeviceGetGpuInstanceId": 9,
+        "nvmlDeviceGetComputeInstanceId": 0,
+    }
+    return FakePynvml(**(usual | answers))
+
+
 @pytest.mark.parametrize(
     ("name", "profile"), [("NVIDIA H200 MIG 1g.18gb", "1g.18gb"), ("NVIDIA H200", "unknown")]
 )
 def test_mig_instances_are_listed_with_ids_and_profile(
     monkeypatch: pytest.MonkeyPatch, name: str, profile: str
 ) -> None:
-    def slot(_parent: object, index: int) -> str:
-        if index != 3:
-            raise NvmlError(NOT_FOUND)
-        return "mig"
-
-    module = FakePynvml(
-        nvmlDeviceGetMigMode=[1, 1],
-        nvmlDeviceGetMaxMigDeviceCount=7,
-        nvmlDeviceGetMigDeviceHandleByIndex=slot,
-        nvmlDeviceGetUUID=lambda handle: "MIG-1" if handle == "mig" else UUIDS[0],
-        nvmlDeviceGetName=lambda handle: name if handle == "mig" else "NVIDIA H200",
-        nvmlDeviceGetGpuInstanceId=9,
-        nvmlDeviceGetComputeInstanceId=0,
-    )
+    module = split(nvmlDeviceGetName=lambda handle: name if handle == "mig" else "NVIDIA H200")
     (mig,) = opened(monkeypatch, module).gpus()[0].mig_instances
-    assert (mig.uuid, mig.name, mig.profile) == ("MIG-1", f"NVIDIA H200 MIG {profile}", profile)
+    assert (mig.uuid, mig.name, mig.profile) == (MIG_UUIDS[0], f"NVIDIA H200 MIG {profile}", profile)
     assert (mig.gpu_instance_id, mig.compute_instance_id) == (9, 0)
 
 
@@ -151,11 +157,7 @@ def test_the_real_module_has_every_function_that_is_asked() -> None:
     import pynvml
 
     asked = {name for name in vars(FakePynvml()) if name.startswith("nvml")}
-    asked |= {
-        "nvmlDeviceGetMaxMigDeviceCount",
-        "nvmlDeviceGetMigDeviceHandleByIndex",
-    }
-    asked |= {"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"}
+    asked |= {name for name in vars(split()) if name.startswith("nvml")}
     asked |= {"nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksThrottleReasons"}
     assert {name for name in asked if not hasattr(pynvml, name)} == set()
 
@@ -297,24 +299,12 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
     def of_the_gpu(answer: object) -> object:
         def call(handle: object, *args: object) -> object:
             if handle == "mig":
-                raise NvmlError(NOT_SUPPORTED)
+                raise NVMLError(NOT_SUPPORTED)
             return answer(handle, *args) if callable(answer) else answer
 
         return call
 
-    def slot(_parent: object, index: int) -> str:
-        if index:
-            raise NvmlError(6)
-        return "mig"
-
-    module = FakePynvml(
-        nvmlDeviceGetMigMode=[1, 1],
-        nvmlDeviceGetMaxMigDeviceCount=7,
-        nvmlDeviceGetMigDeviceHandleByIndex=slot,
-        nvmlDeviceGetUUID=lambda handle: MIG_UUIDS[0] if handle == "mig" else UUIDS[0],
-        nvmlDeviceGetName="NVIDIA H200 MIG 1g.18gb",
-        nvmlDeviceGetGpuInstanceId=9,
-        nvmlDeviceGetComputeInstanceId=0,
+    module = split(
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(
             total=2**34, free=0, used=2**30 if handle == "mig" else 2**40
         ),

@@ -41,7 +41,7 @@ def machine(monkeypatch):
     runtime = CudaRuntime.__new__(CudaRuntime)
     runtime.context, runtime._kept, runtime._identity = OURS, ALLOCATION, (1, HELD)
     monkeypatch.setattr(module, "runtime_in_use", lambda: runtime)
-    state.change = runtime.change
+    state.change = module.context_change
     return state
 
 

@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_nvml import UUIDS, FakeNvml
+from fake_nvml import UUIDS, FakeCuda, FakeNvml
 from hypothesis import given
 from hypothesis import strategies as st
 
 import suites
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.gpu.model import Device, FixedValues
-from pytest_gpukern.gpu.theory import RATES, Floor, Peaks, peaks_of
+from pytest_gpukern.gpu.libcuda import CudaDevice, bare_uuid
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.theory import MULTIPROCESSORS, Floor, Peaks, peaks_of
 from pytest_gpukern.measure.plausibility import below_floor
 
 H200 = Peaks((9, 0), 132, 60 * 2**20, sm_clock_mhz=1980, memory_clock_mhz=3201, memory_bus_bits=6144)
@@ -81,7 +82,7 @@ PUBLISHED = {
 )
 def test_the_table_gives_what_nvidia_publishes_and_never_less(card: str, unit: str) -> None:
     capability, multiprocessors, mhz, published = PUBLISHED[card]
-    ours = getattr(RATES[capability], unit) * multiprocessors * mhz * 1e6 / 1e12
+    ours = getattr(MULTIPROCESSORS[capability], unit) * multiprocessors * mhz * 1e6 / 1e12
     # Tensor figures are for a lower clock than the highest on Hopper (1830 MHz) and Blackwell.
     assert 0.995 * published[unit] <= ours <= 1.09 * published[unit]
 
@@ -257,8 +258,8 @@ def test_the_floor_is_near_enough_to_catch_a_kernel_that_does_half_its_work() ->
 
 
 def device(multiprocessors: int = 132) -> Device:
-    values = FixedValues(multiprocessor_count=multiprocessors, l2_bytes=60 * 2**20)
-    return Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30, values=values)
+    cuda = FakeCuda(initialized=True, inside=(CudaDevice(bare_uuid(UUIDS[0]), multiprocessors, 60 * 2**20),))
+    return Device(0, "NVIDIA H200", UUIDS[0], (9, 0), 140 * 2**30, cuda=cuda)
 
 
 def test_the_peaks_are_those_that_nvml_tells() -> None:

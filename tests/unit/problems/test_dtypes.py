@@ -95,15 +95,3 @@ def test_a_failure_names_the_dtype():
 def test_a_dtype_that_the_problem_is_not_checked_in_is_refused(dtype):
     with pytest.raises(ProblemError, match=f"dtype '{dtype}' is not one of the problem's dtypes"):
         in_several("float32", "float64").variant("host", dtypes=(dtype,))(right)
-
-
-def test_dtypes_are_an_axis_or_checked_in_but_not_both():
-    with pytest.raises(ProblemError, match="drop one of them"):
-        in_several("float32", axes={"n": Axis((8,), (8,)), "dtype": Axis(("float32",), ("float32",))})
-
-
-def test_a_parameter_cannot_be_called_dtype_there():
-    with pytest.raises(
-        ProblemError, match="the parameter 'dtype' has the name of an axis, the stream or the dtype"
-    ):
-        in_several("float32", "float64").variant("host", dtype=(1, 2))(lambda a, out, dtype: right(a, out))

@@ -110,26 +110,10 @@ def test_what_we_supplied_to_opened_libraries_is_noted(monkeypatch, opened):
     assert made.libraries.notes == ["scikit-cuda 0.5.3: pkg_resources is replaced"]
 
 
-def test_a_failed_lock_is_noted_once_with_the_first_result(monkeypatch):
-    made = SimpleNamespace(
-        unavailable_reason="no flock here", acquire=lambda on_wait: None, release=lambda: None
-    )
-    monkeypatch.setattr("pytest_gpukern.run.device_session.DeviceLock", lambda uuid: made)
-    monkeypatch.setattr(DeviceSession, "device", SimpleNamespace(uuid="GPU-1"))
-    found = environment(monkeypatch)
-    for _ in range(2):
-        with found.gpu.exclusive():
-            pass
-    assert found.gpu.take_late_warnings() == ("no flock here",)
-    assert found.gpu.take_late_warnings() == ()
-
-
 def test_a_host_variant_is_timed_alone_with_a_gpu_or_without_and_a_kernel_holds_its_gpu_only(monkeypatch):
     log = []
 
     class Lock:
-        unavailable_reason = None
-
         def __init__(self, name):
             self.name = name
 

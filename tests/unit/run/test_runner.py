@@ -17,7 +17,7 @@ from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.kernel_facts import readable
-from pytest_gpukern.gpu.simulator.launch import Launches
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.observers import Observation, Observers, Seen
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
@@ -62,13 +62,13 @@ def test_a_case_is_verified_then_measured_then_checked_again(gpu, timer, events)
 
 @pytest.mark.parametrize("simulates", [True, False])
 def test_a_time_of_the_host_that_contains_the_simulators_work_is_dropped(monkeypatch, simulates):
-    monkeypatch.setattr(Launches, "made", 0)
+    monkeypatch.setattr(SimulatedLaunches, "made", 0)
     problem = doubling(N)
 
     @problem.variant("host")
     def prepare(a, out):
         def launch():
-            Launches.made += simulates
+            SimulatedLaunches.made += simulates
             np.multiply(a, 2, out=out)
 
         return launch
