@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 if TYPE_CHECKING:
@@ -397,7 +398,7 @@ class Datasets:
             self._held[wanted] = {}
         return self._held[wanted]
 
-    def examined(self, problem: Problem, point: Point, sets: Sequence[Dataset]) -> tuple[str, ...]:
+    def examined(self, problem: Problem, point: Point, sets: Sequence[Dataset]) -> tuple[Note, ...]:
         """Returns notes about weak data at a point; raises ProblemError if the point is declared."""
         self._at(problem, point)
         key = repr(sorted(point.items()))
@@ -409,7 +410,7 @@ class Datasets:
                 f"its data cannot tell right from wrong at "
                 f"{', '.join(f'{name}={value}' for name, value in point.items())}\n  " + "\n  ".join(found)
             )
-        return tuple(f"weak data: {complaint}" for complaint in found)
+        return tuple(Note(f"weak data: {complaint}") for complaint in found)
 
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float

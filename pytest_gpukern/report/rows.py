@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.report import units
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from pytest_gpukern.values.result import GateFailure, Measurement, OutputError, Result
 
@@ -24,19 +24,6 @@ _COMPUTE_BOUND = 10.0
 
 Timing = tuple[str, str, str]
 """Scope, timer and cache policy of a measurement."""
-
-_QUIET = {
-    "noise": re.compile(
-        r"only \d+ samples?:|bimodal:|time (grew|fell) by |\d+ of \d+ samples |its \d+ batches differ|"
-        r"\d+ batch(es were| was) disturbed|\d+ samples? (were|was) taken while|kernels ran |"
-        r"clocks held down by |other processes on the device, idle |up to [\d.]+ GB/s were copied "
-    ),
-    "timers that differ": re.compile(r"events read [\d.]+ % (less|more) than CUPTI"),
-    "launch cost in the time": re.compile("the call waits for the device or uses streams of its own"),
-    "sizes not checked": re.compile("not checked at "),
-    "machine code not known": re.compile("no hash of the machine code "),
-}
-"""Notes that need no action, by what they are about: a report counts them, and tells them with `-v`."""
 
 _GAPS = 0.01
 """Share of a call without any kernel from which that is worth saying."""
@@ -229,7 +216,7 @@ def _unmeasured(result: Result, size: str, failure: str | None) -> Row:
     state = "simulated" if result.simulated else "checked"
     if kind or (result.correctness is Correctness.UNCHECKED and not result.simulated):
         state = units.NOTHING
-    told = [Footnote(kind, reason)] if reason else []
+    reasons = [Footnote(kind, reason)] if reason else []
     return Row(
         result=result,
         label=f"{variant_label(result)} {size}".rstrip(),
@@ -239,7 +226,7 @@ def _unmeasured(result: Result, size: str, failure: str | None) -> Row:
         error=error_text(result),
         verdict=kind,
         markup=markup_of(kind),
-        footnotes=(*told, *_notes(result)),
+        footnotes=(*reasons, *_told(result.notes)),
     )
 
 
@@ -247,9 +234,9 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
     measurement = time.shown
     kind, ratio, reason = verdict_of(result, time)
     measured = (measurement, *time.others)
-    footnotes = _remarks(measurement)
+    footnotes = _told(_remarks(measurement))
     if first:
-        footnotes += _notes(result)
+        footnotes += _told(result.notes)
         footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
     if kind and STATES[kind].told:
         quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not unsettled(result, time) else ""
@@ -287,28 +274,23 @@ def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: st
     )
 
 
-def _notes(result: Result) -> list[Footnote]:
-    return [_note(note) for note in result.notes]
+def _told(notes: Iterable[Note]) -> list[Footnote]:
+    return [Footnote("", note.text, quiet=note.about.counted) for note in notes]
 
 
-def _note(text: str) -> Footnote:
-    """Returns a note, quiet where it needs no action."""
-    return Footnote("", text, quiet=next((about for about, begin in _QUIET.items() if begin.match(text)), ""))
-
-
-def _remarks(measurement: Measurement) -> list[Footnote]:
-    """Returns what is to be known about a measurement beside its figures."""
-    remarks = list(measurement.summary.warnings)
+def _remarks(measurement: Measurement) -> Iterator[Note]:
+    """Yields what is to be known about a measurement beside its figures."""
+    yield from measurement.summary.notes
     unused = measurement.invalid_samples
     if unused and measurement.invalid is None:
         samples = "1 sample was" if unused == 1 else f"{unused} samples were"
-        remarks.append(f"{samples} taken while the device was disturbed, and not used")
+        yield Note(f"{samples} taken while the device was disturbed, and not used", About.NOISE)
     busy, span = measurement.busy_ns, measurement.summary.median_ns
     known = measurement.scope == "kernel" and units.is_number(busy) and units.is_number(span)
     if known and busy is not None and 0 < busy < (1 - _GAPS) * span:
         share = units.share(busy / span)
-        remarks.append(f"kernels ran {share} of the time between the first's start and the last's end")
-    return [_note(remark) for remark in remarks]
+        text = f"kernels ran {share} of the time between the first's start and the last's end"
+        yield Note(text, About.NOISE)
 
 
 def half_width(measurement: Measurement) -> float | None:

@@ -150,7 +150,7 @@ def _remarks(run: Run) -> Iterator[str]:
     yield from run.problems
     for result in run.results:
         if known_times.known_times_of(result) is not None:
-            yield from (warning for each in result.measurements for warning in each.summary.warnings)
+            yield from (note.text for each in result.measurements for note in each.summary.notes)
 
 
 def _device(run: Run) -> str:

@@ -16,6 +16,7 @@ from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import run_text
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.difference import Difference
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
     Correctness,
     DeviceWork,
@@ -106,7 +107,7 @@ def hostile_run() -> Run:
         dataclasses.replace(
             each,
             nodeid=f"{each.nodeid}{HOSTILE}",
-            notes=(HOSTILE,),
+            notes=(Note(HOSTILE),),
             diagnosis=HOSTILE,
             errors={HOSTILE: made_up.error()},
             findings=(Finding(HOSTILE, HOSTILE),),
@@ -199,7 +200,7 @@ def _case(draw, number, samples, pairs, name):
         dtype="float32",
         kernels=(facts,),
         speedup_against="cupy.elementwise",
-        notes=("bimodal: two groups of samples, 3 % apart",) if number % 9 == 0 else (),
+        notes=(Note("bimodal: two groups of samples, 3 % apart", About.NOISE),) if number % 9 == 0 else (),
         findings=(Finding("resources", "kernel takes 40 registers instead of 32"),)
         if number % 17 == 5
         else (),

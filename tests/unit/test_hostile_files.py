@@ -35,6 +35,7 @@ from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render, whole
 from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
@@ -180,14 +181,14 @@ RESULTS = [
             flops=8e6,
         ),
         measured(beside=True, fixed_cost_ns=2900.0, invalid_samples=3),
-        measured(1e6, "end_to_end", "host", "cold", warnings=("odd",)),
+        measured(1e6, "end_to_end", "host", "cold", notes=(Note("odd", About.NOISE),)),
         verdicts=[verdict("SLOWER", 1.05), verdict("SAME", 1.0), verdict("UNDECIDED", 1.01)],
         kernels=kernel_facts((EXP_KERNEL,), (9, 0), lambda kernel, registers: "beef"),
         compile_ns=3e8,
         first_call_ns=4e8,
         dtype="float32",
         ceilings=CEILINGS,
-        notes=("a note",),
+        notes=(Note("a note"),),
         session="s1",
         duration_s=2.5,
         canaries={"copy/cupti": 1e5},

@@ -17,6 +17,7 @@ from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
     GateFailure,
     SessionRole,
@@ -43,7 +44,12 @@ def edited(path, change):
 
 def test_results_come_back_as_they_were(tmp_path):
     results = [
-        result("cupy.exp", measured(warnings=("odd",)), verdicts=[verdict("SLOWER", 1.05)], notes=("µ",)),
+        result(
+            "cupy.exp",
+            measured(notes=(Note("odd", About.NOISE),)),
+            verdicts=[verdict("SLOWER", 1.05)],
+            notes=(Note("µ"),),
+        ),
         result("host.numpy", errors={"y": error(ulp=None)}),
         result("test_plain", point={}, fingerprint=Fingerprint()),
     ]

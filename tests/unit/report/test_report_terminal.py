@@ -6,23 +6,17 @@ import dataclasses
 import re
 
 import pytest
-from fake_nvml import state
 from made_up_past import BEFORE, now, past, session
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 
-from pytest_gpukern.check.check_variant import Corner, Corners
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import failures
-from pytest_gpukern.gpu.kernel_facts import kernel_facts, without_hash
-from pytest_gpukern.gpu.nvml import GpuProcess
-from pytest_gpukern.measure.device_clocks import Disturbance, Recovery, device_notes
-from pytest_gpukern.measure.statistics import summarize
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Line
 from pytest_gpukern.report.run import Failure, Run
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.report.terminal import render, skip_lines
-from pytest_gpukern.timers.cupti.timer import _OWN_STREAMS
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
     Correctness,
     Finding,
@@ -317,70 +311,16 @@ def test_what_became_faster_takes_a_line_and_many_take_two():
 
 
 def test_notes_of_several_cases_share_a_line():
-    noisy = "bimodal: 40 % of the samples"
+    noisy, busy = Note("bimodal: 40 % of the samples", About.NOISE), Note("a peer was busy")
     results = [
-        result("cupy.exp", measured(warnings=(noisy,)), notes=("a peer was busy",)),
-        result("numba.exp", measured(warnings=(noisy,)), notes=("a peer was busy",)),
+        result("cupy.exp", measured(notes=(noisy,)), notes=(busy,)),
+        result("numba.exp", measured(notes=(noisy,)), notes=(busy,)),
     ]
     text = text_of(*results)
     both = "vector_exp/cupy.exp/n=1000, vector_exp/numba.exp/n=1000"
     assert "note 2 cases (vector_exp/cupy.exp/n=1000, …): a peer was" in text_of(*results, verbose=False)
     assert text.startswith(f"note 2 cases ({both}): a peer was busy\n\n")
     assert text.count("  2 rows: bimodal") == text.count("bimodal") == 1
-
-
-@pytest.mark.parametrize(
-    ("note", "about"),
-    [
-        ("events read 3.4 % less than CUPTI: they missed work", "timers that differ"),
-        (_OWN_STREAMS, "launch cost in the time"),
-    ],
-)
-def test_what_a_timer_always_says_of_a_case_is_counted(note, about):
-    told = text_of(result("cupy.exp", measured(warnings=(note,))), verbose=False)
-    assert f"told with -v: {about} in 1 case\n" in told
-    assert note not in told
-
-
-def noise():
-    """Every note on how noisy a time is, from where it is made."""
-    steady = [100.0 + i % 3 for i in range(40)]
-    two = [*[100.0, 101.0, 102.0] * 7, *[200.0, 201.0, 202.0] * 7]
-    rising = [100.0 + 9 * i for i in range(40)]
-    for samples in ([1.0, 2.0], two, rising, [*steady[:39], 900.0], [*steady[:38], 900.0, 901.0]):
-        yield from summarize(samples, resolution_ns=1.0).warnings
-    shifted = [*steady[:20], *[each + 30 for each in steady[:20]]]
-    yield from summarize(shifted, resolution_ns=1.0, batches=(10, 10, 10, 10)).warnings
-    recovery = Recovery(sleep=lambda _: None)
-    for _ in range(2):
-        recovery.pause(Disturbance("clocks", "the clock fell", "wait"))
-        yield recovery.note
-    held = {"clock_events": ("sw_power_cap",), "foreign": (GpuProcess(7, "train.py", 9000),)}
-    yield from device_notes([state(0), state(50, **held)])
-    yield from device_notes([state(0), dataclasses.replace(state(50), pcie_bytes_per_s=9e9)])
-
-
-def test_notes_on_noise_are_counted_and_told_with_v():
-    notes = list(noise())
-    assert len({note.split()[0].rstrip("0123456789:") for note in notes}) >= 8, "each kind is among them"
-    noisy = [result(f"cupy.v{i}", measured(warnings=(note,))) for i, note in enumerate(notes)]
-    text = text_of(*noisy[:2], *noisy[2:], verbose=False)
-    assert f"told with -v: noise in {len(notes)} cases\n" in text
-    assert all(note not in text for note in notes)
-    told = " ".join(text_of(*noisy, width=400).split())
-    assert all(note in told for note in notes)
-
-
-def test_notes_that_need_no_action_are_counted_and_others_are_told():
-    left_out = Corners(left_out=((Corner("n=257", {}), "too large for the variant"),)).notes
-    unknown = without_hash(kernel_facts((EXP_KERNEL,), (9, 0)), None)
-    doubt = "y is a view of all of x, and no new result: declare what it writes by outputs="
-    case = result("cupy.exp", measured(), notes=(*left_out, *unknown, doubt))
-    text = text_of(case, verbose=False)
-    assert text.startswith(f"note vector_exp/cupy.exp/n=1000: {doubt}\n\n")
-    assert "told with -v: sizes not checked in 1 case, machine code not known in 1 case\n" in text
-    assert "told with -v" not in text_of(case)
-    assert all(note in text_of(case) and note not in text for note in (*left_out, *unknown))
 
 
 def test_five_of_a_kind_are_told_the_most_changed_first_and_the_others_counted():
@@ -486,7 +426,8 @@ BACKENDS = ("numba", "cupy", "pycuda", "skcuda", "torch", "host")
 
 def suites_on_a_gpu():
     """Some 600 results as the suites have them on a GPU: few that need a reader, and much that does not."""
-    bimodal = "bimodal: 40 % of the samples gather 3 % below the others"
+    bimodal = Note("bimodal: 40 % of the samples gather 3 % below the others", About.NOISE)
+    sizes = Note("not checked at n=257, n=258: too large for the variant", About.SIZES)
     for i in range(600):
         host = i % 6 == 5
         timing = HOST if host else {"timer": "cupti"}
@@ -496,11 +437,11 @@ def suites_on_a_gpu():
         )
         yield result(
             f"{BACKENDS[i % 6]}.a_variant_with_a_long_name_{i}",
-            measured(40e3 + i, **timing, traffic_bytes=8e7, warnings=(bimodal,) if i % 9 == 0 else ()),
+            measured(40e3 + i, **timing, traffic_bytes=8e7, notes=(bimodal,) if i % 9 == 0 else ()),
             verdicts=[judged],
             problem=f"problem_{i // 100}",
             parameters={"block": 64 << i % 4},
-            notes=("not checked at n=257, n=258: too large for the variant",) if i % 7 == 0 else (),
+            notes=(sizes,) if i % 7 == 0 else (),
             ceilings=CEILINGS,
         )
 
