@@ -32,11 +32,13 @@ from pytest_gpukern.report.rows import (
     COPY,
     FMA,
     ceiling_shares,
+    counts_flops,
     half_width,
+    judged,
     scope_times,
     shared_sizes,
+    timing_of,
     variant_label,
-    verdict_of,
 )
 from pytest_gpukern.report.summary import (
     false_alarms,
@@ -44,18 +46,17 @@ from pytest_gpukern.report.summary import (
     other_failures,
     problems_of,
     skip_texts,
-    state_of,
     totals,
 )
 from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
-from pytest_gpukern.values.verdict_table import FAILED, STATES
+from pytest_gpukern.values.verdict_table import FAILED, STATES, severity
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpukern.report.details import Breakdown
-    from pytest_gpukern.report.rows import Row, ScopeTime, Timing
+    from pytest_gpukern.report.rows import ResultRow, ScopeTime
     from pytest_gpukern.report.run import Run
     from pytest_gpukern.report.summary import Told
     from pytest_gpukern.values.fingerprint import Fingerprint
@@ -208,7 +209,7 @@ class _RunData:
     def json(self) -> JsonDict:
         """Returns all that the page says of the run."""
         run = self.run
-        by_result: dict[int, list[Row]] = {}
+        by_result: dict[int, list[ResultRow]] = {}
         for row in self.rows:
             by_result.setdefault(id(row.result), []).append(row)
         told = needs_a_reader(self.rows, other_failures(run, self.rows))
@@ -250,33 +251,30 @@ class _RunData:
         places = [None if result is None else self.places[id(result)] for result in told.results]
         return [*zip(places, told.labels, strict=True)]
 
-    def _row(self, row: Row) -> JsonDict:
+    def _row(self, row: ResultRow) -> JsonDict:
         """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
-        result = row.result
-        time = next((each for each in scope_times(result) if _timing(each.shown) == row.timing), None)
+        result, time = row.result, row.scope
         measurement = time.shown if time and not result.simulated else None
-        verdict = result.verdicts.get(measurement.key) if measurement else None
-        if time and verdict and verdict.kind.value != verdict_of(result, time)[0]:
-            verdict = None  # by another timer it is INVALID
+        verdict = row.judged if measurement else None
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
         shares = ceiling_shares(result, time) if time else {}
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
-        state = state_of(row)
+        rate_of = flops if measurement and counts_flops(measurement) else traffic
         return {
             "case": self.places[id(result)],
-            "scope": row.timing[0] if row.timing else "",
+            "scope": time.shown.scope if time else "",
             "time": row.time,
             "uncertainty": row.uncertainty,
             "rate": row.rate,
             "ceiling": row.ceiling,
             "speedup": row.speedup,
             "error": row.error,
-            "state": state,
-            "rank": STATES[state].severity if state in STATES else len(STATES),
+            "state": row.state,
+            "rank": severity(row.state),
             "ns": ns,
             "half": half_width(measurement) if measurement else None,
-            "per_s": _per_s(flops if row.rate.endswith("FLOP/s") else traffic, ns) if row.rate else None,
+            "per_s": _per_s(rate_of or None, ns),
             "share": max(shares.values(), default=None),
             "factor": row.factor,
             "error_n": max((each.max_rel or 0.0 for each in result.errors.values()), default=None),
@@ -292,7 +290,7 @@ class _RunData:
             "pairs": [pair for pair in verdict.pairs if all(map(_above_zero, pair))] if verdict else [],
         }
 
-    def _case(self, result: Result, rows: Sequence[Row]) -> JsonDict:
+    def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
         case = result.case
         footnotes = dict.fromkeys((each.kind, each.text, each.key) for row in rows for each in row.footnotes)
         recorded = self.run.recorded_of(result)
@@ -324,7 +322,7 @@ class _RunData:
         return [
             self._scope(result, time, each, shown=each is time.shown)
             for time in scope_times(result)
-            for each in (time.shown, *time.others)
+            for each in time.all
         ]
 
     def _scope(self, result: Result, time: ScopeTime, measurement: Measurement, *, shown: bool) -> JsonDict:
@@ -333,7 +331,7 @@ class _RunData:
         samples = [ns for ns in measurement.samples_ns if _drawable(ns)] if shown else []
         return {
             "case": self.places[id(result)],
-            "timing": _timing(measurement),
+            "timing": timing_of(measurement),
             "shown": shown,
             "time": units.time(summary.median_ns, half),
             "range": units.time_range(summary.low_ns, summary.high_ns, half) if half is not None else "",
@@ -342,7 +340,7 @@ class _RunData:
             "high_ns": summary.high_ns,
             "n": summary.n,
             "told": _sampling(measurement),
-            "reason": verdict_of(result, time)[2] if shown else "",
+            "reason": judged(result, time).reason if shown else "",
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
             "distribution": distribution(samples),
             "series": series(samples, self.most),
@@ -377,11 +375,11 @@ class _RunData:
 
     def _speedups(self) -> list[JsonDict]:
         """Returns for each problem and scope the speed-ups of its variants by size, where there are sizes."""
-        found: dict[tuple[str, str, str], list[Row]] = {}
+        found: dict[tuple[str, str, str], list[ResultRow]] = {}
         for row in self.rows:
             against = row.result.speedup_against
-            if _drawable(row.factor) and row.timing and against and variant_label(row.result) != against:
-                found.setdefault((row.result.case.problem, row.timing[0], against), []).append(row)
+            if _drawable(row.factor) and row.scope and against and variant_label(row.result) != against:
+                found.setdefault((row.result.case.problem, row.scope.shown.scope, against), []).append(row)
         plots = []
         for (problem, scope, against), rows in found.items():
             axis = _longest_axis([row.result for row in rows])
@@ -392,7 +390,7 @@ class _RunData:
                 )
         return plots
 
-    def _by_size(self, rows: Sequence[Row], axis: str) -> list[tuple[str, list[Any]]]:
+    def _by_size(self, rows: Sequence[ResultRow], axis: str) -> list[tuple[str, list[Any]]]:
         """Returns a series for each variant and set of its other sizes: (size, speed-up, case)."""
         series: dict[str, list[tuple[float, float | None, int]]] = {}
         shared = shared_sizes([row.result for row in rows])
@@ -490,10 +488,6 @@ def _letters(share: float) -> str:
 
 
 # --- in words -------------------------------------------------------------------------------------
-
-
-def _timing(measurement: Measurement) -> Timing:
-    return (measurement.scope, measurement.timer, measurement.cache)
 
 
 def _per_s(amount: float | None, ns: float | None) -> float | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import tied
-from pytest_gpukern.report.rows import scope_times, unsettled, verdict_of, without_a_time
+from pytest_gpukern.report.rows import judged, scope_times, without_a_time
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import SessionRole
 from pytest_gpukern.values.untrusted_json import bounded, printable
@@ -115,9 +115,9 @@ def _changed(run: Run) -> Iterator[_Row]:
         if result.nodeid in run.failures:
             continue
         for time in scope_times(result):
-            kind, _, reason = verdict_of(result, time)
-            if kind and (STATES[kind].changed or unsettled(result, time)):
-                yield _of_verdict(run, result, time.shown.key, kind, reason)
+            came_to = judged(result, time)
+            if came_to.kind and (STATES[came_to.kind].changed or came_to.unsettled):
+                yield _of_verdict(run, result, time.shown.key, came_to.kind, came_to.reason)
         for finding in result.findings:
             yield _Row(result.case_name, finding.kind, finding.text)
 

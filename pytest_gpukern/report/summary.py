@@ -12,11 +12,11 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import (
     Footnote,
+    judged,
     rows_of,
     scope_times,
     shared_sizes,
     variant_label,
-    verdict_of,
 )
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.verdict_table import FAILED, STATES, Tone, VerdictKind
@@ -24,7 +24,7 @@ from pytest_gpukern.values.verdict_table import FAILED, STATES, Tone, VerdictKin
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpukern.report.rows import Row
+    from pytest_gpukern.report.rows import ResultRow
     from pytest_gpukern.report.run import Run, Skip
     from pytest_gpukern.values.result import Result
 
@@ -40,7 +40,7 @@ class ProblemTable:
 
     name: str
     results: list[Result]
-    rows: list[Row]
+    rows: list[ResultRow]
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ def problems_of(run: Run) -> list[ProblemTable]:
     return problems
 
 
-def needs_a_reader(rows: Iterable[Row], failures: Sequence[Told] = ()) -> dict[str, list[Told]]:
+def needs_a_reader(rows: Iterable[ResultRow], failures: Sequence[Told] = ()) -> dict[str, list[Told]]:
     """Returns kind → the verdicts, findings and notes that need a reader, each once, large changes first.
 
     What somebody must act on comes first, and what is merely good to know last. `failures` are told, too.
     """
-    having: dict[tuple[str, str], tuple[Footnote, list[Row]]] = {}
+    having: dict[tuple[str, str], tuple[Footnote, list[ResultRow]]] = {}
     for row in rows:
         for footnote in dict.fromkeys(row.footnotes):
             if not footnote.quiet:
@@ -100,7 +100,7 @@ def needs_a_reader(rows: Iterable[Row], failures: Sequence[Told] = ()) -> dict[s
     }
 
 
-def other_failures(run: Run, rows: Iterable[Row]) -> list[Told]:
+def other_failures(run: Run, rows: Iterable[ResultRow]) -> list[Told]:
     """Returns failures that no row tells: of tests without a result, and what only a strict gate fails."""
     results = {result.nodeid: result for result in run.results}
     footnotes: dict[str, list[Footnote]] = {}
@@ -134,17 +134,6 @@ def _rank(kind: str) -> tuple[int, int, str]:
     return _TOLD_IN_ORDER.index(row.tone if row else None), row.severity if row else 0, kind
 
 
-def state_of(row: Row) -> str:
-    """Returns FAILED for a test that failed by itself, else a row's verdict or what became of it."""
-    if any(footnote.kind == FAILED for footnote in row.footnotes):
-        return FAILED
-    if row.verdict:
-        return row.verdict.partition(" ")[0]
-    if row.time == units.NOTHING:
-        return "unchecked"
-    return "measured" if row.uncertainty else row.time
-
-
 def totals(run: Run) -> str:
     """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
@@ -163,7 +152,7 @@ def totals(run: Run) -> str:
         parts.append(_skipped(run.skips))
     line = f"gpukern: {', '.join(parts)}"
     verdicts = Counter(
-        verdict_of(result, time)[0]
+        judged(result, time).kind
         for result in run.results
         if result.correctness is not Correctness.INCORRECT
         for time in scope_times(result)

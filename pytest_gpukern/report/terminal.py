@@ -19,12 +19,11 @@ from pytest_gpukern.report.summary import (
     problems_of,
     skip_reasons,
     skip_texts,
-    state_of,
     totals,
 )
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
-from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone
+from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.report.rows import Footnote, Row, Timing
+    from pytest_gpukern.report.rows import Footnote, ResultRow, Timing
     from pytest_gpukern.report.run import Failure, Run, Skip
     from pytest_gpukern.report.summary import ProblemTable, Told
 
@@ -119,7 +118,7 @@ def _without_failures(problem: ProblemTable, report: Run) -> ProblemTable:
     return dataclasses.replace(problem, rows=rows)
 
 
-def _without_failure(row: Row, failure: Failure | None) -> Row:
+def _without_failure(row: ResultRow, failure: Failure | None) -> ResultRow:
     """Returns the row without what the failure of its test said."""
     if failure is None:
         return row
@@ -132,7 +131,7 @@ def _without_failure(row: Row, failure: Failure | None) -> Row:
 
 
 def _needs_a_reader(
-    rows: Iterable[Row], failures: Sequence[Told], width: int, details: str | None
+    rows: Iterable[ResultRow], failures: Sequence[Told], width: int, details: str | None
 ) -> list[Line]:
     """Tells what needs a reader, of each kind the first few where `details` tells the others, else all."""
     lines = []
@@ -172,12 +171,12 @@ def _told_shortly(footnote: Footnote, labels: Sequence[str], width: int) -> list
     return wrapped(f"{kind} {who}: {text}", width, markup=footnote.markup)
 
 
-def _by_backend(rows: Sequence[Row], width: int) -> list[Line]:
+def _by_backend(rows: Sequence[ResultRow], width: int) -> list[Line]:
     """Returns a table of how many cases each backend has of each verdict or state."""
     counts: dict[str, Counter[str]] = {}
     for row in rows:
-        counts.setdefault(state_of(row), Counter())[row.result.case.backend or "tests"] += 1
-    states = sorted(counts, key=lambda state: STATES[state].severity if state in STATES else len(STATES))
+        counts.setdefault(row.state, Counter())[row.result.case.backend or "tests"] += 1
+    states = sorted(counts, key=severity)
     columns = [Column("", tuple(states))]
     for backend, _ in sum(counts.values(), Counter[str]()).most_common():
         cells = tuple(str(counts[state][backend] or "") for state in states)
@@ -187,7 +186,7 @@ def _by_backend(rows: Sequence[Row], width: int) -> list[Line]:
     return [Line(text, dict(each)) for text, each in zip(texts, markup, strict=True)]
 
 
-def _quiet(rows: Iterable[Row], width: int, details: str) -> list[Line]:
+def _quiet(rows: Iterable[ResultRow], width: int, details: str) -> list[Line]:
     """Counts what needs no action: `told with -v: 41 host times UNDECIDED, noise in 12 cases`."""
     verdicts: Counter[tuple[str, str]] = Counter()
     cases: dict[str, set[str]] = {}
@@ -278,7 +277,7 @@ def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verb
     ]
 
 
-def _timings(rows: Iterable[Row]) -> list[Timing]:
+def _timings(rows: Iterable[ResultRow]) -> list[Timing]:
     """Returns how the times of a table were taken: the commonest way, then the others as they come."""
     counts = Counter(row.timing for row in rows if row.timing)
     if not counts:
@@ -298,7 +297,7 @@ def _mark(index: int) -> str:
     return str(index).translate(_SUPERSCRIPTS) if index else ""
 
 
-def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
+def _columns(rows: list[ResultRow], timings: list[Timing]) -> list[Column]:
     def cells(name: str) -> tuple[str, ...]:
         return tuple(getattr(row, name) for row in rows)
 
@@ -320,20 +319,22 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
     ]
 
 
-def _fixed_costs(rows: list[Row], width: int) -> list[Line]:
+def _fixed_costs(rows: list[ResultRow], width: int) -> list[Line]:
     """Returns what timers read for nothing, once for all rows: it is in their numbers."""
     costs: dict[str, list[float]] = {}
-    for timer, cost_ns in (cost for row in rows for cost in row.fixed_costs):
-        costs.setdefault(timer, []).append(cost_ns)
+    scopes = [row.scope for row in rows if row.scope is not None and not row.result.simulated]
+    for measurement in (measurement for scope in scopes for measurement in scope.all):
+        if units.is_number(measurement.fixed_cost_ns):
+            costs.setdefault(measurement.timer, []).append(measurement.fixed_cost_ns)
     lines = []
-    for timer, found in costs.items():
-        cost = units.time_range(min(found), max(found))
+    for timer, costs_ns in costs.items():
+        cost = units.time_range(min(costs_ns), max(costs_ns))
         text = f"by {timer} an empty kernel reads {cost} more than it takes; not subtracted"
         lines += wrapped(text, width, indent=_INDENT)
     return lines
 
 
-def _footnotes(rows: list[Row], width: int) -> list[Line]:
+def _footnotes(rows: list[ResultRow], width: int) -> list[Line]:
     """Writes the quiet footnotes of rows; rows with the same ones share a line."""
     subjects: dict[Footnote, list[str]] = {}
     for row in rows:
