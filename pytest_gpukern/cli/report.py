@@ -20,7 +20,7 @@ from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpukern.report.run import Run
     from pytest_gpukern.values.option import Option
@@ -67,8 +67,9 @@ def _options() -> Iterator[Option]:
 
 
 def _run(known: argparse.Namespace) -> int:
-    files = [file for path in known.files for file in _files(path)]
-    problem = None if known.output is None else _problem(known.output, files)
+    files = [file for path in known.files for file in report_files(path)]
+    given = {option: value for option in _options() if (value := getattr(known, option.ini)) is not None}
+    problem = _problem(known.output, files, given)
     if problem is not None:
         exits.complain("report", problem)
         return exits.USAGE
@@ -83,8 +84,7 @@ def _run(known: argparse.Namespace) -> int:
     try:
         of_forms = {
             option.name: parse_option(option, value, f"--{option.name}={value}")
-            for option in _options()
-            if (value := getattr(known, option.ini)) is not None
+            for option, value in given.items()
         }
         text = file_text(known.output, runs, of_forms)
     except SettingsError as error:
@@ -97,7 +97,7 @@ def _run(known: argparse.Namespace) -> int:
     return exits.FINE
 
 
-def _files(path: Path) -> list[Path]:
+def report_files(path: Path) -> list[Path]:
     """Returns a file itself, or the baseline files of a folder; raises FileError if it has none."""
     files = baseline_files(path)
     if not files:
@@ -105,14 +105,21 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _problem(output: Path, files: Sequence[Path]) -> str | None:
-    """Says why such a file cannot be made of these."""
-    suffix = suffix_of(output)
-    if suffix is None:
+def _problem(output: Path | None, files: Sequence[Path], options: Iterable[Option]) -> str | None:
+    """Says why such a file cannot be made of these, or which option is of another form."""
+    suffix = None if output is None else suffix_of(output)
+    if output is not None and suffix is None:
         return f"{output} names no form of a report: end it in {', '.join(suffixes())}"
-    if not FORMS[suffix].several and len(files) > 1:
+    form = FORMS[suffix] if suffix is not None else None
+    for option in options:
+        if form is None or option not in form.options:
+            forms = " or ".join(name for name in suffixes() if option in FORMS[name].options)
+            return f"--{option.name} is about a report in {forms}; drop it, or write such a file with -o"
+    if form is None:
+        return None
+    if not form.several and len(files) > 1:
         return f"{suffix} is a report of one run, and {len(files)} are given"
-    baseline = None if FORMS[suffix].of_baselines else next(filter(is_baseline, files), None)
+    baseline = None if form.of_baselines else next(filter(is_baseline, files), None)
     return f"{baseline} is a baseline, and {suffix} is a report of a run" if baseline is not None else None
 
 
