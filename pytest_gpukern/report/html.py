@@ -26,7 +26,6 @@ from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import LAUNCH_TITLES, WORK_TITLES, breakdown, launch_cells, observed
-from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import (
     COPY,
@@ -46,6 +45,7 @@ from pytest_gpukern.report.summary import (
     other_failures,
     problems_of,
     skip_texts,
+    time_spent,
     totals,
 )
 from pytest_gpukern.values.result import Correctness, sizes_text
@@ -293,7 +293,7 @@ class _RunData:
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
         case = result.case
         footnotes = dict.fromkeys((each.kind, each.text, each.key) for row in rows for each in row.footnotes)
-        recorded = self.run.recorded_of(result)
+        recorded = self.run.history.get(result.nodeid)
         return {
             # A test that each GPU measures has one id, and links need one for each.
             "id": case.id if self.named[case.id] == 1 else result.nodeid,
@@ -353,7 +353,7 @@ class _RunData:
 
         Each has moment and card, by number, its epoch, the median and the ends of its interval.
         """
-        recorded = self.run.recorded_of(result)
+        recorded = self.run.history.get(result.nodeid)
         found: list[tuple[Any, ...]] = [
             (self._moment(each.recorded), self._card(each.device), each.epoch, *_TIMES(each))
             for each in (recorded.times.get(measurement.key, ()) if recorded else ())
@@ -616,16 +616,11 @@ def _error(name: str, error: OutputError) -> tuple[str, ...]:
 _WORK_TITLES = (*(f"{title}#" for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
 
 
-def _work(found: Breakdown | None) -> JsonDict | None:
+def _work(work: Breakdown | None) -> JsonDict | None:
     """Returns nvprof's table of a scope, each kernel with how it was launched."""
-    if found is None:
+    if work is None:
         return None
     none = ("",) * len(LAUNCH_TITLES)
-    launches = [launch_cells(each.kernel) if each.kernel else none for each in found.entries]
-    cells = zip(*(column.cells for column in found.columns), strict=True)
-    rows = zip(cells, found.entries, launches, strict=True)
-    return {
-        "title": found.title,
-        "rows": [[*texts, entry.name, *launch] for texts, entry, launch in rows],
-        "notes": found.notes,
-    }
+    launches = [launch_cells(line.kernel) if line.kernel else none for line in work.lines]
+    rows = [[*line.cells, line.name, *launch] for line, launch in zip(work.lines, launches, strict=True)]
+    return {"title": work.title, "rows": rows, "notes": work.notes}

@@ -120,10 +120,6 @@ class Run:
         failure = self.failures.get(result.nodeid)
         return None if failure is None or failure.by_the_gate else failure.text
 
-    def recorded_of(self, result: Result) -> RecordedCase | None:
-        """Returns the recorded sessions that a test may be compared with, or None."""
-        return self.history.get(result.nodeid)
-
     def sessions_of(self, result: Result) -> Sequence[Result]:
         """Returns the sessions of one test besides the one that is reported."""
         return self.sessions.get(result.nodeid, ())

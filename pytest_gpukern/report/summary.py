@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import Result
 
 _FEW_REASONS = 3
+_LEAST_SHARE = 0.01
+REST = "pytest and the tests' own code"
+"""Time that is in no phase; the controller of workers adds it, for it knows how many there were."""
 _FAILED = ("incorrect", "failed by the gate", "failed otherwise")
 _TOLD_IN_ORDER = (Tone.BAD, Tone.DOUBTFUL, None, Tone.GOOD, Tone.PLAIN)
 """Tones in the order in which a report tells them; findings have none, and notes come last."""
@@ -185,6 +188,31 @@ def false_alarms(results: Sequence[Result]) -> list[str]:
         return []
     times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
     return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"]
+
+
+def time_spent(run: Run) -> str | None:
+    """Returns `time: 193 s: checking 62 s, timing 36 s, …`, the longest phase first; None where unknown.
+
+    Phases below 1 % are left out. Where processes side by side spent more than the run took, it says so.
+    """
+    if run.duration_s is None:
+        return None
+    whole_s = run.duration_s
+    spent_s = {name: phase_s for name, phase_s in run.spent_s.items() if units.is_number(phase_s)}
+    text = f"time: {_seconds(whole_s)}"
+    together_s = sum(spent_s.values())
+    if together_s > whole_s:
+        text += f", of all processes side by side {_seconds(together_s)}"
+    else:
+        spent_s[REST] = whole_s - together_s
+    least_s = _LEAST_SHARE * sum(spent_s.values())
+    ordered = sorted(spent_s.items(), key=lambda phase: -phase[1])
+    phases = ", ".join(f"{name} {_seconds(phase_s)}" for name, phase_s in ordered if phase_s >= least_s)
+    return f"{text}: {phases}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 9.5 else units.time(seconds * 1e9)
 
 
 def _ordered(results: list[Result]) -> list[Result]:

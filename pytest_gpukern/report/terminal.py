@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_work, observed_lines
-from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import markup_of, shared_sizes
@@ -19,6 +18,7 @@ from pytest_gpukern.report.summary import (
     problems_of,
     skip_reasons,
     skip_texts,
+    time_spent,
     totals,
 )
 from pytest_gpukern.values.result import sizes_text

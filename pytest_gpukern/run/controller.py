@@ -461,7 +461,7 @@ class Controller:
         if distributes(self._config):
             from xdist.workermanage import parse_tx_spec_config
 
-            from pytest_gpukern.report.durations import REST
+            from pytest_gpukern.report.summary import REST
 
             workers = len(parse_tx_spec_config(self._config))
             if workers > 1:

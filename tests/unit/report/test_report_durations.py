@@ -2,8 +2,8 @@
 
 from made_up_results import measured, result
 
-from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.run import Run
+from pytest_gpukern.report.summary import time_spent
 from pytest_gpukern.report.terminal import render
 
 SPENT = {"starting": 8.4, "checking": 62.0, "preparing": 0.4, "timing": 36.5}
