@@ -176,12 +176,12 @@ def _figure(value: float | None) -> str:
 
 def _code(kernels: Iterable[KernelFacts]) -> set[tuple[str, str]] | None:
     """Returns each kernel with its machine code; None where there is none or one is not known."""
-    found: set[tuple[str, str]] = set()
+    code: set[tuple[str, str]] = set()
     for kernel in kernels:
         if kernel.machine_code_sha256 is None:
             return None
-        found.add((kernel.name, kernel.machine_code_sha256))
-    return found or None
+        code.add((kernel.name, kernel.machine_code_sha256))
+    return code or None
 
 
 def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding, ...]:
@@ -226,7 +226,7 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
         past: the sessions of the record, of which those count that hold the figure.
     """
     key = deciding[0].key
-    if any(ns is None or not math.isfinite(ns) for each in deciding for ns in each.samples_ns):
+    if any(ns is None or not math.isfinite(ns) for measurement in deciding for ns in measurement.samples_ns):
         return ()
     new = [time_of(measurement) for measurement in deciding if measurement.samples_ns]
     old = [session.times[key] for session in past.sessions if key in session.times]
@@ -235,11 +235,13 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
         now, before = _above_median(new, figure), _above_median(old, figure)
         if len(now) < len(deciding) or len(before) < FEWEST:
             continue
-        usual, found = statistics.fmean(before), statistics.fmean(now)
+        usual, usual_now = statistics.fmean(before), statistics.fmean(now)
         error = statistics.stdev(before) * math.sqrt(1 / len(now) + 1 / len(before))
         least = max(_LEAST_TAIL, student_t(_SURE, len(before) - 1) * error)
-        if found > max(before) and found - usual >= least:
-            grown.append(f"the {name} is {math.exp(found):.2f} times it (recorded: {math.exp(usual):.2f})")
+        if usual_now > max(before) and usual_now - usual >= least:
+            grown.append(
+                f"the {name} is {math.exp(usual_now):.2f} times it (recorded: {math.exp(usual):.2f})"
+            )
     return (Finding(TAIL, f"{key}: the median is no slower, but {', '.join(grown)}"),) if grown else ()
 
 
@@ -255,7 +257,7 @@ def _above_median(times: Iterable[SessionTime], figure: Callable[[SessionTime], 
 
 def by_name(kernels: Iterable[KernelFacts]) -> dict[str, list[KernelFacts]]:
     """Maps the name of each kernel to its launches, in order."""
-    found: dict[str, list[KernelFacts]] = {}
+    launches: dict[str, list[KernelFacts]] = {}
     for kernel in kernels:
-        found.setdefault(kernel.name, []).append(kernel)
-    return found
+        launches.setdefault(kernel.name, []).append(kernel)
+    return launches

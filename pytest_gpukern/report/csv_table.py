@@ -110,7 +110,9 @@ def _kernel(result: Result, measurement: Measurement) -> dict[str, Cell]:
     facts = {kernel.launch: kernel for kernel in result.kernels} if measurement.scope != "transfer" else {}
     longest: KernelFacts | None = None
     if facts:
-        work = (entry for each in result.measurements for entry in each.work if entry.kernel is not None)
+        work = (
+            entry for measured in result.measurements for entry in measured.work if entry.kernel is not None
+        )
         first = max(work, key=lambda entry: entry.time_ns or 0.0, default=None)
         launch = first.kernel.launch if first is not None and first.kernel is not None else None
         longest = facts.get(launch or (), next(iter(facts.values())))
@@ -126,11 +128,11 @@ def _kernel(result: Result, measurement: Measurement) -> dict[str, Cell]:
 
 def _errors(result: Result) -> dict[str, Cell]:
     """Returns whether the outputs were right, and their largest errors."""
-    found: dict[str, Cell] = {"correctness": result.correctness.value}
+    cells: dict[str, Cell] = {"correctness": result.correctness.value}
     for name in ("max_abs", "max_rel", "max_ulp"):
         values = [getattr(error, name) for error in result.errors.values()]
-        found[name] = max((value for value in values if value is not None), default=None)
-    return found
+        cells[name] = max((value for value in values if value is not None), default=None)
+    return cells
 
 
 def _verdict(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:

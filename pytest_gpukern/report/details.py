@@ -70,7 +70,7 @@ class Breakdown:
 def device_work(result: Result, *, width: int) -> list[Line]:
     """Returns a breakdown for each scope whose device work a timer saw, each followed by an empty line."""
     breakdowns = filter(None, (breakdown(result, time) for time in scope_times(result)))
-    return [line for each in breakdowns for line in (*_breakdown_lines(result, each, width), Line(""))]
+    return [line for work in breakdowns for line in (*_breakdown_lines(result, work, width), Line(""))]
 
 
 def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
@@ -128,7 +128,7 @@ def _share(part_ns: float, whole_ns: float) -> str:
 
 def _breakdown_lines(result: Result, work: Breakdown, width: int) -> list[Line]:
     cells = zip(*(line.cells for line in work.lines), strict=True)
-    columns = [Column(title, each, numeric=True) for title, each in zip(WORK_TITLES, cells, strict=True)]
+    columns = [Column(title, texts, numeric=True) for title, texts in zip(WORK_TITLES, cells, strict=True)]
     columns = [column for column in columns if any(column.cells)]
     room = width - len(_INDENT) - sum(column.width + _GAP for column in columns)
     names = tuple(fitted(line.name, max(room, _SHORTEST_NAME)) for line in work.lines)

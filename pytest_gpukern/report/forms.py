@@ -64,7 +64,9 @@ def file_text(path: Path, runs: Sequence[Run], of_forms: Mapping[str, Any]) -> s
     """
     form = FORMS[suffix_of(path) or ""]
     given = {
-        each.name.replace("-", "_"): of_forms[each.name] for each in form.options if each.name in of_forms
+        option.name.replace("-", "_"): of_forms[option.name]
+        for option in form.options
+        if option.name in of_forms
     }
     text: str = pkgutil.resolve_name(form.function)(runs if form.several else runs[0], **given)
     return text

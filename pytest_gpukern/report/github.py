@@ -70,8 +70,8 @@ def errors(run: Run, places: Mapping[str, tuple[str, int]], root: Path) -> list[
         file, line = places.get(nodeid, ("", 0))
         if file and Path(file).is_relative_to(root):
             what = {"file": Path(file).relative_to(root).as_posix(), "line": str(line), **what}
-        told = ",".join(f"{name}={_property(value)}" for name, value in what.items())
-        lines.append(f"::error {told}::{_data(bounded(first, _LONGEST_MESSAGE))}")
+        properties = ",".join(f"{name}={_property(value)}" for name, value in what.items())
+        lines.append(f"::error {properties}::{_data(bounded(first, _LONGEST_MESSAGE))}")
     return lines
 
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.details import Breakdown
     from pytest_gpukern.report.rows import ResultRow, ScopeTime
     from pytest_gpukern.report.run import Run
-    from pytest_gpukern.report.summary import Told
+    from pytest_gpukern.report.summary import Remark
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result
 
@@ -140,9 +140,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return _rounded(value) if _drawable(value) else None
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     return value
 
 
@@ -180,17 +180,6 @@ def _table(entries: Sequence[JsonDict]) -> JsonDict:
 # --- a run ----------------------------------------------------------------------------------------
 
 
-class _Numbers:
-    """Numbers things in the order in which they come, so that what many entries share crosses once."""
-
-    def __init__(self) -> None:
-        self.known: dict[object, int] = {}
-
-    def of(self, thing: object) -> int:
-        """Returns the number of a thing, a new one for a new thing."""
-        return self.known.setdefault(thing, len(self.known))
-
-
 class _RunData:
     """Makes the data of one run."""
 
@@ -202,7 +191,8 @@ class _RunData:
         self.shared = {problem.name: shared_sizes(problem.results) for problem in problems}
         self.named = Counter(result.case.id for result in self.results)
         self.places = {id(result): place for place, result in enumerate(self.results)}
-        self.points, self.moments, self.cards = _Numbers(), _Numbers(), _Numbers()
+        # What many entries share crosses once; they have its number, in the order in which things come.
+        self.points, self.moments, self.cards = dict[object, int](), dict[str, int](), dict[str, int]()
         plots = sum(len(scope_times(result)) for result in self.results)
         self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
 
@@ -212,7 +202,7 @@ class _RunData:
         by_result: dict[int, list[ResultRow]] = {}
         for row in self.rows:
             by_result.setdefault(id(row.result), []).append(row)
-        told = needs_a_reader(self.rows, other_failures(run, self.rows))
+        remarks = needs_a_reader(self.rows, other_failures(run, self.rows))
         tables = {
             "cases": _table([self._case(result, by_result[id(result)]) for result in self.results]),
             "scopes": _table([scope for result in self.results for scope in self._scopes(result)]),
@@ -230,26 +220,26 @@ class _RunData:
             ],
             "canaries": _canaries(run),
             "told": [
-                (kind or "note", each.footnote.text, self._who(each))
-                for kind, found in told.items()
-                for each in found
+                (kind or "note", remark.footnote.text, self._who(remark))
+                for kind, of_kind in remarks.items()
+                for remark in of_kind
             ],
             "closing": _without_our_name(run.closing),
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),
             "speedups": self._speedups(),
-            "moments": list(self.moments.known),
-            "cards": list(self.cards.known),
+            "moments": list(self.moments),
+            "cards": list(self.cards),
             "error_titles": _ERROR_TITLES,
             "kernel_titles": ["Name", *LAUNCH_TITLES],
             "work_titles": _WORK_TITLES,
         }
         return {**_plain(others), **tables}
 
-    def _who(self, told: Told) -> list[tuple[int | None, str]]:
+    def _who(self, remark: Remark) -> list[tuple[int | None, str]]:
         """Returns the place of each case, None where it has no result, and its label."""
-        places = [None if result is None else self.places[id(result)] for result in told.results]
-        return [*zip(places, told.labels, strict=True)]
+        places = [None if result is None else self.places[id(result)] for result in remark.results]
+        return [*zip(places, remark.labels, strict=True)]
 
     def _row(self, row: ResultRow) -> JsonDict:
         """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
@@ -259,6 +249,7 @@ class _RunData:
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
         shares = ceiling_shares(result, time) if time else {}
+        point = (result.case.problem, repr(result.case.measured_point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
         rate_of = flops if measurement and counts_flops(measurement) else traffic
         return {
@@ -277,7 +268,7 @@ class _RunData:
             "per_s": _per_s(rate_of or None, ns),
             "share": max(shares.values(), default=None),
             "factor": row.factor,
-            "error_n": max((each.max_rel or 0.0 for each in result.errors.values()), default=None),
+            "error_n": max((error.max_rel or 0.0 for error in result.errors.values()), default=None),
             "ratio": verdict.ratio if verdict else None,
             "low": verdict.ratio_low if verdict else None,
             "high": verdict.ratio_high if verdict else None,
@@ -286,13 +277,15 @@ class _RunData:
             "interval": units.change_range(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
-            "group": self.points.of((result.case.problem, repr(result.case.measured_point))),
+            "group": self.points.setdefault(point, len(self.points)),
             "pairs": [pair for pair in verdict.pairs if all(map(_above_zero, pair))] if verdict else [],
         }
 
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
         case = result.case
-        footnotes = dict.fromkeys((each.kind, each.text, each.key) for row in rows for each in row.footnotes)
+        footnotes = dict.fromkeys(
+            (footnote.kind, footnote.text, footnote.key) for row in rows for footnote in row.footnotes
+        )
         recorded = self.run.history.get(result.nodeid)
         return {
             # A test that each GPU measures has one id, and links need one for each.
@@ -307,10 +300,10 @@ class _RunData:
             "told": list(footnotes),
             "errors": [_error(name, error) for name, error in result.errors.items()],
             "kernels": []
-            if any(each.work for each in result.measurements)
+            if any(measurement.work for measurement in result.measurements)
             else [(kernel.name, *launch_cells(kernel)) for kernel in result.kernels],
             "observed": observed(result),
-            "epochs": [(_moment(each.opened), each.reason or "") for each in recorded.epochs]
+            "epochs": [(_moment(epoch.opened), epoch.reason or "") for epoch in recorded.epochs]
             if recorded
             else [],
         }
@@ -320,9 +313,9 @@ class _RunData:
         if result.simulated or result.correctness is Correctness.INCORRECT:
             return []
         return [
-            self._scope(result, time, each, shown=each is time.shown)
+            self._scope(result, time, measurement, shown=measurement is time.shown)
             for time in scope_times(result)
-            for each in time.all
+            for measurement in time.all
         ]
 
     def _scope(self, result: Result, time: ScopeTime, measurement: Measurement, *, shown: bool) -> JsonDict:
@@ -354,34 +347,34 @@ class _RunData:
         Each has moment and card, by number, its epoch, the median and the ends of its interval.
         """
         recorded = self.run.history.get(result.nodeid)
-        found: list[tuple[Any, ...]] = [
-            (self._moment(each.recorded), self._card(each.device), each.epoch, *_TIMES(each))
-            for each in (recorded.times.get(measurement.key, ()) if recorded else ())
-            if _drawable(each.median_ns)
+        sessions: list[tuple[Any, ...]] = [
+            (self._moment(time.recorded), self._card(time.device), time.epoch, *_TIMES(time))
+            for time in (recorded.times.get(measurement.key, ()) if recorded else ())
+            if _drawable(time.median_ns)
         ]
         for session in (result, *self.run.sessions.get(result.nodeid, ())):
-            for each in session.measurements:
-                known = _drawable(each.summary.median_ns)
-                if each.key == measurement.key and each.invalid is None and known:
+            for other in session.measurements:
+                known = _drawable(other.summary.median_ns)
+                if other.key == measurement.key and other.invalid is None and known:
                     card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)
-                    found.append((self._moment(self.run.created), card, None, *_TIMES(each.summary)))
-        return found
+                    sessions.append((self._moment(self.run.created), card, None, *_TIMES(other.summary)))
+        return sessions
 
     def _moment(self, moment: datetime | str) -> int:
-        return self.moments.of(_moment(moment))
+        return self.moments.setdefault(_moment(moment), len(self.moments))
 
-    def _card(self, uuid: object) -> int | None:
-        return self.cards.of(uuid.removeprefix("GPU-")[:8]) if isinstance(uuid, str) and uuid else None
+    def _card(self, uuid: str | None) -> int | None:
+        return self.cards.setdefault(uuid.removeprefix("GPU-")[:8], len(self.cards)) if uuid else None
 
     def _speedups(self) -> list[JsonDict]:
         """Returns for each problem and scope the speed-ups of its variants by size, where there are sizes."""
-        found: dict[tuple[str, str, str], list[ResultRow]] = {}
+        plotted: dict[tuple[str, str, str], list[ResultRow]] = {}
         for row in self.rows:
             against = row.result.speedup_against
             if _drawable(row.factor) and row.scope and against and variant_label(row.result) != against:
-                found.setdefault((row.result.case.problem, row.scope.shown.scope, against), []).append(row)
+                plotted.setdefault((row.result.case.problem, row.scope.shown.scope, against), []).append(row)
         plots = []
-        for (problem, scope, against), rows in found.items():
+        for (problem, scope, against), rows in plotted.items():
             axis = _longest_axis([row.result for row in rows])
             if axis is not None:
                 series = self._by_size(rows, axis)
@@ -535,11 +528,11 @@ def _device(run: Run) -> str:
 
 def _facts(run: Run) -> list[tuple[str, str]]:
     """Returns what the results were measured on; where sessions differ, what each has."""
-    found: dict[str, dict[str, None]] = {}
+    texts_of: dict[str, dict[str, None]] = {}
     for fingerprint in {id(result.fingerprint): result.fingerprint for result in run.results}.values():
         for label, text in _of_fingerprint(fingerprint):
-            found.setdefault(label, {})[text] = None
-    facts = [(label, "; ".join(texts)) for label, texts in found.items()]
+            texts_of.setdefault(label, {})[text] = None
+    facts = [(label, "; ".join(texts)) for label, texts in texts_of.items()]
     return [
         ("device", _device(run)),
         *facts,
@@ -587,11 +580,11 @@ def _canaries(run: Run) -> list[tuple[str, str, str, str]]:
 
 def _ceilings(run: Run) -> list[tuple[str, str, float, str]]:
     """Returns name, kind, rate and text of each measured ceiling that a kernel of the run may meet."""
-    found = next((result.ceilings for result in run.results if result.ceilings and not result.simulated), {})
-    copy = found.get("device_copy_bytes_per_s")
+    rates = next((result.ceilings for result in run.results if result.ceilings and not result.simulated), {})
+    copy = rates.get("device_copy_bytes_per_s")
     ceilings = [(COPY, "memory", copy, units.bandwidth(copy, 1e9))] if copy else []
     for name in dict.fromkeys(filter(None, (rate_of(result.dtype) for result in run.results))):
-        rate = found.get(name)
+        rate = rates.get(name)
         if rate:
             text = units.throughput(rate, 1e9)
             ceilings.append((f"{FMA} {name.partition('_')[0]}", "compute", rate, text))

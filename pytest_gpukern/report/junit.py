@@ -21,8 +21,8 @@ def properties(result: Result, failure: str | None = None) -> list[tuple[str, st
         result: what the test found out.
         failure: the first line of why the test failed by itself, or None.
     """
-    found = {name: value for name, value in _values(result, failure) if value}
-    return [(f"gpukern.{name}", value) for name, value in found.items()]
+    values = {name: value for name, value in _values(result, failure) if value}
+    return [(f"gpukern.{name}", value) for name, value in values.items()]
 
 
 def _values(result: Result, failure: str | None) -> Iterator[tuple[str, str]]:

@@ -125,8 +125,8 @@ def _changed(run: Run) -> Iterator[_Row]:
 def _of_verdict(run: Run, result: Result, key: str, kind: str, reason: str) -> _Row:
     verdict = result.verdicts.get(key)
     label = f"{result.case_name} {key.partition('/')[0]}"
-    told = verdict is not None and verdict.kind.value == kind
-    if verdict is None or not told or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
+    same = verdict is not None and verdict.kind.value == kind
+    if verdict is None or not same or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
         return _Row(label, kind, reason)
     base_ns, head_ns = _sides(run, result, key, verdict.ratio, verdict.pairs)
     interval = units.change_range(verdict.ratio_low, verdict.ratio_high)
@@ -150,7 +150,7 @@ def _sides(
         base, head = (statistics.geometric_mean(side) for side in zip(*both, strict=True))
         return base, head
     others = run.sessions_of(result)
-    confirming = [each for each in others if each.role is SessionRole.CONFIRMING]
+    confirming = [session for session in others if session.role is SessionRole.CONFIRMING]
     times = [
         measurement.summary.median_ns
         for session in confirming or (result, *others)
@@ -170,12 +170,12 @@ def _by_size(row: _Row) -> tuple[bool, float]:
 
 def _devices(run: Run) -> str:
     """Returns the devices that results are from, with their drivers."""
-    found = {
+    devices = {
         f"{name}, driver {result.fingerprint.driver_version}"
         for result in run.results
         if result.case.on_gpu and not result.simulated and (name := result.fingerprint.device_name)
     }
-    return "; ".join(sorted(found))
+    return "; ".join(sorted(devices))
 
 
 def _first_line(text: str) -> str:
@@ -199,4 +199,4 @@ def _text(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
+    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", printable(text))

@@ -48,8 +48,8 @@ def run_of(baseline: Baseline, name: str) -> Run:
     sessions = {case_id: list(_sessions(baseline, case_id)) for case_id in baseline.cases}
     moments = [_moment(session.recorded) for session in baseline.sessions.values()]
     return Run(
-        [found[-1] for found in sessions.values()],
-        {case_id: found[:-1] for case_id, found in sessions.items()},
+        [results[-1] for results in sessions.values()],
+        {case_id: results[:-1] for case_id, results in sessions.items()},
         heading=[f"gpukern: records of {baseline.problem} on {baseline.device_model}"],
         history={case_id: known for case_id in sessions if (known := baseline.history(case_id))},
         created=max(moments, default=datetime.fromtimestamp(0, UTC)),

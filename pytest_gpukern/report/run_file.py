@@ -84,8 +84,8 @@ def read_run(path: Path) -> Run:
         remedy = error.remedy or _DAMAGED
         raise FileError(path, error.problem, remedy, where=error.where or None) from error
     sessions: dict[str, tuple[Result, ...]] = {}
-    for each in stored.sessions:
-        sessions[each.nodeid] = (*sessions.get(each.nodeid, ()), each)
+    for session in stored.sessions:
+        sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)
     as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
     return Run(
         stored.results,

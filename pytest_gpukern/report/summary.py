@@ -47,7 +47,7 @@ class ProblemTable:
 
 
 @dataclass(frozen=True)
-class Told:
+class Remark:
     """Holds a verdict, finding, note or failure, and who has it.
 
     Attributes:
@@ -67,10 +67,10 @@ def problems_of(run: Run) -> list[ProblemTable]:
     for result in run.results:
         members.setdefault(result.case.problem, []).append(result)
     problems = []
-    for name, found in members.items():
-        ordered, shared = _ordered(found), shared_sizes(found)
+    for name, results in members.items():
+        ordered, shared = _ordered(results), shared_sizes(results)
         peers: dict[str, list[Result]] = {}  # speed-ups are of the same point
-        for result in found:
+        for result in results:
             peers.setdefault(_point(result), []).append(result)
         rows = [
             row
@@ -81,7 +81,7 @@ def problems_of(run: Run) -> list[ProblemTable]:
     return problems
 
 
-def needs_a_reader(rows: Iterable[ResultRow], failures: Sequence[Told] = ()) -> dict[str, list[Told]]:
+def needs_a_reader(rows: Iterable[ResultRow], failures: Sequence[Remark] = ()) -> dict[str, list[Remark]]:
     """Returns kind → the verdicts, findings and notes that need a reader, each once, large changes first.
 
     What somebody must act on comes first, and what is merely good to know last. `failures` are told, too.
@@ -91,29 +91,31 @@ def needs_a_reader(rows: Iterable[ResultRow], failures: Sequence[Told] = ()) -> 
         for footnote in dict.fromkeys(row.footnotes):
             if not footnote.quiet:
                 having.setdefault((footnote.kind, footnote.text), (footnote, []))[1].append(row)
-    kinds: dict[str, list[Told]] = {FAILED: list(failures)} if failures else {}
-    for footnote, found in having.values():
+    kinds: dict[str, list[Remark]] = {FAILED: list(failures)} if failures else {}
+    for footnote, rows_having in having.values():
         key = f" ({footnote.key})" if footnote.key else ""
-        results = tuple(row.result for row in found)
-        told = Told(footnote, results, tuple(result.case_name + key for result in results))
-        kinds.setdefault(footnote.kind, []).append(told)
+        results = tuple(row.result for row in rows_having)
+        remark = Remark(footnote, results, tuple(result.case_name + key for result in results))
+        kinds.setdefault(footnote.kind, []).append(remark)
     return {
-        kind: sorted(kinds[kind], key=lambda each: -_change(each.footnote.ratio))
+        kind: sorted(kinds[kind], key=lambda remark: -_change(remark.footnote.ratio))
         for kind in sorted(kinds, key=_rank)
     }
 
 
-def other_failures(run: Run, rows: Iterable[ResultRow]) -> list[Told]:
+def other_failures(run: Run, rows: Iterable[ResultRow]) -> list[Remark]:
     """Returns failures that no row tells: of tests without a result, and what only a strict gate fails."""
     results = {result.nodeid: result for result in run.results}
     footnotes: dict[str, list[Footnote]] = {}
     for row in rows:
-        footnotes.setdefault(row.result.nodeid, []).extend(each for each in row.footnotes if not each.quiet)
+        footnotes.setdefault(row.result.nodeid, []).extend(
+            footnote for footnote in row.footnotes if not footnote.quiet
+        )
     others = []
     for nodeid, failure in run.failures.items():
         result = results.get(nodeid)
         if result is None:
-            others.append(Told(Footnote(FAILED, failure.text), (None,), (nodeid,)))
+            others.append(Remark(Footnote(FAILED, failure.text), (None,), (nodeid,)))
             continue
         untold = [
             str(reason)
@@ -121,7 +123,7 @@ def other_failures(run: Run, rows: Iterable[ResultRow]) -> list[Told]:
             if not any(footnote.tells(reason) for footnote in footnotes[nodeid])
         ]
         if untold:
-            others.append(Told(Footnote(FAILED, "\n".join(untold)), (result,), (result.case_name,)))
+            others.append(Remark(Footnote(FAILED, "\n".join(untold)), (result,), (result.case_name,)))
     return others
 
 
@@ -144,8 +146,8 @@ def totals(run: Run) -> str:
     gate, unchecked, simulated, passed. Rejected cases have none. Verdicts are counted by scope.
     """
     counts = Counter(_standing(result, run) for result in run.results)
-    told = {result.nodeid for result in run.results if _standing(result, run) in _FAILED[:2]}
-    counts["failed otherwise"] = len(run.failures.keys() - told)
+    counted = {result.nodeid for result in run.results if _standing(result, run) in _FAILED[:2]}
+    counts["failed otherwise"] = len(run.failures.keys() - counted)
     rejected = f"broken case{'s' * (len(run.rejected) != 1)} rejected"
     counts[rejected] = len(run.rejected)
     order = ("passed", rejected, *_FAILED, "simulated", "unchecked")

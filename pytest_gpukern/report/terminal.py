@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.rows import Footnote, ResultRow, Timing
     from pytest_gpukern.report.run import Failure, Run, Skip
-    from pytest_gpukern.report.summary import ProblemTable, Told
+    from pytest_gpukern.report.summary import ProblemTable, Remark
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
@@ -131,18 +131,17 @@ def _without_failure(row: ResultRow, failure: Failure | None) -> ResultRow:
 
 
 def _needs_a_reader(
-    rows: Iterable[ResultRow], failures: Sequence[Told], width: int, details: str | None
+    rows: Iterable[ResultRow], failures: Sequence[Remark], width: int, details: str | None
 ) -> list[Line]:
     """Tells what needs a reader, of each kind the first few where `details` tells the others, else all."""
     lines = []
-    for kind, told in needs_a_reader(rows, failures).items():
-        if details is None:
-            lines += [line for each in told for line in _told_whole(each.footnote, each.labels, width)]
-            continue
-        most = 1 if _is_good(kind) and len(told) > _MOST_TOLD else _MOST_TOLD
-        lines += [line for each in told[:most] for line in _told_shortly(each.footnote, each.labels, width)]
-        if len(told) > most:
-            more = sum(len(each.labels) for each in told[most:])
+    for kind, remarks in needs_a_reader(rows, failures).items():
+        most = 1 if _is_good(kind) and len(remarks) > _MOST_TOLD else _MOST_TOLD
+        shown = remarks if details is None else remarks[:most]
+        for remark in shown:
+            lines += _told(remark, width, whole=details is None)
+        if len(remarks) > len(shown):
+            more = sum(len(remark.labels) for remark in remarks[most:])
             lines.append(Line(f"{kind or 'note'}: {more} more; {details} tells each"))
     return [*lines, Line("")] if lines else []
 
@@ -151,24 +150,24 @@ def _is_good(kind: str) -> bool:
     return kind in STATES and STATES[kind].tone is Tone.GOOD
 
 
-def _told_whole(footnote: Footnote, labels: Sequence[str], width: int) -> list[Line]:
+def _told(remark: Remark, width: int, *, whole: bool) -> list[Line]:
+    """Tells all of a remark, or what happened and what to do.
+
+    What became faster takes one line then, since it needs no explanation.
+    """
+    footnote, labels = remark.footnote, remark.labels
+    who = labels[0]
+    if len(labels) > 1:
+        who = f"{len(labels)} cases ({some_of(labels) if whole else f'{labels[0]}, …'})"
+    subject = f"{footnote.kind or 'note'} {who}"
+    if not whole and _is_good(footnote.kind) and units.is_number(footnote.ratio):
+        change = units.change(footnote.ratio)
+        return [Line(f"{shorten(subject, width - len(change) - 2)}: {change}", footnote.markup)]
     first, *others = footnote.text.split("\n")
-    who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
-    lines = wrapped(f"{footnote.kind or 'note'} {who}: {first}", width, markup=footnote.markup)
-    for text in others:
+    lines = wrapped(f"{subject}: {first}", width, markup=footnote.markup)
+    for text in others if whole else ():
         lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
     return lines
-
-
-def _told_shortly(footnote: Footnote, labels: Sequence[str], width: int) -> list[Line]:
-    """Tells what happened and what to do; what became faster in one line, since it needs no explanation."""
-    kind, text = footnote.kind or "note", footnote.text.partition("\n")[0]
-    who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({labels[0]}, …)"
-    if _is_good(kind) and units.is_number(footnote.ratio):
-        change = units.change(footnote.ratio)
-        line = f"{shorten(f'{kind} {who}', width - len(change) - 2)}: {change}"
-        return [Line(line, footnote.markup)]
-    return wrapped(f"{kind} {who}: {text}", width, markup=footnote.markup)
 
 
 def _by_backend(rows: Sequence[ResultRow], width: int) -> list[Line]:
@@ -183,7 +182,7 @@ def _by_backend(rows: Sequence[ResultRow], width: int) -> list[Line]:
         columns.append(Column(backend, cells, numeric=True))
     texts, _ = table(columns, width)
     markup = [_BOLD, *map(markup_of, states)]
-    return [Line(text, dict(each)) for text, each in zip(texts, markup, strict=True)]
+    return [Line(text, dict(colours)) for text, colours in zip(texts, markup, strict=True)]
 
 
 def _quiet(rows: Iterable[ResultRow], width: int, details: str) -> list[Line]:
@@ -197,7 +196,7 @@ def _quiet(rows: Iterable[ResultRow], width: int, details: str) -> list[Line]:
             elif footnote.quiet:
                 cases.setdefault(footnote.quiet, set()).add(row.result.nodeid)
     parts = [f"{count} {where} time{'s' * (count > 1)} {kind}" for (where, kind), count in verdicts.items()]
-    parts += [f"{about} in {len(found)} case{'s' * (len(found) > 1)}" for about, found in cases.items()]
+    parts += [f"{about} in {len(having)} case{'s' * (len(having) > 1)}" for about, having in cases.items()]
     return wrapped(f"told with {details}: {', '.join(parts)}", width) if parts else []
 
 
@@ -239,19 +238,19 @@ def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int, deta
     alike: dict[str, list[str]] = {}
     for reason in reasons:
         alike.setdefault(reason.partition(":")[0].strip(), []).append(reason)
-    counts = {begin: sum(len(reasons[each]) for each in members) for begin, members in alike.items()}
+    counts = {begin: sum(len(reasons[reason]) for reason in members) for begin, members in alike.items()}
     lines: list[Line] = []
     ordered = sorted(counts, key=lambda begin: -counts[begin])
     for number, begin in enumerate(ordered):
         members = alike[begin]
         why = members[0] if len(members) == 1 else f"{begin} ({len(members)} reasons)"
-        found = wrapped(f"{counts[begin]} skipped: {why}", width)
+        wrapped_line = wrapped(f"{counts[begin]} skipped: {why}", width)
         rest = ordered[number:]
-        if len(lines) + len(found) > room - (len(rest) > 1):
+        if len(lines) + len(wrapped_line) > room - (len(rest) > 1):
             others = f"{len(rest)} {'other ' * bool(lines)}reason{'s' * (len(rest) > 1)}"
-            text = f"{sum(counts[each] for each in rest)} skipped for {others}; {details} tells each"
+            text = f"{sum(counts[begin] for begin in rest)} skipped for {others}; {details} tells each"
             return [*lines, Line(text)]
-        lines += found
+        lines += wrapped_line
     return lines
 
 

@@ -56,7 +56,7 @@ def _rows(result: Result, trace: Trace, width: int, left_out: dict[str, None]) -
     columns = [
         Column(
             title,
-            tuple(each[title] for each in cells),
+            tuple(row[title] for row in cells),
             numeric=title != "Name",
             narrowest=_SHORTEST_NAME if title == "Name" else None,
             dispensable=_LEFT_OUT_FIRST.index(title) if title in _LEFT_OUT_FIRST else None,
@@ -201,8 +201,8 @@ def _streams(trace: Trace) -> list[tuple[str, list[DeviceActivity]]]:
         else:
             free.append(activity)
     several = len({(device, context) for device, context, _ in streams}) > 1
-    found = []
+    named = []
     for (device, context, stream), rows in sorted(streams.items()):
         name = f"stream {stream}" + (f" of context {context}, device {device}" if several else "")
-        found += [(f"{name}, at the same time" if again else name, row) for again, row in enumerate(rows)]
-    return found
+        named += [(f"{name}, at the same time" if again else name, row) for again, row in enumerate(rows)]
+    return named
