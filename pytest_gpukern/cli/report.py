@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.values.option import Option
 
 _DETAILS = "-k ''"
@@ -123,7 +123,7 @@ def _problem(output: Path | None, files: Sequence[Path], options: Iterable[Optio
     return f"{baseline} is a baseline, and {suffix} is a report of a run" if baseline is not None else None
 
 
-def _show(runs: Sequence[Run], known: argparse.Namespace) -> int:
+def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
     """Prints runs as pytest did, or all that is known of the cases that were chosen."""
     several, status = len(runs) > 1, exits.BAD
     for run in runs:

@@ -17,7 +17,7 @@ from pytest_gpukern.values.verdict_table import INCORRECT, VerdictKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value
 
 Cell = str | float | int | None
@@ -26,7 +26,7 @@ Cell = str | float | int | None
 _FORMULA = re.compile(r"(^|;)([\s\"]*[=+\-@＝＋－＠])")
 
 
-def csv_text(runs: Sequence[Run]) -> str:
+def csv_text(runs: Sequence[RunResults]) -> str:
     """Returns a row for each measurement of runs as CSV with a header, and with `.` in numbers.
 
     Names come from whoever wrote a run file, and a spreadsheet computes a text that begins with `=`, `+`, `-`
@@ -51,7 +51,7 @@ def _harmless(text: str) -> str:
     return _FORMULA.sub(r"\1'\2", printable(text))
 
 
-def rows_of_run(run: Run) -> Iterator[dict[str, Cell]]:
+def rows_of_run(run: RunResults) -> Iterator[dict[str, Cell]]:
     """Yields a row for each measurement of a run, also of its further and confirming sessions.
 
     What is not known is None.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
 
 LONGEST_SUMMARY = 2**20
 """Bytes that GitHub takes as the summary of a step; it drops a longer one whole."""
@@ -54,7 +54,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
             ) from error
 
 
-def errors(run: Run, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
+def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
     """Returns a workflow command for each failed test, at most ten.
 
     Args:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.report.details import Breakdown
     from pytest_gpukern.report.rows import ResultRow, ScopeTime
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.report.summary import Remark
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result
@@ -76,7 +76,7 @@ _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[RunResults]) -> str:
     """Returns a page that shows runs, the newest first."""
     newest_first = sorted(runs, key=lambda run: run.created, reverse=True)
     data = {
@@ -183,7 +183,7 @@ def _table(entries: Sequence[JsonDict]) -> JsonDict:
 class _RunData:
     """Makes the data of one run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunResults) -> None:
         self.run = run
         problems = problems_of(run)
         self.rows = [row for problem in problems for row in problem.rows]
@@ -509,14 +509,14 @@ def _without_our_name(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix("gpukern: ") for line in lines]
 
 
-def _outcome(run: Run) -> str:
+def _outcome(run: RunResults) -> str:
     """Says in a word how a run ended."""
     if run.failures or run.problems:
         return FAILED
     return "PASSED" if run.ran else "NOTHING RAN"
 
 
-def _device(run: Run) -> str:
+def _device(run: RunResults) -> str:
     """Names the devices that a run measured on."""
     names = dict.fromkeys(
         result.fingerprint.device_name or ""
@@ -526,7 +526,7 @@ def _device(run: Run) -> str:
     return " and ".join(name for name in names if name) or "no GPU"
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
+def _facts(run: RunResults) -> list[tuple[str, str]]:
     """Returns what the results were measured on; where sessions differ, what each has."""
     texts_of: dict[str, dict[str, None]] = {}
     for fingerprint in {id(result.fingerprint): result.fingerprint for result in run.results}.values():
@@ -562,7 +562,7 @@ def _facts_of(result: Result) -> list[tuple[str, str]]:
     return [(label, text) for label, text in facts if text]
 
 
-def _canaries(run: Run) -> list[tuple[str, str, str, str]]:
+def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
     """Returns the canaries' times, by how much they moved since the record, and whether that is a lot."""
     times: dict[str, dict[str, float]] = {}
     for result in run.results:
@@ -578,7 +578,7 @@ def _canaries(run: Run) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _ceilings(run: Run) -> list[tuple[str, str, float, str]]:
+def _ceilings(run: RunResults) -> list[tuple[str, str, float, str]]:
     """Returns name, kind, rate and text of each measured ceiling that a kernel of the run may meet."""
     rates = next((result.ceilings for result in run.results if result.ceilings and not result.simulated), {})
     copy = rates.get("device_copy_bytes_per_s")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpukern.report.rows import ResultRow
-    from pytest_gpukern.report.run import Run, Skip
+    from pytest_gpukern.report.run import RunResults, Skip
     from pytest_gpukern.values.result import Result
 
 _FEW_REASONS = 3
@@ -61,7 +61,7 @@ class Remark:
     labels: tuple[str, ...]
 
 
-def problems_of(run: Run) -> list[ProblemTable]:
+def problems_of(run: RunResults) -> list[ProblemTable]:
     """Returns the problems in order of arrival."""
     members: dict[str, list[Result]] = {}
     for result in run.results:
@@ -103,7 +103,7 @@ def needs_a_reader(rows: Iterable[ResultRow], failures: Sequence[Remark] = ()) -
     }
 
 
-def other_failures(run: Run, rows: Iterable[ResultRow]) -> list[Remark]:
+def other_failures(run: RunResults, rows: Iterable[ResultRow]) -> list[Remark]:
     """Returns failures that no row tells: of tests without a result, and what only a strict gate fails."""
     results = {result.nodeid: result for result in run.results}
     footnotes: dict[str, list[Footnote]] = {}
@@ -139,7 +139,7 @@ def _rank(kind: str) -> tuple[int, int, str]:
     return _TOLD_IN_ORDER.index(row.tone if row else None), row.severity if row else 0, kind
 
 
-def totals(run: Run) -> str:
+def totals(run: RunResults) -> str:
     """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
@@ -192,7 +192,7 @@ def false_alarms(results: Sequence[Result]) -> list[str]:
     return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"]
 
 
-def time_spent(run: Run) -> str | None:
+def time_spent(run: RunResults) -> str | None:
     """Returns `time: 193 s: checking 62 s, timing 36 s, …`, the longest phase first; None where unknown.
 
     Phases below 1 % are left out. Where processes side by side spent more than the run took, it says so.
@@ -231,7 +231,7 @@ def _point(result: Result) -> str:
     return repr(list(result.case.point.items()))
 
 
-def _standing(result: Result, run: Run) -> str:
+def _standing(result: Result, run: RunResults) -> str:
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
     failure = run.failures.get(result.nodeid)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.rows import Footnote, ResultRow, Timing
-    from pytest_gpukern.report.run import Failure, Run, Skip
+    from pytest_gpukern.report.run import Failure, RunResults, Skip
     from pytest_gpukern.report.summary import ProblemTable, Remark
 
 _MOST_ROWS = 20
@@ -68,7 +68,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
 
 
 def whole(
-    run: Run, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
+    run: RunResults, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
 ) -> list[Line]:
     """Returns what `render` does, with the lines of the run above and below it."""
     return [
@@ -80,39 +80,37 @@ def whole(
 
 
 def render(
-    report: Run, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
+    run: RunResults, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
 ) -> list[Line]:
     """Returns what needs a reader, the tables of a small or `verbose` run, and the summary.
 
     Returns nothing for a run of which nothing is known. Why a test failed is not said again where
     `failures_shown` says that pytest did. `details` is the option that tells what is left out.
     """
-    if not (report.ran or report.skips):
+    if not (run.ran or run.skips):
         return []
-    problems = problems_of(report)
+    problems = problems_of(run)
     if failures_shown:
-        problems = [_without_failures(problem, report) for problem in problems]
+        problems = [_without_failures(problem, run) for problem in problems]
     rows = [row for problem in problems for row in problem.rows]
-    failures = [] if failures_shown else other_failures(report, rows)
+    failures = [] if failures_shown else other_failures(run, rows)
     lines = _needs_a_reader(rows, failures, width, None if verbose else details)
     small = len(rows) <= _MOST_ROWS
     if small or verbose:
         lines += _tables(problems, width, verbose=verbose)
     above = [] if small else _by_backend(rows, width)
     below = [
-        line
-        for text in (*report.since_record, *false_alarms(report.results))
-        for line in wrapped(text, width)
+        line for text in (*run.since_record, *false_alarms(run.results)) for line in wrapped(text, width)
     ]
-    if (report.duration_s or 0.0) > _SHORT_S:
-        below += wrapped(time_spent(report) or "", width)
+    if (run.duration_s or 0.0) > _SHORT_S:
+        below += wrapped(time_spent(run) or "", width)
     below += [] if verbose else _quiet(rows, width, details)
-    below.append(Line(totals(report), dict(_BOLD)))
+    below.append(Line(totals(run), dict(_BOLD)))
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
-    return [*lines, *above, *skip_lines(report.skips, width=width, room=room, details=details), *below]
+    return [*lines, *above, *skip_lines(run.skips, width=width, room=room, details=details), *below]
 
 
-def _without_failures(problem: ProblemTable, report: Run) -> ProblemTable:
+def _without_failures(problem: ProblemTable, report: RunResults) -> ProblemTable:
     """Returns the problem without what the failures of its tests said."""
     rows = [_without_failure(row, report.failures.get(row.result.nodeid)) for row in problem.rows]
     return dataclasses.replace(problem, rows=rows)

@@ -18,7 +18,7 @@ from pytest_gpukern.report.run import EmptyReportError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.values.result import DeviceActivity, HostCall, JsonDict, Result, Trace
 
 _NOTHING = "-"
@@ -104,7 +104,7 @@ def _device(activity: DeviceActivity, result: Result) -> str:
     return f"{name} ({activity.device})" if name else str(activity.device)
 
 
-def timeline(runs: Sequence[Run]) -> str:
+def timeline(runs: Sequence[RunResults]) -> str:
     """Returns the traces of runs as JSON that Perfetto opens.
 
     Raises:

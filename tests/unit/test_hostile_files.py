@@ -31,7 +31,7 @@ from pytest_gpukern.report.html import page
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.progress import Progress, TimeLeft
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render, whole
 from pytest_gpukern.values.fingerprint import Fingerprint
@@ -115,7 +115,7 @@ def use_baseline(baseline, path):
         )
         found = explained(found, lambda case, key: baseline.past(case.id, key))
         compared.append(Compared(found, baseline.past(name)))
-        render(Run([found]), width=100, verbose=True)
+        render(RunResults([found]), width=100, verbose=True)
     head(compared, shift_among(compared))
 
 
@@ -204,7 +204,7 @@ SESSIONS = [
     dataclasses.replace(RESULTS[0], session=f"f{number}", role=role, verdicts={})
     for number, role in enumerate((SessionRole.CONFIRMING, SessionRole.FURTHER))
 ]
-RUN = Run(
+RUN = RunResults(
     RESULTS,
     {RESULTS[0].nodeid: SESSIONS},
     skips=[("copy/pycuda.copy", "library missing: pycuda")],
@@ -401,7 +401,7 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
         for nodeid in nodeids
     ]
     skips, failures = [(name, name)], {name: Failure(name)}
-    forged_run = Run(forged, skips=skips, failures=failures, closing=[name], version=name)
+    forged_run = RunResults(forged, skips=skips, failures=failures, closing=[name], version=name)
     write_run_file(tmp_path / "run.json", forged_run)
     before = set(tmp_path.rglob("*"))
     for into in (None, here / "into"):

@@ -5,7 +5,7 @@ from made_up_results import measured, result
 from made_up_runs import write_run_file
 from test_report_html import data_of
 
-from pytest_gpukern.report.run import Run
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.note import About, Note
@@ -21,8 +21,8 @@ def note(request):
 @pytest.fixture(params=["of the result", "of a measurement"])
 def run(request, note):
     if request.param == "of the result":
-        return Run([result("cupy.exp", measured(), notes=(note,))])
-    return Run([result("cupy.exp", measured(notes=(note,)))])
+        return RunResults([result("cupy.exp", measured(), notes=(note,))])
+    return RunResults([result("cupy.exp", measured(notes=(note,)))])
 
 
 def lines_of(run, *, verbose):

@@ -14,7 +14,7 @@ from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import About, Note
@@ -30,7 +30,7 @@ CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 
 
 def write(path, *results):
-    write_run_file(path, Run(results, created=CREATED, version="0.1.0"))
+    write_run_file(path, RunResults(results, created=CREATED, version="0.1.0"))
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -84,7 +84,7 @@ def test_other_sessions_of_a_test_come_back_apart_from_what_the_run_reports(tmp_
         dataclasses.replace(second, session="0000000b", role=SessionRole.FURTHER),
     ]
     path = tmp_path / "run.json"
-    write_run_file(path, Run([first, second], {each.nodeid: [each] for each in sessions}))
+    write_run_file(path, RunResults([first, second], {each.nodeid: [each] for each in sessions}))
     found = read_run(path)
     assert found.results == (first, second)
     assert [found.sessions_of(each) for each in found.results] == [(sessions[0],), (sessions[1],)]
@@ -98,7 +98,7 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
     where = {"recorded": "2026-11-01T00:00:00+00:00", "session": "0000000a", "device": "GPU-1"}
     recorded = SessionTime(9, 5e4, 4.9e4, 5.1e4, **where)
     epochs = (RecordedEpoch(recorded.recorded, "another algorithm"), RecordedEpoch("2026-11-02", None))
-    run = Run(
+    run = RunResults(
         (slower,),
         skips=(("copy/pycuda.copy", "library missing: pycuda"),),
         rejected=("copy/numba.broken",),

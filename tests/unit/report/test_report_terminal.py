@@ -13,7 +13,7 @@ from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Line
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.report.terminal import render, skip_lines
 from pytest_gpukern.values.note import About, Note
@@ -30,7 +30,7 @@ END = {"scope": "end_to_end", "timer": "host"}
 
 
 def lines_of(*results, width=160, verbose=True):
-    return render(Run(results), width=width, verbose=verbose)
+    return render(RunResults(results), width=width, verbose=verbose)
 
 
 def text_of(*results, width=160, verbose=True):
@@ -187,7 +187,7 @@ def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
         "cupy.exp", *measurements, correctness=Correctness.UNCHECKED, errors={}, simulated=simulated
     )
     assert "unchecked" in cells(row_with("cupy.exp", unchecked))
-    assert totals(Run([unchecked])).startswith("gpukern: 0 passed, 1 unchecked")
+    assert totals(RunResults([unchecked])).startswith("gpukern: 0 passed, 1 unchecked")
 
 
 def test_a_time_that_the_simulator_took_is_never_shown():
@@ -210,7 +210,7 @@ def test_an_incorrect_case_is_told_where_its_failure_is_not_shown_and_whole_with
     first = Line("INCORRECT vector_exp/cupy.exp/n=1000: y[3] is 7", {"red": True})
     assert lines_of(wrong, verbose=False)[0] == first
     assert lines_of(wrong)[:2] == [first, Line("  expected 8", {"red": True})]
-    failed = Run([wrong], failures={wrong.nodeid: Failure("y")})
+    failed = RunResults([wrong], failures={wrong.nodeid: Failure("y")})
     text = "".join(line.text for line in render(failed, width=120, failures_shown=True))
     assert "y[3]" not in text
     assert "INCORRECT" in text
@@ -285,7 +285,7 @@ def test_a_reason_that_the_failure_above_told_is_not_repeated(kind):
     found = (Finding("resources", "registers 32 → 96"), Finding("accuracy", "y: error 1 → 9 ULP"))
     case = result("cupy.exp", measured(), verdicts=[verdict(kind, 1.1, "the moon is full")], findings=found)
     said = failures(case, ("slower", "accuracy"))
-    report = Run([case], failures={case.nodeid: Failure(str(said[0]), tuple(said))})
+    report = RunResults([case], failures={case.nodeid: Failure(str(said[0]), tuple(said))})
     text = "\n".join(line.text for line in render(report, width=120, failures_shown=True))
     assert kind in text
     assert text.startswith("resources vector_exp/cupy.exp/n=1000: registers 32 → 96\n\n")
@@ -402,7 +402,7 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
     ]
     skips = [("x", "no GPU: none"), ("y", "no GPU: lost"), ("z", "library missing: cupy")]
     others = {name: Failure("broke") for name in ("b", "c", results[3].nodeid)}
-    report = Run(
+    report = RunResults(
         results,
         skips=skips,
         rejected=["d"],
@@ -416,9 +416,9 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
 
 
 def test_the_report_ends_with_the_last_line_and_a_run_without_anything_has_none():
-    lines = render(Run([result()], skips=[("x", "no GPU")]), width=120)
+    lines = render(RunResults([result()], skips=[("x", "no GPU")]), width=120)
     assert lines[-1].text == "gpukern: 1 passed, 1 skipped (no GPU)"
-    assert render(Run(), width=120) == []
+    assert render(RunResults(), width=120) == []
 
 
 BACKENDS = ("numba", "cupy", "pycuda", "skcuda", "torch", "host")
@@ -458,7 +458,7 @@ SKIPS = [
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_green_run_of_600_cases_prints_at_most_60_lines_pytests_own_included(width):
-    lines = render(Run([*suites_on_a_gpu()], skips=SKIPS), width=width)
+    lines = render(RunResults([*suites_on_a_gpu()], skips=SKIPS), width=width)
     dots, pytests_own = -(-695 // 72), 3
     commands = 2  # how to record what is new, and what is faster
     assert len(lines) + dots + pytests_own + commands <= 60
@@ -466,7 +466,7 @@ def test_a_green_run_of_600_cases_prints_at_most_60_lines_pytests_own_included(w
 
 
 def test_the_summary_of_a_large_run_counts_cases_by_verdict_and_backend():
-    lines = [line.text for line in render(Run([*suites_on_a_gpu()], skips=SKIPS), width=120)]
+    lines = [line.text for line in render(RunResults([*suites_on_a_gpu()], skips=SKIPS), width=120)]
     table = [line.split() for line in lines[lines.index("") + 1 :][:5]]
     assert table == [
         ["numba", "cupy", "pycuda", "skcuda", "torch", "host"],
@@ -506,7 +506,7 @@ def test_after_an_upgrade_the_summary_has_at_most_twenty_lines(width):
         )
         for i in range(9)
     ]
-    report = Run(results, skips=SKIPS, since_record=head(compared, shift_among(compared)))
+    report = RunResults(results, skips=SKIPS, since_record=head(compared, shift_among(compared)))
     lines = [line.text for line in render(report, width=width)]
     first = next(i for i, line in enumerate(lines) if line.split()[:2] == ["numba", "cupy"])
     summary, commands = lines[first:], 3
@@ -516,7 +516,7 @@ def test_after_an_upgrade_the_summary_has_at_most_twenty_lines(width):
 
 
 def test_with_v_a_large_run_has_its_tables():
-    lines = [line.text for line in render(Run([*suites_on_a_gpu()]), width=120, verbose=True)]
+    lines = [line.text for line in render(RunResults([*suites_on_a_gpu()]), width=120, verbose=True)]
     assert sum("a_variant_with_a_long_name" in line for line in lines) >= 600
     assert not any("-v" in line for line in lines)
 
@@ -541,7 +541,7 @@ def test_a_scope_is_one_row_with_the_other_timers_time_beside_it():
         *("cupy.exp", "n=1000", "48.60 µs", "0.25 %", "event 51.6 µs", "0.5 ULP", "SAME")
     ]
     assert table_of(both)[0].text == "vector_exp · kernel by cupti, cold L2"
-    assert totals(Run([both])) == "gpukern: 1 passed · baseline: 1 same"
+    assert totals(RunResults([both])) == "gpukern: 1 passed · baseline: 1 same"
 
 
 def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
@@ -551,7 +551,7 @@ def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
     assert cells(row)[2:5] == ["51.60 µs", "0.25 %", "cupti 48.6 µs"]
     assert cells(row)[-1] == "SLOWER +5.0 %"
     assert table_of(both)[0].text == "vector_exp · kernel by event, cold L2"
-    assert totals(Run([both])) == "gpukern: 1 passed · baseline: 1 slower"
+    assert totals(RunResults([both])) == "gpukern: 1 passed · baseline: 1 slower"
 
 
 def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
@@ -561,7 +561,7 @@ def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
     assert "48.60 µs" in row_with("cupy.exp  ", both).text
     assert row_with("cupy.exp  ", both).markup == {"red": True}
     assert "INVALID vector_exp/cupy.exp/n=1000 (kernel/cupti/cold): by event: ran elsewhere" in text_of(both)
-    assert "baseline: 1 invalid" in totals(Run([both]))
+    assert "baseline: 1 invalid" in totals(RunResults([both]))
 
 
 def test_speedup_compares_times_of_one_timer_where_there_are():
