@@ -10,7 +10,7 @@ from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.report.forms import file_text
 from pytest_gpukern.report.recorded import is_baseline, read
 from pytest_gpukern.report.run import EmptyReportError
-from pytest_gpukern.report.terminal import whole
+from pytest_gpukern.report.terminal import render
 from pytest_gpukern.report.trace import gpu_trace
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of, suffixes
@@ -127,7 +127,7 @@ def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
     """Prints runs as pytest did, or all that is known of the cases that were chosen."""
     several, status = len(runs) > 1, exits.BAD
     for run in runs:
-        lines = whole(run, width=exits.width(), verbose=known.text is not None, details=_DETAILS)
+        lines = render(run, width=exits.width(), verbose=known.text is not None, details=_DETAILS)
         if known.text is not None:
             lines += gpu_trace(run.results, exits.width(exits.UNLIMITED))
         if not lines:

@@ -66,11 +66,7 @@ def _no_folder(report: RunReport, config: pytest.Config) -> list[str]:
 
 def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
     """Returns the command that records what is new in a run, or nothing."""
-    new = [
-        result
-        for result in results
-        if any(verdict.kind is VerdictKind.NEW for verdict in result.verdicts.values())
-    ]
+    new = _judged_as(VerdictKind.NEW, results)
     if not new:
         return []
     here = config.invocation_params.dir
@@ -112,16 +108,16 @@ def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> lis
 
 def _to_keep(report: RunReport, config: pytest.Config) -> list[str]:
     """Returns the command that records what became faster, so that its loss is seen, or nothing."""
-    faster = [
-        result
-        for result in report.results
-        if result.case.on_gpu
-        and any(verdict.kind is VerdictKind.FASTER for verdict in result.verdicts.values())
-    ]
+    faster = [result for result in _judged_as(VerdictKind.FASTER, report.results) if result.case.on_gpu]
     if not faster:
         return []
     count = "1 case is faster" if len(faster) == 1 else f"{len(faster)} cases are faster"
     return [f"{count}; to gate at the new time: {shlex.join(_update(faster, config))}"]
+
+
+def _judged_as(kind: VerdictKind, results: Sequence[Result]) -> list[Result]:
+    """Returns the results with a verdict of a kind."""
+    return [result for result in results if any(v.kind is kind for v in result.verdicts.values())]
 
 
 def _to_prune(stale: ToPrune, config: pytest.Config) -> str:

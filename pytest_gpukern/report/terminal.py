@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.rows import Footnote, ResultRow, Timing
-    from pytest_gpukern.report.run import Failure, RunResults, Skip
+    from pytest_gpukern.report.run import RunResults, Skip
     from pytest_gpukern.report.summary import ProblemTable, Remark
 
 _MOST_ROWS = 20
@@ -56,7 +56,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     wrote = [f"gpukern: wrote {path}" for path in report.files]
     report = dataclasses.replace(report, closing=(*wrote, *report.closing))
-    lines = whole(
+    lines = render(
         report,
         width=reporter._tw.fullwidth,
         verbose=config.get_verbosity() > 0,
@@ -67,28 +67,20 @@ def write(report: RunReport, config: pytest.Config) -> None:
         reporter.write_line(in_encoding(printable_lines(line.text), encoding), **line.markup)
 
 
-def whole(
-    run: RunResults, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
-) -> list[Line]:
-    """Returns what `render` does, with the lines of the run above and below it."""
-    return [
-        *map(Line, run.heading),
-        *render(run, width=width, verbose=verbose, failures_shown=failures_shown, details=details),
-        *map(Line, run.closing),
-        *(Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems),
-    ]
-
-
 def render(
     run: RunResults, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
 ) -> list[Line]:
     """Returns what needs a reader, the tables of a small or `verbose` run, and the summary.
 
-    Returns nothing for a run of which nothing is known. Why a test failed is not said again where
+    The lines of the run itself stand above and below. Why a test failed is not said again where
     `failures_shown` says that pytest did. `details` is the option that tells what is left out.
     """
-    if not (run.ran or run.skips):
-        return []
+    told = _told_of(run, width, verbose, failures_shown, details) if run.ran or run.skips else []
+    problems = (Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems)
+    return [*map(Line, run.heading), *told, *map(Line, run.closing), *problems]
+
+
+def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, details: str) -> list[Line]:
     problems = problems_of(run)
     if failures_shown:
         problems = [_without_failures(problem, run) for problem in problems]
@@ -99,33 +91,28 @@ def render(
     if small or verbose:
         lines += _tables(problems, width, verbose=verbose)
     above = [] if small else _by_backend(rows, width)
-    below = [
-        line for text in (*run.since_record, *false_alarms(run.results)) for line in wrapped(text, width)
-    ]
-    if (run.duration_s or 0.0) > _SHORT_S:
-        below += wrapped(time_spent(run) or "", width)
+    texts = [*run.since_record, *false_alarms(run.results)]
+    texts += [time_spent(run) or ""] if (run.duration_s or 0.0) > _SHORT_S else []
+    below = [line for text in texts for line in wrapped(text, width)]
     below += [] if verbose else _quiet(rows, width, details)
     below.append(Line(totals(run), dict(_BOLD)))
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
     return [*lines, *above, *skip_lines(run.skips, width=width, room=room, details=details), *below]
 
 
-def _without_failures(problem: ProblemTable, report: RunResults) -> ProblemTable:
+def _without_failures(problem: ProblemTable, run: RunResults) -> ProblemTable:
     """Returns the problem without what the failures of its tests said."""
-    rows = [_without_failure(row, report.failures.get(row.result.nodeid)) for row in problem.rows]
+    rows = []
+    for row in problem.rows:
+        failure = run.failures.get(row.result.nodeid)
+        left = [
+            footnote
+            for footnote in row.footnotes
+            if failure is None
+            or not (footnote.kind in (INCORRECT, FAILED) or any(map(footnote.tells, failure.reasons)))
+        ]
+        rows.append(dataclasses.replace(row, footnotes=tuple(left)))
     return dataclasses.replace(problem, rows=rows)
-
-
-def _without_failure(row: ResultRow, failure: Failure | None) -> ResultRow:
-    """Returns the row without what the failure of its test said."""
-    if failure is None:
-        return row
-    left = [
-        footnote
-        for footnote in row.footnotes
-        if footnote.kind not in (INCORRECT, FAILED) and not any(map(footnote.tells, failure.reasons))
-    ]
-    return dataclasses.replace(row, footnotes=tuple(left))
 
 
 def _needs_a_reader(
@@ -229,15 +216,12 @@ def skip_lines(
     lines = [line for text in skip_texts(skips) for line in wrapped(text, width)]
     if room is None or len(lines) <= room:
         return lines
-    return _fewer_skip_lines(skip_reasons(skips), width, room, details)
-
-
-def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int, details: str) -> list[Line]:
+    reasons = skip_reasons(skips)
     alike: dict[str, list[str]] = {}
     for reason in reasons:
         alike.setdefault(reason.partition(":")[0].strip(), []).append(reason)
     counts = {begin: sum(len(reasons[reason]) for reason in members) for begin, members in alike.items()}
-    lines: list[Line] = []
+    lines = []
     ordered = sorted(counts, key=lambda begin: -counts[begin])
     for number, begin in enumerate(ordered):
         members = alike[begin]

@@ -33,7 +33,7 @@ from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.progress import Progress, TimeLeft
 from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.report.terminal import render, whole
+from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
@@ -239,7 +239,7 @@ def use_run(run, path):
     again = path.with_name("again.json")
     write_run_file(again, run)
     assert read_run(again) == run
-    whole(run, width=40, failures_shown=True)
+    render(run, width=40, failures_shown=True)
     page([run])
     comment(run)
     csv_text([run])
