@@ -17,7 +17,7 @@ from pytest_gpukern.values.result import Finding, hash_method
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpukern.baseline.record import Past, PastSession
+    from pytest_gpukern.baseline.record import OutputAccuracy, Past, PastSession
     from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.values.result import KernelFacts, Measurement, OutputError
 
@@ -89,8 +89,9 @@ def other_bits(
         return ()
     findings = []
     for name, error in errors.items():
-        recorded = [_bits(session, name) for session in past.sessions]
-        (first, *others) = dict.fromkeys(recorded)
+        recorded = [output.bits for output in _outputs(name, past.sessions)]
+        complete = len(recorded) == len(past.sessions)
+        (first, *others) = dict.fromkeys(recorded) if complete else [None]
         if others or first is None or error.bits is None or len(recorded) < FEWEST_WITH_THE_SAME_BITS:
             continue
         if error.bits != first and hash_method(error.bits) == hash_method(first):
@@ -108,15 +109,12 @@ def over_sessions(
     """
     code = _code(map(as_recorded, kernels))
     alike = [session for session in past.sessions if code is not None and _code(session.kernels) == code]
-    return {
-        name: dataclasses.replace(
-            error,
-            determinism=of_sessions(
-                [(error.determinism, error.bits), *_found(name, alike)] if error.determinism else ()
-            ),
-        )
-        for name, error in errors.items()
-    }
+    over = {}
+    for name, error in errors.items():
+        seen = [(output.determinism, output.bits) for output in _outputs(name, alike)]
+        determinism = of_sessions([(error.determinism, error.bits), *seen] if error.determinism else ())
+        over[name] = dataclasses.replace(error, determinism=determinism)
+    return over
 
 
 def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
@@ -127,7 +125,9 @@ def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Fi
     """
     findings = []
     for name, error in errors.items():
-        seen = [kind for kind, _ in _found(name, past.sessions) if kind is not None]
+        seen = [
+            output.determinism for output in _outputs(name, past.sessions) if output.determinism is not None
+        ]
         if error.determinism is None or not seen:
             continue
         differs = error.determinism == Determinism.TOLERANT
@@ -139,20 +139,14 @@ def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Fi
     return tuple(findings)
 
 
-def _found(name: str, sessions: Iterable[PastSession]) -> list[tuple[str | None, str | None]]:
-    """Returns what each session found of an output's determinism, and its hash."""
-    outputs = [session.outputs[name] for session in sessions if name in session.outputs]
-    return [(output.determinism, output.bits) for output in outputs]
-
-
-def _bits(session: PastSession, name: str) -> str | None:
-    """Returns the hash of an output's bytes, where a session took it."""
-    return session.outputs[name].bits if name in session.outputs else None
+def _outputs(name: str, sessions: Iterable[PastSession]) -> list[OutputAccuracy]:
+    """Returns what each session that has an output recorded of it."""
+    return [session.outputs[name] for session in sessions if name in session.outputs]
 
 
 def _largest(name: str, past: Past) -> dict[str, float | None]:
     """Returns each figure's largest recorded value; None where a session lacks it."""
-    outputs = [session.outputs[name] for session in past.sessions if name in session.outputs]
+    outputs = _outputs(name, past.sessions)
     largest: dict[str, float | None] = {}
     for field, _ in _FIGURES:
         values = [getattr(output, field) for output in outputs]
