@@ -217,26 +217,21 @@ def test_an_incorrect_case_is_told_where_its_failure_is_not_shown_and_whole_with
 
 
 @pytest.mark.parametrize(
-    ("kind", "colour"),
-    [("SLOWER", "red"), ("INVALID", "red"), ("FASTER", "green"), ("UNDECIDED", "yellow"), ("SAME", None)],
+    ("kind", "ratio", "colour", "text"),
+    [
+        ("SLOWER", 1.053, "red", "SLOWER +5.3 %"),
+        ("INVALID", None, "red", "INVALID"),
+        ("FASTER", 0.96, "green", "FASTER −4.0 %"),
+        ("UNDECIDED", 1.012, "yellow", "UNDECIDED +1.2 %"),
+        ("SAME", 1.001, None, "SAME"),
+        ("NEW", None, None, "NEW"),
+        ("UNCOMPARABLE", None, None, "UNCOMPARABLE"),
+    ],
 )
-def test_the_colour_of_a_row_is_that_of_its_verdict(kind, colour):
-    row = row_with("cupy.exp  ", result("cupy.exp", measured(), verdicts=[verdict(kind)]))
+def test_a_row_has_its_verdicts_colour_and_its_ratio_unless_it_is_the_same_or_new(kind, ratio, colour, text):
+    row = row_with("cupy.exp  ", result("cupy.exp", measured(), verdicts=[verdict(kind, ratio)]))
     assert row.markup == ({colour: True} if colour else {})
-
-
-def test_a_verdict_shows_its_ratio_unless_it_is_the_same_or_new():
-    def shown(kind, ratio):
-        return cells(row_with("cupy.exp  ", result("cupy.exp", measured(), verdicts=[verdict(kind, ratio)])))[
-            -1
-        ]
-
-    assert shown("SLOWER", 1.053) == "SLOWER +5.3 %"
-    assert shown("FASTER", 0.96) == "FASTER −4.0 %"
-    assert shown("UNDECIDED", 1.012) == "UNDECIDED +1.2 %"
-    assert shown("SAME", 1.001) == "SAME"
-    assert shown("NEW", None) == "NEW"
-    assert shown("UNCOMPARABLE", None) == "UNCOMPARABLE"
+    assert cells(row)[-1] == text
 
 
 def test_an_invalid_measurement_is_invalid_even_without_a_baseline():
@@ -256,13 +251,6 @@ def test_a_verdict_that_needs_a_reader_is_told_once_with_its_reason_above_the_ta
     text = text_of(case, verbose=verbose)
     assert text.startswith(f"{kind} vector_exp/cupy.exp/n=1000 (kernel/event/cold): the moon is full\n\n")
     assert text.count("moon") == 1
-
-
-def test_a_faster_time_is_told_by_its_change_and_with_v_by_its_reason():
-    faster = result("cupy.exp", measured(), verdicts=[verdict("FASTER", 0.5, reason="the moon is full")])
-    brief = text_of(faster, verbose=False)
-    assert "FASTER vector_exp/cupy.exp/n=1000 (kernel/event/cold): −50.0 %\n" in brief
-    assert "moon" in text_of(faster)
 
 
 def test_an_undecided_time_is_counted_and_told_with_v():
