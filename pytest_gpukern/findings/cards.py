@@ -105,14 +105,12 @@ def shifts_in(times: Times, classes: Mapping[str, str]) -> dict[str, dict[str, f
             usual = statistics.median_low(logs.values())
             for card, value in logs.items():
                 deviations[card].setdefault(name, []).append(value - usual)
-    return {
-        card: {
-            name: statistics.median(values)
-            for name, values in deviating.items()
-            if len(values) >= FEWEST_CASES
-        }
-        for card, deviating in deviations.items()
-    }
+    return {card: _medians(deviating) for card, deviating in deviations.items()}
+
+
+def _medians(logs_of: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Returns class, or card → median; without those of too few kernels."""
+    return {name: statistics.median(logs) for name, logs in logs_of.items() if len(logs) >= FEWEST_CASES}
 
 
 def combined(
@@ -188,7 +186,7 @@ def _differences(times: Times, card: str, beside: str, classes: Mapping[str, str
     for kernel, name in classes.items():
         if kernel in own and kernel in others:
             ratios.setdefault(name, []).append(math.log(own[kernel] / others[kernel]))
-    return {name: statistics.median(values) for name, values in ratios.items() if len(values) >= FEWEST_CASES}
+    return _medians(ratios)
 
 
 # --- what is known of a card ----------------------------------------------------------------------
@@ -415,4 +413,4 @@ def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCa
                 logs = [math.log(time.median_ns) for time in times if time.epoch == times[-1].epoch]
                 ratio = math.log(measurement.summary.median_ns) - statistics.fmean(logs)
                 ratios.setdefault(card, []).append(ratio)
-    return {card: statistics.median(logs) for card, logs in ratios.items() if len(logs) >= FEWEST_CASES}
+    return _medians(ratios)
