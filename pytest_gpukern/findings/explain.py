@@ -225,15 +225,17 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange 
     own = [clock.sm_mhz for clock in clocks if clock.sm_mhz]
     ranges = [(clock.sm_mhz_high or 0.0) - (clock.sm_mhz_low or 0.0) for clock in clocks]
     spread = max([*ranges, max(own, default=0.0) - min(own, default=0.0)])
-    return clock_change(_median(own), [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
+    now_mhz = statistics.median(own) if own else None
+    return clock_change(now_mhz, [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
 
 
 def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[Difference]:
     """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
     first = deciding[0]
     sm = sm_clock_change(deciding, past)
+    memory_mhz = [mhz for measurement in deciding if (mhz := DeviceClocks.of(measurement).memory_mhz)]
     memory = clock_change(
-        _median([mhz for measurement in deciding if (mhz := DeviceClocks.of(measurement).memory_mhz)]),
+        statistics.median(memory_mhz) if memory_mhz else None,
         [time.memory_mhz for time in _times(first.key, past)],
     )
     differences = []
@@ -246,10 +248,6 @@ def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past
     if memory is not None:
         differences.append(memory.difference("memory clock"))
     return differences
-
-
-def _median(clocks_mhz: Sequence[float]) -> float | None:
-    return statistics.median(clocks_mhz) if clocks_mhz else None
 
 
 def _times(key: str, past: Past) -> list[SessionTime]:
