@@ -177,7 +177,7 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "verdict": verdict.kind.value if verdict else None,
         "verdict_reason": verdict.explained if verdict else None,
         "verdict_ratio": verdict.ratio if verdict else None,
-        "warnings": [*summary.warnings, *result.notes],
+        "warnings": [note.text for note in (*summary.notes, *result.notes)],
         "device": result.fingerprint.hardware(on_gpu=case.on_gpu),
         "driver": result.fingerprint.driver_version,
         **_device_info(result, measurement),

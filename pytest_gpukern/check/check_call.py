@@ -55,6 +55,7 @@ from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched
 from pytest_gpukern.values.determinism import Determinism, of_launches
+from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -406,8 +407,8 @@ class CheckedCalls(Launch):
     def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
         """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
         if self._first_inputs is None and not array.lies_as(self._inputs[argument]):
-            told = f"{name} is a view of all of {argument}, not a new result"
-            self.notes[f"{told}: declare what the call writes with outputs=, so that we check it"] = None
+            remedy = "declare what the call writes with outputs=, so that we check it"
+            self.notes[Note(f"{name} is a view of all of {argument}, not a new result: {remedy}")] = None
 
     # how often, and timed calls
 

@@ -29,6 +29,7 @@ from pytest_gpukern.package import FOLDER
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.problems.problem import Run
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
@@ -630,12 +631,15 @@ class Corners:
         return tuple(corner.label for corner in self.checked)
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Says what was left out and why, a note for each reason."""
         by_reason: dict[str, list[str]] = {}
         for corner, reason in self.left_out:
             by_reason.setdefault(reason, []).append(corner.label)
-        return tuple(f"not checked at {', '.join(at)}: {reason}" for reason, at in by_reason.items())
+        return tuple(
+            Note(f"not checked at {', '.join(labels)}: {reason}", About.SIZES)
+            for reason, labels in by_reason.items()
+        )
 
 
 def corners_of(case: Case, *, simulated: bool) -> Corners:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.arrays.compare import Comparison, Extreme, Tolerance
     from pytest_gpukern.arrays.memory import Damage, Strides
     from pytest_gpukern.problems.problem import Output
+    from pytest_gpukern.values.note import Note
     from pytest_gpukern.values.result import OutputError
 
 
@@ -146,7 +147,7 @@ class Launch(ABC):
         renewing_remedy: what to do about one that shares memory with an earlier result.
         modified_remedy: what to do about an input that is written, if it is written on purpose.
         errors: worst error of each output so far.
-        notes: what is doubtful but not wrong, in words, each once.
+        notes: what is doubtful but not wrong, each once.
         seen_bits: a hash of each output after each launch on the same inputs.
         first_call_ns: wall time of the first launch, compiling and loading included.
         last_call_ns: wall time of the last one.
@@ -165,7 +166,7 @@ class Launch(ABC):
 
     def __init__(self) -> None:
         self.errors: dict[str, OutputError] = {}
-        self.notes: dict[str, None] = {}
+        self.notes: dict[Note, None] = {}
         self.seen_bits: dict[str, list[str | None]] = {}
         self.first_call_ns: float | None = None
         self.last_call_ns: float | None = None

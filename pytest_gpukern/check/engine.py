@@ -21,6 +21,7 @@ from pytest_gpukern.check.diagnosis import (
     told_unwritten,
 )
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
+from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -105,7 +106,7 @@ def works_on(launch: Launch) -> Looking:
     if late:
         return _left_to_threads(told, f"{', '.join(late)} changed after {launch.by} had returned")
     if any(thread.is_alive() for thread in made.threads):
-        launch.notes[told] = None
+        launch.notes[Note(told)] = None
     return None
 
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.gpu.nvml import Nvml
     from pytest_gpukern.processes.child_arguments import KnownOption
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.values.result import Measurement, Result
 
 _COMMAND = "validate --all-gpus"
@@ -363,7 +363,7 @@ _OnCards = dict[str, dict[str, tuple["Result", "Measurement"]]]
 """`case id scope/timer/cache` → card → what was measured."""
 
 
-def _on_cards(run: Run) -> _OnCards:
+def _on_cards(run: RunResults) -> _OnCards:
     """Returns what of a run can be compared between GPUs; what one GPU got wrong is left out on all."""
     wrong = {result.test for result in run.results if result.correctness is Correctness.INCORRECT}
     found: _OnCards = {}
@@ -444,7 +444,7 @@ class _Validation:
         exits.show(_report(self.host, judged, facts, _failed(run, self.host), compared=bool(classes)))
         return max(*self.statuses, int(any(each.bad for each in judged.values())))
 
-    def _first_round(self) -> Run | None:
+    def _first_round(self) -> RunResults | None:
         """Runs all suites; returns the run, or None if it did not come to its end."""
         output = self.folder / "first.json"
         options = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"]
@@ -507,7 +507,7 @@ class _Validation:
                     return process.wait(timeout=_LOOK_EVERY_S)
 
 
-def _failed(run: Run, host: _Host) -> Counter[str]:
+def _failed(run: RunResults, host: _Host) -> Counter[str]:
     """Returns card → how many of its tests failed."""
     names = {f"@{short_uuid(uuid, host.uuids)}": uuid for uuid in host.uuids}
     return Counter(uuid for nodeid in run.failures for name, uuid in names.items() if nodeid.endswith(name))

@@ -9,13 +9,13 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
 from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.cli import exits
-from pytest_gpukern.cli.baseline import baseline_files
+from pytest_gpukern.cli.report import report_files
 from pytest_gpukern.findings.explain import other_machine
 from pytest_gpukern.gate.change import FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
@@ -34,19 +34,18 @@ from pytest_gpukern.values.result import (
     Verdict,
     plain,
 )
-from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from pytest_gpukern.baseline.record import Baseline
-    from pytest_gpukern.gate.spread import SharedSpread
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
 
 _SHOWN = 5
-_KINDS = ("slower", "host")
+_KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kind.row.told), "host")
+"""Kinds of `--gpukern-fail-on` that are about a verdict which a comparison may come to."""
 T = TypeVar("T")
 
 
@@ -71,8 +70,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         type=_parsed_by(lambda text, label: {*BY_DEFAULT, *parse_names(text, label, _KINDS)}, "--fail-on"),
         default=BY_DEFAULT,
-        metavar="{slower,host}",
-        help="slower (default) is about times of a GPU; with host, those of host variants count, too",
+        metavar="{" + ",".join(_KINDS) + "}",
+        help="added to slower, as of --gpukern-fail-on; with host, times of host variants count, too",
     )
     exits.add_json(parser)
     parser.set_defaults(run=_run)
@@ -104,12 +103,11 @@ def _run(known: argparse.Namespace) -> int:
 # --- reading a side -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SessionMeasurement:
+class SessionMeasurement(NamedTuple):
     """Holds one session's measurement of a case, as a new one and as the gate takes it from a record."""
 
     measurement: Measurement
-    session: SessionTime
+    time: SessionTime
     conditions: Conditions
     on_gpu: bool
 
@@ -132,10 +130,9 @@ class Side:
         """Adds a session of a case."""
         self.times.setdefault(case, {}).setdefault(timed.measurement.key, []).append(timed)
 
-    def knows(self, fingerprint: Fingerprint) -> None:
-        """Notes what a session was measured on."""
-        if fingerprint not in self.fingerprints:
-            self.fingerprints.append(fingerprint)
+    def knows(self, *fingerprints: Fingerprint) -> None:
+        """Notes what sessions were measured on."""
+        self.fingerprints += [known for known in fingerprints if known not in self.fingerprints]
 
 
 def _read_side(path: Path) -> Side:
@@ -145,48 +142,54 @@ def _read_side(path: Path) -> Side:
         FileError: a file cannot be read, with file and field.
     """
     side = Side()
-    files = baseline_files(path)
-    if not files:
-        raise FileError(path, "holds no baseline files", "Give a run file, a baseline file or their folder")
-    for file in files:
+    for file in report_files(path):
         if path.is_dir() or is_baseline(file):
             _add_baseline(side, load(file))
-        else:
-            run = read_run(file)
-            tests = Counter(case_id for case_id, _ in {(each.case.id, each.test) for each in run.results})
-            for result in run.results:  # tests of two modules may have one id
-                name = result.case.id if tests[result.case.id] == 1 else result.test
-                _add_result(side, name, result, run.sessions_of(result))
+            continue
+        run = read_run(file)
+        tests = Counter(case_id for case_id, _ in {(result.case.id, result.test) for result in run.results})
+        for result in run.results:  # tests of two modules may have one id
+            name = result.case.id if tests[result.case.id] == 1 else result.test
+            if result.correctness is Correctness.INCORRECT:
+                side.incorrect[name] = result.diagnosis or "wrong outputs"
+            for session in unselected(result, run.sessions_of(result)):
+                _add_session(side, name, session)
     return side
 
 
-def _add_result(side: Side, name: str, result: Result, sessions: Sequence[Result]) -> None:
-    """Adds all sessions of a test that stand for its time; see `unselected`."""
-    if result.correctness is Correctness.INCORRECT:
-        side.incorrect[name] = result.diagnosis or "wrong outputs"
-    for session in unselected(result, sessions):
-        _add_session(side, name, session)
-
-
 def _add_session(side: Side, name: str, result: Result) -> None:
-    case = result.case
-    side.knows(result.fingerprint)
-    model = result.fingerprint.model_key(on_gpu=case.on_gpu) or "unknown"
+    case, fingerprint = result.case, result.fingerprint
+    side.knows(fingerprint)
+    model = fingerprint.model_key(on_gpu=case.on_gpu) or "unknown"
     conditions = Conditions.of(case, device_model=model, simulated=result.simulated)
     choice = choice_of(result)
     for measurement in map(_finite, result.measurements):
         summary = measurement.summary
-        session = SessionTime(
+        time = SessionTime(
             summary.n,
             summary.median_ns,
             summary.low_ns,
             summary.high_ns,
             key=measurement.key,
             conditions=conditions,
-            device=result.fingerprint.device_uuid if case.on_gpu else None,
+            device=fingerprint.device_uuid if case.on_gpu else None,
             choice=choice,
         )
-        side.add(name, SessionMeasurement(measurement, session, conditions, case.on_gpu))
+        side.add(name, SessionMeasurement(measurement, time, conditions, case.on_gpu))
+
+
+def _add_baseline(side: Side, baseline: Baseline) -> None:
+    """Adds the sessions of each case's current epochs; their samples are the quantiles."""
+    side.knows(*baseline.fingerprints.values())
+    for case_id, record in baseline.cases.items():
+        for key in sorted(record.keys):
+            for time in baseline.session_times(case_id, key):
+                fingerprint = baseline.fingerprints[baseline.sessions[time.session].fingerprint]
+                assert time.conditions is not None
+                on_gpu = fingerprint.device_model_key == baseline.device_model
+                side.add(
+                    case_id, SessionMeasurement(measurement_of(key, time), time, time.conditions, on_gpu)
+                )
 
 
 def _finite(measurement: Measurement) -> Measurement:
@@ -208,24 +211,6 @@ def _finite(measurement: Measurement) -> Measurement:
         jitter_ns=0.0,
         invalid=measurement.invalid or why,
     )
-
-
-def _add_baseline(side: Side, baseline: Baseline) -> None:
-    for case_id, record in baseline.cases.items():
-        for key in sorted(record.keys):
-            for timed in _recorded(baseline, case_id, key):
-                side.add(case_id, timed)
-    for fingerprint in baseline.fingerprints.values():
-        side.knows(fingerprint)
-
-
-def _recorded(baseline: Baseline, case_id: str, key: str) -> Iterator[SessionMeasurement]:
-    """Returns the sessions of a case's current epoch as measurements; their samples are the quantiles."""
-    for time in baseline.session_times(case_id, key):
-        fingerprint = baseline.fingerprints[baseline.sessions[time.session].fingerprint]
-        assert time.conditions is not None
-        on_gpu = fingerprint.device_model_key == baseline.device_model
-        yield SessionMeasurement(measurement_of(key, time), time, time.conditions, on_gpu)
 
 
 # --- judging B by A -------------------------------------------------------------------------------
@@ -270,40 +255,42 @@ def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> l
     A side may hold times of several device models, as a folder of baselines does: each is judged by those of
     the same model, where A has any.
     """
-    alike = [group for keys in a.times.values() for times in keys.values() for group in _alike(times)]
-    spreads = {
-        model: shared_spread(
-            tuple(timed.session for timed in group)
-            for group in alike
-            if group[0].conditions.device_model == model
-        )
-        for model in {group[0].conditions.device_model for group in alike}
-    }
+    by_model: dict[str, list[tuple[SessionTime, ...]]] = {}
+    for times in (times for keys in a.times.values() for times in keys.values()):
+        for group in _alike(times):
+            model = group[0].conditions.device_model
+            by_model.setdefault(model, []).append(tuple(timed.time for timed in group))
+    spreads = {model: shared_spread(groups) for model, groups in by_model.items()}
     rows = []
     for case, keys in b.times.items():
         for key, times in keys.items():
-            for fresh in _alike(times):
-                model = fresh[0].conditions.device_model
-                valid = [each for each in a.times.get(case, {}).get(key, ()) if not each.measurement.invalid]
+            valid = [timed for timed in a.times.get(case, {}).get(key, ()) if not timed.measurement.invalid]
+            for fresh in _alike(times) if valid else ():
+                first, sessions = fresh[0], [timed.time for timed in fresh]
+                model, devices = first.conditions.device_model, {time.device for time in sessions}
                 # Those of another model do as well: the verdict then says what differs.
-                recorded = [each for each in valid if each.conditions.device_model == model] or valid
-                if recorded:
-                    shared = spreads.get(model, {}).get(spread_key(key))
-                    on_gpu = fresh[0].on_gpu
-                    lacks = "" if on_gpu or "host" in fail_on else "--fail-on"
-                    basis = _basis(fresh, recorded, threshold, shared, fails_with=lacks)
-                    sessions = [each.session for each in fresh]
-                    verdict = _judged(fresh, basis)
-                    bad = fails(verdict, fail_on, on_gpu=on_gpu)
-                    rows.append(ComparedTime(case, key, model, basis.reference, sessions, verdict, bad))
+                recorded = [timed for timed in valid if timed.conditions.device_model == model] or valid
+                basis = Basis(
+                    [timed.time for timed in recorded],
+                    first.conditions,
+                    threshold,
+                    jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
+                    device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded
+                    shared=spreads.get(model, {}).get(spread_key(key)),
+                    choice=first.time.choice,
+                    fails_with="" if first.on_gpu or "host" in fail_on else "--fail-on",
+                )
+                verdict = _judged([timed.measurement for timed in fresh], basis)
+                bad = fails(verdict, fail_on, on_gpu=first.on_gpu)
+                rows.append(ComparedTime(case, key, model, basis.reference, sessions, verdict, bad))
     return rows
 
 
-def _alike(times: Sequence[SessionMeasurement]) -> list[list[SessionMeasurement]]:
+def _alike(times: Iterable[SessionMeasurement]) -> list[list[SessionMeasurement]]:
     """Groups sessions by the conditions under which they were measured."""
     groups: list[list[SessionMeasurement]] = []
     for timed in times:
-        group = next((each for each in groups if each[0].conditions == timed.conditions), None)
+        group = next((group for group in groups if group[0].conditions == timed.conditions), None)
         if group is None:
             groups.append([timed])
         else:
@@ -311,35 +298,13 @@ def _alike(times: Sequence[SessionMeasurement]) -> list[list[SessionMeasurement]
     return groups
 
 
-def _basis(
-    fresh: Sequence[SessionMeasurement],
-    recorded: Sequence[SessionMeasurement],
-    threshold: float,
-    shared: SharedSpread | None,
-    *,
-    fails_with: str,
-) -> Basis:
-    devices = {timed.session.device for timed in fresh}
-    return Basis(
-        [timed.session for timed in recorded],
-        fresh[0].conditions,
-        threshold,
-        jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
-        device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded ones
-        shared=shared,
-        choice=fresh[0].session.choice,
-        fails_with=fails_with,
-    )
-
-
-def _judged(fresh: Sequence[SessionMeasurement], basis: Basis) -> Verdict:
+def _judged(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     """Returns the gate's verdict on B's sessions: chosen for no time, they may confirm it."""
-    measurements = [timed.measurement for timed in fresh]
-    verdict = judge(measurements, basis)
+    verdict = judge(fresh, basis)
     if not verdict.suspected:
         return verdict
     if len(fresh) >= FRESH_SESSIONS:
-        return confirm(verdict, measurements, basis)
+        return confirm(verdict, fresh, basis)
     reason = f"{verdict.reason}; not confirmed: B has {len(fresh)} of {FRESH_SESSIONS} sessions"
     return dataclasses.replace(verdict, reason=reason, gates=False, suspected=False)
 
@@ -349,24 +314,24 @@ def _judged(fresh: Sequence[SessionMeasurement], basis: Basis) -> Verdict:
 
 def _differences(a: Side, b: Side) -> list[str]:
     """Says in which device, host and libraries sessions of B differ from all of A."""
-    found = [
+    differences = [
         str(difference)
         for now in b.fingerprints
         for host in (False, True)
         for difference in other_machine(now, a.fingerprints, host=host)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(differences))
 
 
 def _only(one: Side, other: Side) -> list[str]:
     """Names what only one side measured: cases, or measurements of a case that both have."""
-    found = []
+    names = []
     for case, keys in one.times.items():
         if case not in other.times:
-            found.append(case)
+            names.append(case)
         else:
-            found += [f"{case} ({key})" for key in keys if key not in other.times[case]]
-    return found
+            names += [f"{case} ({key})" for key in keys if key not in other.times[case]]
+    return names
 
 
 def _lines(a: Side, b: Side, rows: list[ComparedTime]) -> list[str]:
@@ -389,10 +354,10 @@ def _lines(a: Side, b: Side, rows: list[ComparedTime]) -> list[str]:
 
 def _total(rows: list[ComparedTime], b: Side) -> str:
     counts = {kind: sum(row.verdict.kind is kind for row in rows) for kind in VerdictKind}
-    told = [f"{count} {kind.value.lower()}" for kind, count in counts.items() if count]
-    told += [f"{len(b.incorrect)} incorrect"] if b.incorrect else []
+    texts = [f"{count} {kind.value.lower()}" for kind, count in counts.items() if count]
+    texts += [f"{len(b.incorrect)} incorrect"] if b.incorrect else []
     number = "1 measurement" if len(rows) == 1 else f"{len(rows)} measurements"
-    return f"{number} compared: {', '.join(told)}" if told else "nothing to compare: no case is in both"
+    return f"{number} compared: {', '.join(texts)}" if texts else "nothing to compare: no case is in both"
 
 
 def _table(rows: list[ComparedTime]) -> list[str]:
@@ -407,9 +372,7 @@ def _table(rows: list[ComparedTime]) -> list[str]:
         Column("B", tuple(units.time(row.b_ns) for row in rows), numeric=True),
         Column("sessions", tuple(f"{len(row.a)}, {len(row.b)}" for row in rows), dispensable=1),
         Column("change", tuple(units.change(verdict.ratio) for verdict in verdicts), numeric=True),
-        Column(
-            "90 % interval", tuple(units.change_range(each.ratio_low, each.ratio_high) for each in verdicts)
-        ),
+        Column("90 % interval", tuple(units.change_range(v.ratio_low, v.ratio_high) for v in verdicts)),
         Column("verdict", tuple(verdict.kind.value for verdict in verdicts)),
     ]
     return table(columns, exits.width())[0]

@@ -10,7 +10,7 @@ from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.report.forms import file_text
 from pytest_gpukern.report.recorded import is_baseline, read
 from pytest_gpukern.report.run import EmptyReportError
-from pytest_gpukern.report.terminal import whole
+from pytest_gpukern.report.terminal import render
 from pytest_gpukern.report.trace import gpu_trace
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of, suffixes
@@ -20,9 +20,9 @@ from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.values.option import Option
 
 _DETAILS = "-k ''"
@@ -67,8 +67,9 @@ def _options() -> Iterator[Option]:
 
 
 def _run(known: argparse.Namespace) -> int:
-    files = [file for path in known.files for file in _files(path)]
-    problem = None if known.output is None else _problem(known.output, files)
+    files = [file for path in known.files for file in report_files(path)]
+    given = {option: value for option in _options() if (value := getattr(known, option.ini)) is not None}
+    problem = _problem(known.output, files, given)
     if problem is not None:
         exits.complain("report", problem)
         return exits.USAGE
@@ -83,8 +84,7 @@ def _run(known: argparse.Namespace) -> int:
     try:
         of_forms = {
             option.name: parse_option(option, value, f"--{option.name}={value}")
-            for option in _options()
-            if (value := getattr(known, option.ini)) is not None
+            for option, value in given.items()
         }
         text = file_text(known.output, runs, of_forms)
     except SettingsError as error:
@@ -97,7 +97,7 @@ def _run(known: argparse.Namespace) -> int:
     return exits.FINE
 
 
-def _files(path: Path) -> list[Path]:
+def report_files(path: Path) -> list[Path]:
     """Returns a file itself, or the baseline files of a folder; raises FileError if it has none."""
     files = baseline_files(path)
     if not files:
@@ -105,22 +105,29 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _problem(output: Path, files: Sequence[Path]) -> str | None:
-    """Says why such a file cannot be made of these."""
-    suffix = suffix_of(output)
-    if suffix is None:
+def _problem(output: Path | None, files: Sequence[Path], options: Iterable[Option]) -> str | None:
+    """Says why such a file cannot be made of these, or which option is of another form."""
+    suffix = None if output is None else suffix_of(output)
+    if output is not None and suffix is None:
         return f"{output} names no form of a report: end it in {', '.join(suffixes())}"
-    if not FORMS[suffix].several and len(files) > 1:
+    form = FORMS[suffix] if suffix is not None else None
+    for option in options:
+        if form is None or option not in form.options:
+            forms = " or ".join(name for name in suffixes() if option in FORMS[name].options)
+            return f"--{option.name} is about a report in {forms}; drop it, or write such a file with -o"
+    if form is None:
+        return None
+    if not form.several and len(files) > 1:
         return f"{suffix} is a report of one run, and {len(files)} are given"
-    baseline = None if FORMS[suffix].of_baselines else next(filter(is_baseline, files), None)
+    baseline = None if form.of_baselines else next(filter(is_baseline, files), None)
     return f"{baseline} is a baseline, and {suffix} is a report of a run" if baseline is not None else None
 
 
-def _show(runs: Sequence[Run], known: argparse.Namespace) -> int:
+def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
     """Prints runs as pytest did, or all that is known of the cases that were chosen."""
     several, status = len(runs) > 1, exits.BAD
     for run in runs:
-        lines = whole(run, width=exits.width(), verbose=known.text is not None, details=_DETAILS)
+        lines = render(run, width=exits.width(), verbose=known.text is not None, details=_DETAILS)
         if known.text is not None:
             lines += gpu_trace(run.results, exits.width(exits.UNLIMITED))
         if not lines:

@@ -78,13 +78,13 @@ def class_of(on_cards: Sequence[tuple[Result, Measurement]]) -> str | None:
         return COPIES
     if measurement.scope != "kernel" or not result.case.on_gpu:
         return None
-    held = sum("sw_power_cap" in DeviceClocks.of(each).clock_events for _, each in on_cards)
+    held = sum("sw_power_cap" in DeviceClocks.of(measurement).clock_events for _, measurement in on_cards)
     if 2 * held > len(on_cards):
         return _LIMITED_BY_POWER
-    ns = statistics.median(each.summary.median_ns for _, each in on_cards)
+    ns = statistics.median(measurement.summary.median_ns for _, measurement in on_cards)
     if ns < _SHORT_NS:
         return "short"
-    rates = [rate for each, _ in on_cards if (rate := each.ceilings.get("device_copy_bytes_per_s"))]
+    rates = [rate for result, _ in on_cards if (rate := result.ceilings.get("device_copy_bytes_per_s"))]
     if not rates or measurement.traffic_bytes is None:
         return "compute"
     share = measurement.traffic_bytes / (ns * 1e-9) / statistics.median(rates)
@@ -100,36 +100,41 @@ def shifts_in(times: Times, classes: Mapping[str, str]) -> dict[str, dict[str, f
     """Returns card → class → shift in one round, as a log ratio; a class with too few kernels is absent."""
     deviations: dict[str, dict[str, list[float]]] = {card: {} for card in times}
     for kernel, name in classes.items():
-        logs = {card: math.log(found[kernel]) for card, found in times.items() if kernel in found}
+        logs = {card: math.log(times_ns[kernel]) for card, times_ns in times.items() if kernel in times_ns}
         if len(logs) > 1:
             usual = statistics.median_low(logs.values())
             for card, value in logs.items():
                 deviations[card].setdefault(name, []).append(value - usual)
-    return {
-        card: {name: statistics.median(each) for name, each in found.items() if len(each) >= FEWEST_CASES}
-        for card, found in deviations.items()
-    }
+    return {card: _medians(deviating) for card, deviating in deviations.items()}
+
+
+def _medians(logs_of: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Returns class, or card → median; without those of too few kernels."""
+    return {name: statistics.median(logs) for name, logs in logs_of.items() if len(logs) >= FEWEST_CASES}
 
 
 def combined(
     rounds: Iterable[Mapping[str, Mapping[str, float]]], combine: Callable[[Sequence[float]], float]
 ) -> dict[str, dict[str, float]]:
     """Returns card → class → what `combine` makes of the shifts of all rounds."""
-    found: dict[str, dict[str, list[float]]] = {}
+    shifts_of: dict[str, dict[str, list[float]]] = {}
     for shifts in rounds:
         for card, classes in shifts.items():
             for name, shift in classes.items():
-                found.setdefault(card, {}).setdefault(name, []).append(shift)
-    return {card: {name: combine(each) for name, each in classes.items()} for card, classes in found.items()}
+                shifts_of.setdefault(card, {}).setdefault(name, []).append(shift)
+    return {
+        card: {name: combine(values) for name, values in classes.items()}
+        for card, classes in shifts_of.items()
+    }
 
 
 def suspected(shifts: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
     """Returns the cards that are suspected → the classes whose limit their shift reaches."""
-    found = {
+    reaching = {
         card: [name for name, limit in LIMITS.items() if classes.get(name, -math.inf) >= limit]
         for card, classes in shifts.items()
     }
-    return {card: classes for card, classes in found.items() if classes}
+    return {card: classes for card, classes in reaching.items() if classes}
 
 
 def neighbours(
@@ -142,14 +147,14 @@ def neighbours(
     """
 
     def largest(card: str) -> float:
-        return max((abs(each) / LIMITS[name] for name, each in shifts[card].items()), default=9.0)
+        return max((abs(shift) / LIMITS[name] for name, shift in shifts[card].items()), default=9.0)
 
-    found = {}
+    beside = {}
     for suspect, names in suspects.items():
         others = [card for card in shifts if card != suspect]
         comparable = [card for card in others if shifts[card].keys() >= set(names)]
-        found[suspect] = min(comparable or others, key=largest)
-    return found
+        beside[suspect] = min(comparable or others, key=largest)
+    return beside
 
 
 def confirmed(
@@ -166,12 +171,12 @@ def confirmed(
         classes: of the kernels.
         beside: their neighbours, as `neighbours` returns them.
     """
-    found = {}
+    held = {}
     for card, names in suspects.items():
         rounds = [{card: _differences(times, card, beside[card], classes)} for times in fresh]
         shifts = combined(rounds, statistics.median_low).get(card, {})
-        found[card] = [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
-    return {card: names for card, names in found.items() if names}
+        held[card] = [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
+    return {card: names for card, names in held.items() if names}
 
 
 def _differences(times: Times, card: str, beside: str, classes: Mapping[str, str]) -> dict[str, float]:
@@ -181,7 +186,7 @@ def _differences(times: Times, card: str, beside: str, classes: Mapping[str, str
     for kernel, name in classes.items():
         if kernel in own and kernel in others:
             ratios.setdefault(name, []).append(math.log(own[kernel] / others[kernel]))
-    return {name: statistics.median(each) for name, each in ratios.items() if len(each) >= FEWEST_CASES}
+    return _medians(ratios)
 
 
 # --- what is known of a card ----------------------------------------------------------------------
@@ -255,7 +260,7 @@ def causes(card: CardFacts, others: Sequence[CardFacts]) -> list[Cause]:
 def _clocks(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
     look = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
     for event, seconds in card.limited_s.items():
-        usual = _median(each.limited_s.get(event) for each in others)
+        usual = _median(other.limited_s.get(event) for other in others)
         if usual is not None and seconds >= usual + max(_LIMITED_S, usual):
             words = (INVALIDATING | ORDINARY)[event]
             text = f"{words} ({event}) for {seconds:.0f} s, on the others {usual:.0f} s"
@@ -267,13 +272,13 @@ def _clocks(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
         ("sm_mhz", "SM clock in MHz", f"see what lowers it: {look}", _KERNELS),
         ("memory_mhz", "memory clock in MHz", f"see what lowers it: {look}", _MEMORY),
     ):
-        own, usual = getattr(card, name), _median(getattr(each, name) for each in others)
+        own, usual = getattr(card, name), _median(getattr(other, name) for other in others)
         if own is not None and usual is not None and own < (1 - _LOWER) * usual:
             yield Cause(f"{words}: {own:.0f}, of the others {usual:.0f}", remedy, slows)
 
 
 def _memory_faults(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
-    if card.ecc and any(each.ecc is False for each in others):
+    if card.ecc and any(other.ecc is False for other in others):
         text = "ECC is on, and off on another card"
         yield Cause(text, "set it alike (nvidia-smi -e 1 -i {index}), then reset the GPU", _MEMORY)
     reset = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
@@ -284,7 +289,7 @@ def _memory_faults(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cau
         ("corrected_errors", "corrected memory errors", _MANY_CORRECTED),
         ("remapped_rows", "replaced memory rows", 1),
     ):
-        own, usual = getattr(card, name), _median(getattr(each, name) for each in others)
+        own, usual = getattr(card, name), _median(getattr(other, name) for other in others)
         if own is not None and usual is not None and own >= usual + least:
             yield Cause(f"{own} {words}, on the others {usual:.0f}", reset, _MEMORY)
 
@@ -293,7 +298,7 @@ def _link(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
     remedy = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
     for name, words in (("width", "PCIe lanes"), ("generation", "PCIe generation")):
         own = getattr(card.pcie, name)
-        usual = _median(getattr(each.pcie, name) for each in others)
+        usual = _median(getattr(other.pcie, name) for other in others)
         if own is not None and usual is not None and own < usual:
             yield Cause(f"{words}: {own}, of the others {usual:.0f}", remedy, frozenset({COPIES}))
 
@@ -366,7 +371,7 @@ def findings(
         facts: of each card.
         since_record: card → log ratio of its times to its own recorded ones, where they are known.
     """
-    found = {}
+    results = {}
     for card, classes in shifts.items():
         others = [each for other, each in facts.items() if other != card]
         differs = tuple(causes(facts[card], others))
@@ -380,8 +385,8 @@ def findings(
             verdict = CardVerdict.SLOW if several or explained else CardVerdict.ONE_CLASS
             if len(shifts) == 2 and several and not (explained or _recorded_faster(card, since_record)):
                 verdict = CardVerdict.ONE_OF_TWO
-        found[card] = CardFinding(verdict, classes, slower, differs, since_record.get(card))
-    return found
+        results[card] = CardFinding(verdict, classes, slower, differs, since_record.get(card))
+    return results
 
 
 def _recorded_faster(card: str, since_record: Mapping[str, float]) -> bool:
@@ -402,10 +407,10 @@ def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCa
         card, recorded = result.fingerprint.device_uuid, history.get(result.nodeid)
         if card is None or recorded is None:
             continue
-        for each in result.measurements:
-            times = [time for time in recorded.times.get(each.key, ()) if time.device == card]
-            if times and each.scope == "kernel" and not each.beside and is_valid(each):
+        for measurement in result.measurements:
+            times = [time for time in recorded.times.get(measurement.key, ()) if time.device == card]
+            if times and measurement.scope == "kernel" and not measurement.beside and is_valid(measurement):
                 logs = [math.log(time.median_ns) for time in times if time.epoch == times[-1].epoch]
-                ratio = math.log(each.summary.median_ns) - statistics.fmean(logs)
+                ratio = math.log(measurement.summary.median_ns) - statistics.fmean(logs)
                 ratios.setdefault(card, []).append(ratio)
-    return {card: statistics.median(each) for card, each in ratios.items() if len(each) >= FEWEST_CASES}
+    return _medians(ratios)

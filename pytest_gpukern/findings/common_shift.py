@@ -88,11 +88,11 @@ class Shift:
 
 def shift_among(compared: Sequence[Compared]) -> Shift | None:
     """Returns the common shift of compared results and of the canaries; None if there are too few."""
-    recorded = [session.canaries for each in compared for session in each.past.sessions]
-    now = [each.result.canaries for each in compared]
+    recorded = [session.canaries for entry in compared for session in entry.past.sessions]
+    now = [entry.result.canaries for entry in compared]
     canaries = canary_changes(now, recorded)
-    usual = usual_shift(times for each in compared for times in _session_times(each))
-    return shift_of(kernel_ratios(each.result for each in compared), canaries, usual)
+    usual = usual_shift(times for entry in compared for times in _session_times(entry))
+    return shift_of(kernel_ratios(entry.result for entry in compared), canaries, usual)
 
 
 def _session_times(compared: Compared) -> list[dict[str, float]]:
@@ -100,7 +100,8 @@ def _session_times(compared: Compared) -> list[dict[str, float]]:
     result, sessions = compared.result, compared.past.sessions
     keys = [key for key in result.verdicts if result.case.on_gpu and key.startswith("kernel/")]
     return [
-        {each.session: each.times[key].median_ns for each in sessions if key in each.times} for key in keys
+        {session.session: session.times[key].median_ns for session in sessions if key in session.times}
+        for key in keys
     ]
 
 
@@ -130,7 +131,9 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
         logs = {session: math.log(ns) for session, ns in times.items() if session and ns > 0}
         for session, value in logs.items():
             shifts.setdefault(session, []).append(value - statistics.fmean(logs.values()))
-    medians = [statistics.median(each) for each in shifts.values() if len(each) >= FEWEST_CASES]
+    medians = [
+        statistics.median(deviations) for deviations in shifts.values() if len(deviations) >= FEWEST_CASES
+    ]
     count = len(medians)
     if count < _FEWEST_SESSIONS:
         return 0.0
@@ -143,7 +146,7 @@ def kernel_ratios(results: Iterable[Result]) -> list[float]:
     for result in results:
         if result.simulated or not result.case.on_gpu:
             continue
-        kernels = [each.key for each in result.measurements if each.scope == "kernel"]
+        kernels = [measurement.key for measurement in result.measurements if measurement.scope == "kernel"]
         known = [v.ratio for key, v in result.verdicts.items() if key in kernels and v.ratio]
         ratios += [ratio for ratio in known[:1] if math.isfinite(ratio)]
     return ratios
@@ -191,7 +194,7 @@ def told(shift: Shift, changed: Sequence[Difference]) -> str:
 
 def _by_canary(sessions: Iterable[Mapping[str, float | None]]) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {}
-    for session in {tuple(sorted(each.items())): each for each in sessions}.values():
+    for session in {tuple(sorted(canaries.items())): canaries for canaries in sessions}.values():
         for name, ns in session.items():
             if ns:
                 times.setdefault(name, []).append(ns)

@@ -133,15 +133,17 @@ def other_machine(
     A field that no recorded session knows is no difference. Versions of `unused` libraries are not told.
     """
     rows = _OF_THE_HOST if host else _OF_THE_DEVICE
-    found = [
-        _difference(label, unit, getattr(now, field), [getattr(each, field) for each in recorded])
+    differences = [
+        _difference(label, unit, getattr(now, field), [getattr(before, field) for before in recorded])
         for field, label, unit in rows
     ]
-    before = [each.libraries for each in recorded if each.libraries]
-    for name in sorted({*now.libraries, *(name for each in before for name in each)}.difference(unused)):
-        versions = [each.get(name, NOT_INSTALLED) for each in before]
-        found.append(_difference(name, "", now.libraries.get(name, NOT_INSTALLED), versions))
-    return tuple(difference for difference in found if difference is not None)
+    before = [fingerprint.libraries for fingerprint in recorded if fingerprint.libraries]
+    for name in sorted(
+        {*now.libraries, *(name for libraries in before for name in libraries)}.difference(unused)
+    ):
+        versions = [libraries.get(name, NOT_INSTALLED) for libraries in before]
+        differences.append(_difference(name, "", now.libraries.get(name, NOT_INSTALLED), versions))
+    return tuple(difference for difference in differences if difference is not None)
 
 
 def code_changes(now: Iterable[KernelFacts], recorded: Sequence[Sequence[KernelFacts]]) -> list[Difference]:
@@ -219,19 +221,21 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange 
 
     If there are several sessions, their median counts, and the spread between them is part of the spread.
     """
-    clocks = [DeviceClocks.of(each) for each in deciding]
-    own = [each.sm_mhz for each in clocks if each.sm_mhz]
-    ranges = [(each.sm_mhz_high or 0.0) - (each.sm_mhz_low or 0.0) for each in clocks]
+    clocks = [DeviceClocks.of(measurement) for measurement in deciding]
+    own = [clock.sm_mhz for clock in clocks if clock.sm_mhz]
+    ranges = [(clock.sm_mhz_high or 0.0) - (clock.sm_mhz_low or 0.0) for clock in clocks]
     spread = max([*ranges, max(own, default=0.0) - min(own, default=0.0)])
-    return clock_change(_median(own), [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
+    now_mhz = statistics.median(own) if own else None
+    return clock_change(now_mhz, [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
 
 
 def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[Difference]:
     """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
     first = deciding[0]
     sm = sm_clock_change(deciding, past)
+    memory_mhz = [mhz for measurement in deciding if (mhz := DeviceClocks.of(measurement).memory_mhz)]
     memory = clock_change(
-        _median([mhz for each in deciding if (mhz := DeviceClocks.of(each).memory_mhz)]),
+        statistics.median(memory_mhz) if memory_mhz else None,
         [time.memory_mhz for time in _times(first.key, past)],
     )
     differences = []
@@ -246,10 +250,6 @@ def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past
     return differences
 
 
-def _median(clocks_mhz: Sequence[float]) -> float | None:
-    return statistics.median(clocks_mhz) if clocks_mhz else None
-
-
 def _times(key: str, past: Past) -> list[SessionTime]:
     return [session.times[key] for session in past.sessions if key in session.times]
 
@@ -260,7 +260,7 @@ def is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
     It is not if the gate compared them only with sessions on their own card, or with the epoch's first.
     """
     recorded = statistics.fmean(math.log(time.median_ns) for time in _times(deciding[0].key, past))
-    now = statistics.fmean(math.log(each.summary.median_ns) for each in deciding)
+    now = statistics.fmean(math.log(measurement.summary.median_ns) for measurement in deciding)
     return abs(now - recorded - math.log(ratio)) <= _SAME_CYCLES * abs(math.log(ratio))
 
 

@@ -70,14 +70,14 @@ def explained(
         return result
     if past.measured_point != plain(case.measured_point):
         return result
-    found = (
+    since_record = (
         *grown_resources(result.kernels, past),
         *grown_errors(result.errors, past),
         *other_bits(result.errors, result.kernels, past),
         *other_determinism(result.errors, past),
     )
     errors = over_sessions(result.errors, result.kernels, past)
-    return dataclasses.replace(result, errors=errors, findings=(*result.findings, *found))
+    return dataclasses.replace(result, errors=errors, findings=(*result.findings, *since_record))
 
 
 def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False) -> list[GateFailure]:
@@ -95,8 +95,10 @@ def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False)
         if fails(verdict, fail_on, on_gpu=result.case.on_gpu)
         if not accepts or verdict.kind.row.always_fails
     ]
-    told = [each for each in result.findings if not accepts or each.kind not in _SINCE_THE_RECORD]
-    return of_verdicts + findings_that_fail(told, fail_on)
+    counting = [
+        finding for finding in result.findings if not accepts or finding.kind not in _SINCE_THE_RECORD
+    ]
+    return of_verdicts + findings_that_fail(counting, fail_on)
 
 
 def findings_that_fail(findings: Iterable[Finding], fail_on: Collection[str]) -> list[GateFailure]:
@@ -112,7 +114,9 @@ def _with_reasons(result: Result, deciding: Sequence[Measurement], verdict: Verd
     row = verdict.kind.row
     if not row.changed and not (row.tone is Tone.DOUBTFUL and significant(verdict)):
         return verdict
-    opening = dataclasses.replace(past, sessions=tuple(each for each in past.sessions if each.opening))
+    opening = dataclasses.replace(
+        past, sessions=tuple(session for session in past.sessions if session.opening)
+    )
     if opening.sessions and verdict.ratio and not is_about(verdict.ratio, deciding, past):
         past = opening if is_about(verdict.ratio, deciding, opening) else past
     return dataclasses.replace(verdict, differences=because(result, deciding, verdict, past))

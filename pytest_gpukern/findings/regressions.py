@@ -17,7 +17,7 @@ from pytest_gpukern.values.result import Finding, hash_method
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpukern.baseline.record import Past, PastSession
+    from pytest_gpukern.baseline.record import OutputAccuracy, Past, PastSession
     from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.values.result import KernelFacts, Measurement, OutputError
 
@@ -89,8 +89,9 @@ def other_bits(
         return ()
     findings = []
     for name, error in errors.items():
-        recorded = [_bits(session, name) for session in past.sessions]
-        (first, *others) = dict.fromkeys(recorded)
+        recorded = [output.bits for output in _outputs(name, past.sessions)]
+        complete = len(recorded) == len(past.sessions)
+        (first, *others) = dict.fromkeys(recorded) if complete else [None]
         if others or first is None or error.bits is None or len(recorded) < FEWEST_WITH_THE_SAME_BITS:
             continue
         if error.bits != first and hash_method(error.bits) == hash_method(first):
@@ -108,15 +109,12 @@ def over_sessions(
     """
     code = _code(map(as_recorded, kernels))
     alike = [session for session in past.sessions if code is not None and _code(session.kernels) == code]
-    return {
-        name: dataclasses.replace(
-            error,
-            determinism=of_sessions(
-                [(error.determinism, error.bits), *_found(name, alike)] if error.determinism else ()
-            ),
-        )
-        for name, error in errors.items()
-    }
+    over = {}
+    for name, error in errors.items():
+        seen = [(output.determinism, output.bits) for output in _outputs(name, alike)]
+        determinism = of_sessions([(error.determinism, error.bits), *seen] if error.determinism else ())
+        over[name] = dataclasses.replace(error, determinism=determinism)
+    return over
 
 
 def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
@@ -127,7 +125,9 @@ def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Fi
     """
     findings = []
     for name, error in errors.items():
-        seen = [kind for kind, _ in _found(name, past.sessions) if kind is not None]
+        seen = [
+            output.determinism for output in _outputs(name, past.sessions) if output.determinism is not None
+        ]
         if error.determinism is None or not seen:
             continue
         differs = error.determinism == Determinism.TOLERANT
@@ -139,20 +139,14 @@ def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Fi
     return tuple(findings)
 
 
-def _found(name: str, sessions: Iterable[PastSession]) -> list[tuple[str | None, str | None]]:
-    """Returns what each session found of an output's determinism, and its hash."""
-    outputs = [session.outputs[name] for session in sessions if name in session.outputs]
-    return [(output.determinism, output.bits) for output in outputs]
-
-
-def _bits(session: PastSession, name: str) -> str | None:
-    """Returns the hash of an output's bytes, where a session took it."""
-    return session.outputs[name].bits if name in session.outputs else None
+def _outputs(name: str, sessions: Iterable[PastSession]) -> list[OutputAccuracy]:
+    """Returns what each session that has an output recorded of it."""
+    return [session.outputs[name] for session in sessions if name in session.outputs]
 
 
 def _largest(name: str, past: Past) -> dict[str, float | None]:
     """Returns each figure's largest recorded value; None where a session lacks it."""
-    outputs = [session.outputs[name] for session in past.sessions if name in session.outputs]
+    outputs = _outputs(name, past.sessions)
     largest: dict[str, float | None] = {}
     for field, _ in _FIGURES:
         values = [getattr(output, field) for output in outputs]
@@ -176,12 +170,12 @@ def _figure(value: float | None) -> str:
 
 def _code(kernels: Iterable[KernelFacts]) -> set[tuple[str, str]] | None:
     """Returns each kernel with its machine code; None where there is none or one is not known."""
-    found: set[tuple[str, str]] = set()
+    code: set[tuple[str, str]] = set()
     for kernel in kernels:
         if kernel.machine_code_sha256 is None:
             return None
-        found.add((kernel.name, kernel.machine_code_sha256))
-    return found or None
+        code.add((kernel.name, kernel.machine_code_sha256))
+    return code or None
 
 
 def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding, ...]:
@@ -226,7 +220,7 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
         past: the sessions of the record, of which those count that hold the figure.
     """
     key = deciding[0].key
-    if any(ns is None or not math.isfinite(ns) for each in deciding for ns in each.samples_ns):
+    if any(ns is None or not math.isfinite(ns) for measurement in deciding for ns in measurement.samples_ns):
         return ()
     new = [time_of(measurement) for measurement in deciding if measurement.samples_ns]
     old = [session.times[key] for session in past.sessions if key in session.times]
@@ -235,11 +229,13 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
         now, before = _above_median(new, figure), _above_median(old, figure)
         if len(now) < len(deciding) or len(before) < FEWEST:
             continue
-        usual, found = statistics.fmean(before), statistics.fmean(now)
+        usual, usual_now = statistics.fmean(before), statistics.fmean(now)
         error = statistics.stdev(before) * math.sqrt(1 / len(now) + 1 / len(before))
         least = max(_LEAST_TAIL, student_t(_SURE, len(before) - 1) * error)
-        if found > max(before) and found - usual >= least:
-            grown.append(f"the {name} is {math.exp(found):.2f} times it (recorded: {math.exp(usual):.2f})")
+        if usual_now > max(before) and usual_now - usual >= least:
+            grown.append(
+                f"the {name} is {math.exp(usual_now):.2f} times it (recorded: {math.exp(usual):.2f})"
+            )
     return (Finding(TAIL, f"{key}: the median is no slower, but {', '.join(grown)}"),) if grown else ()
 
 
@@ -255,7 +251,7 @@ def _above_median(times: Iterable[SessionTime], figure: Callable[[SessionTime], 
 
 def by_name(kernels: Iterable[KernelFacts]) -> dict[str, list[KernelFacts]]:
     """Maps the name of each kernel to its launches, in order."""
-    found: dict[str, list[KernelFacts]] = {}
+    launches: dict[str, list[KernelFacts]] = {}
     for kernel in kernels:
-        found.setdefault(kernel.name, []).append(kernel)
-    return found
+        launches.setdefault(kernel.name, []).append(kernel)
+    return launches

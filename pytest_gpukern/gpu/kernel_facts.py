@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
+from pytest_gpukern.values.note import About, Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -67,7 +68,7 @@ def autotuned(kernels: Iterable[KernelFacts]) -> dict[str, dict[str, str]]:
     return choices
 
 
-def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[str, ...]:
+def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[Note, ...]:
     """Returns a note on kernels without a hash of their code, or nothing; `refused` says why."""
     missing = [facts.name for facts in kernels if facts.machine_code_sha256 is None]
     if not missing:
@@ -75,7 +76,8 @@ def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[s
     more = len(missing) - 1
     others = f" and {more} more {'kernel' if more == 1 else 'kernels'}" if more else ""
     why = refused or "we did not see it loaded, or several kernels share its name"
-    return (f"no hash of the machine code of {missing[0]}{others}: {why}",)
+    text = f"no hash of the machine code of {missing[0]}{others}: {why}"
+    return (Note(text, About.MACHINE_CODE),)
 
 
 _LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_gpukern.measure.measure import CONTRADICTION
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def measured_by(
         except TimerUnavailable as reason:
             why = f"the timer {wanted!r} cannot time this call: {reason}; use --gpukern-timer=auto"
             return [_by_the_host(by, stream, why)]
-    warning = None
+    reason_not = None
     for place, name in enumerate(auto):
         try:
             timer = open_timer(name, stream, any_stream=any_stream)
@@ -71,10 +72,10 @@ def measured_by(
         except TimerUnavailable as reason:
             if name == auto[-1]:
                 raise
-            warning = warning or f"not by {TIMERS[name].label}: {reason}"
+            reason_not = reason_not or f"not by {TIMERS[name].label}: {reason}"
             continue
-        if warning is not None:
-            return [with_warning(main, f"timed by {TIMERS[name].label}, {warning}")]
+        if reason_not is not None:
+            return [with_note(main, Note(f"timed by {TIMERS[name].label}, {reason_not}"))]
         for other in auto[place + 1 :]:
             with contextlib.suppress(TimerUnavailable):
                 return _agreeing(main, by(open_timer(other, stream, queues=timer.queues), beside=True))
@@ -87,7 +88,7 @@ _MORE_NS, _MORE_SHARE = 5_000.0, 0.1
 
 
 def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
-    """Returns both measurements, with a warning if they contradict each other.
+    """Returns both measurements, with a note if they contradict each other.
 
     Events contain what CUPTI records. They read less only if they missed work, or if recording slows the
     kernel, which the main number then contains. They read more than their cost if CUPTI has no record of some
@@ -100,14 +101,14 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
         found = (
             f"{100 * (1 - other_ns / main_ns):.1f} % less than {label}: they missed work on another stream"
         )
-        why = f"or the kernel is slower while {label} records it"
+        about, why = About.TIMERS, f"or the kernel is slower while {label} records it"
     elif other.fixed_cost_ns is not None and beyond_ns > max(_MORE_NS, _MORE_SHARE * main_ns):
         found = f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: {label} has no record of some work"
-        why = "or the device waited before the call"
+        about, why = About.READER, "or the device waited before the call"
     else:
         return [main, other]
-    warning = f"{other_label} read {found}, {why} (--gpukern-timer={other.timer})"
-    return [with_warning(main, warning), other]
+    text = f"{other_label} read {found}, {why} (--gpukern-timer={other.timer})"
+    return [with_note(main, Note(text, about)), other]
 
 
 HOST_REMEDY = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"
@@ -123,8 +124,8 @@ def _by_the_host(by: MeasureBy, stream: Any, why: str) -> Measurement:
     return dataclasses.replace(by(open_timer("host", stream), beside=False), invalid=why)
 
 
-def with_warning(measurement: Measurement, warning: str) -> Measurement:
-    """Returns the measurement with one more warning, placed first."""
+def with_note(measurement: Measurement, note: Note) -> Measurement:
+    """Returns the measurement with one more note, placed first."""
     summary = measurement.summary
-    summary = dataclasses.replace(summary, warnings=(warning, *summary.warnings))
+    summary = dataclasses.replace(summary, notes=(note, *summary.notes))
     return dataclasses.replace(measurement, summary=summary)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.measure.observers import Look, Observation, Observer, Seen
+from pytest_gpukern.values.note import About, Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -136,9 +137,10 @@ class ClockObservation(Observation):
 
     def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
         """Returns the device's state over all batches, and notes about it."""
-        notes = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
+        texts = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
         first = (self._recovery.note,) if self._recovery.note else ()
-        return Seen(dataclasses.asdict(self._state()), (*first, *notes))
+        notes = tuple(Note(text, About.NOISE) for text in (*first, *texts))
+        return Seen(dataclasses.asdict(self._state()), notes)
 
     def _state(self) -> DeviceClocks:
         """Returns the measured clocks, and what NVML said after the last batch."""
@@ -232,7 +234,7 @@ def device_notes(
     *,
     max_sm_mhz: float | None = None,
 ) -> tuple[str, ...]:
-    """Returns notes about the device during a whole valid measurement.
+    """Says what the device did during a whole valid measurement, a text a note.
 
     `states` were taken before, between and after its batches, `clocks_mhz` are the SM clocks after batches.
     """

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.measure.observers import Observation
     from pytest_gpukern.timers.timer import Batch, Executions, Timer
+    from pytest_gpukern.values.note import Note
     from pytest_gpukern.values.result import DeviceWork, Summary
 
 
@@ -270,7 +271,7 @@ _LAUNCH_SPREAD = 0.15
 
 
 class Samples:
-    """The samples so far, with their warnings and statistics."""
+    """The samples so far, with their notes and statistics."""
 
     def __init__(self) -> None:
         self.samples: list[float] = []
@@ -278,7 +279,7 @@ class Samples:
         self.busy: list[float] = []
         self.work: tuple[DeviceWork, ...] = ()
         self.order: tuple[int, ...] = ()
-        self.warnings: dict[str, None] = {}
+        self.notes: dict[Note, None] = {}
         self.iterations = 1
         self.executions_a_sample = 1
         self.invalid_samples = 0
@@ -297,7 +298,7 @@ class Samples:
         self.batches.append(len(batch.samples_ns))
         self.busy += batch.busy_ns
         self.work, self.order = batch.work, batch.order
-        self.warnings.update(dict.fromkeys(batch.warnings))
+        self.notes.update(dict.fromkeys(batch.notes))
         self.iterations = batch.iterations
         self.executions_a_sample = max(1, executions // len(batch.samples_ns))
 
@@ -398,7 +399,7 @@ class Sampler:
         found = dataclasses.replace(found, invalid=self.sampling.invalid or suspicion)
         for name, observation in self.observing.items():
             found = observation.finish(found).added_to(found, name)
-        return with_notes(found, *self.summary().warnings)
+        return with_notes(found, *self.summary().notes)
 
     def _before(self) -> None:
         for each in reversed([*self.observing.values()]):
@@ -414,7 +415,7 @@ class Sampler:
         )
 
     def summary(self) -> Summary:
-        """Returns the summary of the samples, with their warnings."""
+        """Returns the summary of the samples, with their notes."""
         sampling = self.sampling
         return summarize(sampling.samples, resolution_ns=self.timer.resolution_ns, batches=sampling.batches)
 
@@ -429,7 +430,7 @@ class Sampler:
             cache=cache,
             samples_ns=tuple(round(sample, 2) for sample in sampling.samples),
             iterations=sampling.iterations,
-            summary=dataclasses.replace(self.summary(), warnings=tuple(sampling.warnings)),
+            summary=dataclasses.replace(self.summary(), notes=tuple(sampling.notes)),
             stopped=sampling.stopped,
             jitter_ns=math.hypot(timer.jitter_ns, sampling.jitter_ns),
             fixed_cost_ns=timer.fixed_cost_ns,

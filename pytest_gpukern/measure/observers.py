@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.processes import DeviceWatch
     from pytest_gpukern.gpu.theory import Floor
     from pytest_gpukern.timers.timer import Batch, Timer
+    from pytest_gpukern.values.note import Note
     from pytest_gpukern.values.result import JsonDict, Measurement, Result, Value
     from pytest_gpukern.values.settings import Settings
 
@@ -232,12 +233,12 @@ class Seen:
 
     Attributes:
         values: name of a figure → its value; None for what is not known.
-        notes: what a reader should know, in words.
+        notes: what a reader should know.
         invalid: why the numbers cannot be trusted, or None.
     """
 
     values: Mapping[str, Value] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     invalid: str | None = None
 
     def added_to(self, measurement: Measurement, name: str) -> Measurement:
@@ -311,10 +312,10 @@ class Observers:
         return ObservedTest(values, tuple(findings))
 
 
-def with_notes(measurement: Measurement, *notes: str) -> Measurement:
+def with_notes(measurement: Measurement, *notes: Note) -> Measurement:
     """Returns the measurement with these notes after its others."""
     summary = measurement.summary
-    summary = dataclasses.replace(summary, warnings=(*summary.warnings, *notes))
+    summary = dataclasses.replace(summary, notes=(*summary.notes, *notes))
     return dataclasses.replace(measurement, summary=summary)
 
 

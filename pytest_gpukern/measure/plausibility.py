@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.live_threads import Threads, still_running, thread_note, threads_left
 from pytest_gpukern.measure.observers import Look, Observation, Observer, Seen
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.timer_table import timer_row
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class PlausibilityObservation(Observation):
         left = threads_left(self._threads.python)
         of_python = still_running(left, "the timed calls") if left else None
         native = None if self._call.on_gpu else thread_note(self._threads, Threads.now())
-        return Seen(notes=tuple(filter(None, (of_python, native))), invalid=fault)
+        return Seen(notes=tuple(Note(text) for text in (of_python, native) if text), invalid=fault)
 
 
 MARGIN = 0.02

@@ -13,6 +13,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Summary
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def summarize(
     The interval is the pair of order statistics whose ranks follow from the binomial distribution (Hollander,
     Wolfe & Chicken, *Nonparametric Statistical Methods*, 3rd ed., §3.6; David & Nagaraja, *Order Statistics*,
     §7.1). It is exact rather than interpolated, so it covers at least 95 %. With fewer than six samples no
-    interval reaches 95 %: then it is the range, and a warning says so. It is never narrower than ± half the
-    timer's resolution. We never drop samples; if they look odd, a warning says so.
+    interval reaches 95 %: then it is the range, and a note says so. It is never narrower than ± half the
+    timer's resolution. We never drop samples; if they look odd, a note says so.
 
     The interval assumes independent samples. But samples of one batch may share something, such as the gaps
     between two kernels that were queued together. If batches differ by more than chance (Kruskal & Wallis
@@ -68,7 +69,7 @@ def summarize(
     ordered = sorted(samples)
     middles = _differing(samples, batches, resolution_ns)
     median, low, high = _median_interval(ordered, middles)
-    warnings = (
+    notes = (
         _batches_differ(middles, median),
         _few(len(ordered)),
         _bimodal(ordered, median, resolution_ns),
@@ -80,7 +81,7 @@ def summarize(
         low_ns=max(0.0, min(low, median - resolution_ns / 2)),
         high_ns=max(high, median + resolution_ns / 2),
         n=len(ordered),
-        warnings=tuple(warning for warning in warnings if warning is not None),
+        notes=tuple(Note(text, About.NOISE) for text in notes if text is not None),
     )
 
 

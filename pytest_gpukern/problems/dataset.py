@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 if TYPE_CHECKING:
@@ -394,7 +395,7 @@ class Datasets:
             self._held[wanted] = {}
         return self._held[wanted]
 
-    def examined(self, problem: Problem, point: Point, sets: Sequence[Dataset]) -> tuple[str, ...]:
+    def examined(self, problem: Problem, point: Point, sets: Sequence[Dataset]) -> tuple[Note, ...]:
         """Returns notes about weak data at a point; raises ProblemError if the point is declared."""
         self._at(problem, point)
         key = repr(sorted(point.items()))
@@ -406,7 +407,7 @@ class Datasets:
             raise problem.error(
                 "\n  ".join((f"its data cannot tell right from wrong at {where}", *weaknesses))
             )
-        return tuple(f"weak data: {complaint}" for complaint in weaknesses)
+        return tuple(Note(f"weak data: {complaint}") for complaint in weaknesses)
 
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float

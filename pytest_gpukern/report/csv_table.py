@@ -17,7 +17,7 @@ from pytest_gpukern.values.verdict_table import INCORRECT, VerdictKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value
 
 Cell = str | float | int | None
@@ -26,7 +26,7 @@ Cell = str | float | int | None
 _FORMULA = re.compile(r"(^|;)([\s\"]*[=+\-@＝＋－＠])")
 
 
-def csv_text(runs: Sequence[Run]) -> str:
+def csv_text(runs: Sequence[RunResults]) -> str:
     """Returns a row for each measurement of runs as CSV with a header, and with `.` in numbers.
 
     Names come from whoever wrote a run file, and a spreadsheet computes a text that begins with `=`, `+`, `-`
@@ -51,7 +51,7 @@ def _harmless(text: str) -> str:
     return _FORMULA.sub(r"\1'\2", printable(text))
 
 
-def rows_of_run(run: Run) -> Iterator[dict[str, Cell]]:
+def rows_of_run(run: RunResults) -> Iterator[dict[str, Cell]]:
     """Yields a row for each measurement of a run, also of its further and confirming sessions.
 
     What is not known is None.
@@ -110,7 +110,9 @@ def _kernel(result: Result, measurement: Measurement) -> dict[str, Cell]:
     facts = {kernel.launch: kernel for kernel in result.kernels} if measurement.scope != "transfer" else {}
     longest: KernelFacts | None = None
     if facts:
-        work = (entry for each in result.measurements for entry in each.work if entry.kernel is not None)
+        work = (
+            entry for measured in result.measurements for entry in measured.work if entry.kernel is not None
+        )
         first = max(work, key=lambda entry: entry.time_ns or 0.0, default=None)
         launch = first.kernel.launch if first is not None and first.kernel is not None else None
         longest = facts.get(launch or (), next(iter(facts.values())))
@@ -126,11 +128,11 @@ def _kernel(result: Result, measurement: Measurement) -> dict[str, Cell]:
 
 def _errors(result: Result) -> dict[str, Cell]:
     """Returns whether the outputs were right, and their largest errors."""
-    found: dict[str, Cell] = {"correctness": result.correctness.value}
+    cells: dict[str, Cell] = {"correctness": result.correctness.value}
     for name in ("max_abs", "max_rel", "max_ulp"):
         values = [getattr(error, name) for error in result.errors.values()]
-        found[name] = max((value for value in values if value is not None), default=None)
-    return found
+        cells[name] = max((value for value in values if value is not None), default=None)
+    return cells
 
 
 def _verdict(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpukern.report.rows import ScopeTime
-    from pytest_gpukern.values.result import DeviceWork, KernelFacts, Measurement, Result, Value
+    from pytest_gpukern.values.result import DeviceWork, KernelFacts, Result, Value
 
 _UNKNOWN = ObserverRow("", "")
 _INDENT = "  "
@@ -39,14 +39,16 @@ LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupanc
 
 @dataclass(frozen=True)
 class BreakdownLine:
-    """Holds a line of a breakdown; without `work`, the time in which the device did nothing.
+    """Holds a line of a breakdown: work, or the time in which the device did nothing.
 
-    `kernel` has what its launch needs, with the occupancy if that is known.
+    Attributes:
+        name: of the kernel or the copy, or why the device did nothing.
+        cells: nvprof's figures, as `WORK_TITLES` names them.
+        kernel: what its launch needs, with the occupancy if that is known; None for what is no kernel.
     """
 
     name: str
-    time_ns: float
-    work: DeviceWork | None = None
+    cells: tuple[str, ...]
     kernel: KernelFacts | None = None
 
 
@@ -56,40 +58,19 @@ class Breakdown:
 
     Attributes:
         title: the scope, its time, and by which timers.
-        whole_ns: the call's time.
-        entries: work, the longest first, and the time without any.
+        lines: work, the longest first, and the time without any.
         notes: what else there is to know.
     """
 
     title: str
-    whole_ns: float
-    entries: tuple[BreakdownLine, ...]
+    lines: tuple[BreakdownLine, ...]
     notes: tuple[str, ...]
-
-    @property
-    def columns(self) -> list[Column]:
-        """nvprof's columns, as `WORK_TITLES` names them; names come beside them."""
-        works = [entry.work for entry in self.entries]
-        cells = (
-            [_share(entry.time_ns, self.whole_ns) for entry in self.entries],
-            [units.time(entry.time_ns) for entry in self.entries],
-            [units.count(work.count) if work else "" for work in works],
-            [_average(work) for work in works],
-            [_size(work) for work in works],
-            [_throughput(work) for work in works],
-        )
-        return [
-            Column(title, tuple(each), numeric=True) for title, each in zip(WORK_TITLES, cells, strict=True)
-        ]
 
 
 def device_work(result: Result, *, width: int) -> list[Line]:
     """Returns a breakdown for each scope whose device work a timer saw, each followed by an empty line."""
-    lines = []
-    for time in scope_times(result):
-        found = breakdown(result, time)
-        lines += [*_breakdown_lines(result, found, width), Line("")] if found is not None else []
-    return lines
+    breakdowns = filter(None, (breakdown(result, time) for time in scope_times(result)))
+    return [line for work in breakdowns for line in (*_breakdown_lines(result, work, width), Line(""))]
 
 
 def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
@@ -101,15 +82,22 @@ def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
     # A kernel's own time is what saw it; a host's clock sees what is between the pieces too.
     whole = time.shown if not timer_row(time.shown.timer).device_timed else seen
     whole_ns, span_ns = whole.summary.median_ns, seen.summary.median_ns
-    work = sorted(seen.work, key=lambda entry: -(entry.time_ns or 0.0))
-    work_ns = sum(entry.time_ns or 0.0 for entry in work)
-    entries = [
-        BreakdownLine(each.kernel.name, each.time_ns, each, facts.get(each.kernel.launch, each.kernel))
-        if each.kernel
-        else BreakdownLine(each.name, each.time_ns, each)
-        for each in work
+    works = sorted(seen.work, key=lambda work: -(work.time_ns or 0.0))
+    lines = [
+        BreakdownLine(
+            work.kernel.name if work.kernel else work.name,
+            _cells(work, whole_ns),
+            facts.get(work.kernel.launch, work.kernel) if work.kernel else None,
+        )
+        for work in works
     ]
-    idle = _idle(whole, whole_ns, min(work_ns, span_ns) if units.is_number(span_ns) else work_ns)
+    work_ns = sum(work.time_ns or 0.0 for work in works)
+    covered_ns = min(work_ns, span_ns) if units.is_number(span_ns) else work_ns
+    if units.is_number(whole_ns) and whole_ns - covered_ns >= _IDLE * whole_ns:
+        idle_ns = whole_ns - covered_ns
+        on_host = not timer_row(whole.timer).device_timed
+        name = "host and launch" if on_host else "between kernels and copies"
+        lines.append(BreakdownLine(name, (_share(idle_ns, whole_ns), units.time(idle_ns), "", "", "", "")))
     title = f"{whole.scope} · {units.time(whole_ns)} by {whole.timer}"
     if whole is not seen:
         title += f", what the device did by {seen.timer}"
@@ -118,37 +106,19 @@ def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
         notes.append(f"work overlaps: {units.time(work_ns)} of it within {units.time(span_ns)}")
     if result.compile_ns is not None:
         notes.append(f"compiling and loading took {units.time(result.compile_ns)}")
-    return Breakdown(title, whole_ns, (*entries, *([idle] if idle else [])), tuple(notes))
+    return Breakdown(title, tuple(lines), tuple(notes))
 
 
-def _breakdown_lines(result: Result, found: Breakdown, width: int) -> list[Line]:
-    columns = [column for column in found.columns if any(column.cells)]
-    room = width - len(_INDENT) - sum(column.width + _GAP for column in columns)
-    names = tuple(fitted(entry.name, max(room, _SHORTEST_NAME)) for entry in found.entries)
-    columns.append(Column("Name", names, narrowest=_SHORTEST_NAME))
-    rows, _ = table(columns, width, indent=_INDENT, gap=_GAP)
-    lines = [*wrapped(f"{result.case_name} · {found.title}", width, markup={"bold": True}), Line(rows[0])]
-    for row, entry in zip(rows[1:], found.entries, strict=True):
-        lines.append(Line(row))
-        if entry.kernel is not None:
-            lines += wrapped(_launch_text(entry.kernel), width, indent=3 * _INDENT)
-    return lines + [line for note in found.notes for line in wrapped(note, width, indent=_INDENT)]
-
-
-def _idle(whole: Measurement, whole_ns: float, covered_ns: float) -> BreakdownLine | None:
-    """Returns the part of a time in which the device did nothing for the call."""
-    if not units.is_number(whole_ns) or whole_ns - covered_ns < _IDLE * whole_ns:
-        return None
-    name = "host and launch" if not timer_row(whole.timer).device_timed else "between kernels and copies"
-    return BreakdownLine(name, whole_ns - covered_ns)
-
-
-def _size(work: DeviceWork | None) -> str:
-    return units.size(work.size_bytes) if work is not None and work.size_bytes else ""
-
-
-def _throughput(work: DeviceWork | None) -> str:
-    return units.bandwidth(work.size_bytes, work.time_ns) if work is not None and work.size_bytes else ""
+def _cells(work: DeviceWork, whole_ns: float) -> tuple[str, ...]:
+    """Returns nvprof's figures of a kernel, copy or memset, as `WORK_TITLES` names them."""
+    return (
+        _share(work.time_ns, whole_ns),
+        units.time(work.time_ns),
+        units.count(work.count),
+        units.time(work.time_ns / work.count) if work.count and work.time_ns else units.NOTHING,
+        units.size(work.size_bytes) if work.size_bytes else "",
+        units.bandwidth(work.size_bytes, work.time_ns) if work.size_bytes else "",
+    )
 
 
 def _share(part_ns: float, whole_ns: float) -> str:
@@ -156,10 +126,20 @@ def _share(part_ns: float, whole_ns: float) -> str:
     return f"{100 * part_ns / whole_ns:.1f} %" if known else units.NOTHING
 
 
-def _average(work: DeviceWork | None) -> str:
-    if work is None:
-        return ""
-    return units.time(work.time_ns / work.count) if work.count and work.time_ns else units.NOTHING
+def _breakdown_lines(result: Result, work: Breakdown, width: int) -> list[Line]:
+    cells = zip(*(line.cells for line in work.lines), strict=True)
+    columns = [Column(title, texts, numeric=True) for title, texts in zip(WORK_TITLES, cells, strict=True)]
+    columns = [column for column in columns if any(column.cells)]
+    room = width - len(_INDENT) - sum(column.width + _GAP for column in columns)
+    names = tuple(fitted(line.name, max(room, _SHORTEST_NAME)) for line in work.lines)
+    columns.append(Column("Name", names, narrowest=_SHORTEST_NAME))
+    rows, _ = table(columns, width, indent=_INDENT, gap=_GAP)
+    lines = [*wrapped(f"{result.case_name} · {work.title}", width, markup={"bold": True}), Line(rows[0])]
+    for row, entry in zip(rows[1:], work.lines, strict=True):
+        lines.append(Line(row))
+        if entry.kernel is not None:
+            lines += wrapped(_launch_text(entry.kernel), width, indent=3 * _INDENT)
+    return lines + [line for note in work.notes for line in wrapped(note, width, indent=_INDENT)]
 
 
 def launch_cells(kernel: KernelFacts) -> tuple[str, ...]:
@@ -201,35 +181,35 @@ def checks(results: Sequence[Result], *, width: int) -> list[Line]:
     checked = [result for result in results if result.correctness is not Correctness.INCORRECT]
     cases: dict[str, list[str]] = {}
     for result in checked:
-        for text in _told(result):
+        for text in _checks_of(result):
             cases.setdefault(text, []).append(result.case_name)
     texts: dict[tuple[str, ...], list[str]] = {}
     for text, ids in cases.items():
         texts.setdefault(tuple(ids), []).append(text)
     lines = []
-    for who_has, told in texts.items():
+    for who_has, shared in texts.items():
         several = 1 < len(who_has) == len(checked)
         who = f"all {len(who_has)} cases" if several else ", ".join(who_has)
-        lines += wrapped(f"{who} · {'; '.join(told)}", width, indent="  ")
+        lines += wrapped(f"{who} · {'; '.join(shared)}", width, indent=_INDENT)
     return [*lines, Line("")] if lines else []
 
 
-def _told(result: Result) -> list[str]:
+def _checks_of(result: Result) -> list[str]:
     by_kind: dict[str, list[str]] = {}
     for name, error in result.errors.items():
         if error.determinism is not None:
             by_kind.setdefault(error.determinism, []).append(name)
-    told = [f"{', '.join(names)} {kind}" for kind, names in by_kind.items()]
+    texts = [f"{', '.join(names)} {kind}" for kind, names in by_kind.items()]
     if result.corners:
-        told.append(f"checked at {', '.join(result.corners)} too")
+        texts.append(f"checked at {', '.join(result.corners)} too")
     if result.seed is not None:
-        told.append(f"seed {result.seed}")
-    return told
+        texts.append(f"seed {result.seed}")
+    return texts
 
 
 def observed(result: Result) -> list[tuple[str, str, str]]:
     """Returns (measurement's key or nothing, observer's label, its figures) of all that observers saw."""
-    seen = [] if result.simulated else [(each.key, each.observations) for each in result.measurements]
+    seen = [] if result.simulated else [(m.key, m.observations) for m in result.measurements]
     return [
         (key, row.label or name, ", ".join(texts))
         for key, observations in (*seen, ("", result.observations))

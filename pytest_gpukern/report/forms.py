@@ -8,7 +8,7 @@ import pkgutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.report.run import EmptyReportError, Run
+from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of
 from pytest_gpukern.values.settings import Settings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunReport(Run):
+class RunReport(RunResults):
     """Holds what a run found out, and what only the process knows that ran it.
 
     Attributes:
@@ -38,7 +38,7 @@ class RunReport(Run):
         shortened: why fewer sessions were recorded than asked for → cases.
         stale: recorded cases that no longer exist, by file.
         files: those that were written.
-        others: those of `Run`.
+        others: those of `RunResults`.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -51,7 +51,7 @@ class RunReport(Run):
     files: tuple[Path, ...] = ()
 
 
-def file_text(path: Path, runs: Sequence[Run], of_forms: Mapping[str, Any]) -> str:
+def file_text(path: Path, runs: Sequence[RunResults], of_forms: Mapping[str, Any]) -> str:
     """Returns what a file holds that tells of runs, in the form that its suffix names.
 
     Args:
@@ -64,7 +64,9 @@ def file_text(path: Path, runs: Sequence[Run], of_forms: Mapping[str, Any]) -> s
     """
     form = FORMS[suffix_of(path) or ""]
     given = {
-        each.name.replace("-", "_"): of_forms[each.name] for each in form.options if each.name in of_forms
+        option.name.replace("-", "_"): of_forms[option.name]
+        for option in form.options
+        if option.name in of_forms
     }
     text: str = pkgutil.resolve_name(form.function)(runs if form.several else runs[0], **given)
     return text

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
 
 LONGEST_SUMMARY = 2**20
 """Bytes that GitHub takes as the summary of a step; it drops a longer one whole."""
@@ -54,7 +54,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
             ) from error
 
 
-def errors(run: Run, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
+def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
     """Returns a workflow command for each failed test, at most ten.
 
     Args:
@@ -70,8 +70,8 @@ def errors(run: Run, places: Mapping[str, tuple[str, int]], root: Path) -> list[
         file, line = places.get(nodeid, ("", 0))
         if file and Path(file).is_relative_to(root):
             what = {"file": Path(file).relative_to(root).as_posix(), "line": str(line), **what}
-        told = ",".join(f"{name}={_property(value)}" for name, value in what.items())
-        lines.append(f"::error {told}::{_data(bounded(first, _LONGEST_MESSAGE))}")
+        properties = ",".join(f"{name}={_property(value)}" for name, value in what.items())
+        lines.append(f"::error {properties}::{_data(bounded(first, _LONGEST_MESSAGE))}")
     return lines
 
 

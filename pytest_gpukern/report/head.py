@@ -51,22 +51,22 @@ def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
 
 def changes_since(compared: Sequence[Compared]) -> dict[Difference, int]:
     """Returns what differs between the fingerprints, each with its cases, and the clock if it moved."""
-    found: Counter[Difference] = Counter()
-    for each in compared:
-        recorded = [session.fingerprint for session in each.past.sessions]
-        now, on_gpu = each.result.fingerprint, each.result.case.on_gpu
-        found.update(other_machine(now, recorded, host=not on_gpu))
+    changes: Counter[Difference] = Counter()
+    for entry in compared:
+        recorded = [session.fingerprint for session in entry.past.sessions]
+        now, on_gpu = entry.result.fingerprint, entry.result.case.on_gpu
+        changes.update(other_machine(now, recorded, host=not on_gpu))
     clock = _clock(compared)
-    return dict(found) | ({clock: len(compared)} if clock else {})
+    return dict(changes) | ({clock: len(compared)} if clock else {})
 
 
 def _clock(compared: Sequence[Compared]) -> Difference | None:
     """Returns the multiprocessors' clock as measured, where it moved for most of the kernels."""
     moved, known = [], 0
-    for each in compared:
-        for measurement in each.result.measurements:
+    for entry in compared:
+        for measurement in entry.result.measurements:
             if measurement.scope == "kernel" and DeviceClocks.of(measurement).sm_mhz:
-                change = sm_clock_change([measurement], each.past)
+                change = sm_clock_change([measurement], entry.past)
                 known += 1
                 moved += [change] if change is not None else []
     if 2 * len(moved) <= known:
@@ -77,7 +77,7 @@ def _clock(compared: Sequence[Compared]) -> Difference | None:
 
 def _outputs(compared: Sequence[Compared]) -> str:
     kinds = (ACCURACY, BITS, DETERMINISM)
-    count = sum(any(each.kind in kinds for each in entry.result.findings) for entry in compared)
+    count = sum(any(finding.kind in kinds for finding in entry.result.findings) for entry in compared)
     return (
         f"outputs changed in {count} of {len(compared)} cases, see above" if count else "outputs as recorded"
     )
@@ -85,7 +85,7 @@ def _outputs(compared: Sequence[Compared]) -> str:
 
 def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[Difference]) -> str:
     if shift is None:
-        count = len(kernel_ratios(each.result for each in compared))
+        count = len(kernel_ratios(entry.result for entry in compared))
         return f"{count} {'kernel' if count == 1 else 'kernels'} compared, too few for a common shift"
     if shift.common:
         return told(shift, changes)
@@ -97,18 +97,18 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
 
 def _residual(compared: Sequence[Compared], shift: Shift) -> str:
     """Returns the kernels whose times changed beyond the shift, the most first."""
-    found: list[tuple[float, str]] = []
-    for each in compared:
-        for key, verdict in each.result.verdicts.items():
+    changed: list[tuple[float, str]] = []
+    for entry in compared:
+        for key, verdict in entry.result.verdicts.items():
             left = _left(verdict, shift.ratio)
-            if left is not None and each.result.case.on_gpu and key.startswith("kernel/"):
+            if left is not None and entry.result.case.on_gpu and key.startswith("kernel/"):
                 whole = units.change(verdict.ratio)
-                found.append((left, f"{each.result.case_name} {units.change(left)} (of {whole})"))
-    if not found:
+                changed.append((left, f"{entry.result.case_name} {units.change(left)} (of {whole})"))
+    if not changed:
         return "no kernel's time changed"
-    found.sort(key=lambda entry: -abs(math.log(entry[0])))
-    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(text for _, text in found[:_SHOWN]) + more
+    changed.sort(key=lambda entry: -abs(math.log(entry[0])))
+    more = f", and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return ", ".join(text for _, text in changed[:_SHOWN]) + more
 
 
 def _left(verdict: Verdict, scale: float) -> float | None:

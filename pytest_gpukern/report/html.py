@@ -26,17 +26,18 @@ from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import LAUNCH_TITLES, WORK_TITLES, breakdown, launch_cells, observed
-from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import (
     COPY,
     FMA,
     ceiling_shares,
+    counts_flops,
     half_width,
+    judged,
     scope_times,
     shared_sizes,
+    timing_of,
     variant_label,
-    verdict_of,
 )
 from pytest_gpukern.report.summary import (
     false_alarms,
@@ -44,20 +45,20 @@ from pytest_gpukern.report.summary import (
     other_failures,
     problems_of,
     skip_texts,
-    state_of,
+    time_spent,
     totals,
 )
 from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
-from pytest_gpukern.values.verdict_table import FAILED, STATES
+from pytest_gpukern.values.verdict_table import FAILED, STATES, severity
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpukern.report.details import Breakdown
-    from pytest_gpukern.report.rows import Row, ScopeTime, Timing
-    from pytest_gpukern.report.run import Run
-    from pytest_gpukern.report.summary import Told
+    from pytest_gpukern.report.rows import ResultRow, ScopeTime
+    from pytest_gpukern.report.run import RunResults
+    from pytest_gpukern.report.summary import Remark
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result
 
@@ -75,7 +76,7 @@ _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[RunResults]) -> str:
     """Returns a page that shows runs, the newest first."""
     newest_first = sorted(runs, key=lambda run: run.created, reverse=True)
     data = {
@@ -139,9 +140,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return _rounded(value) if _drawable(value) else None
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     return value
 
 
@@ -179,21 +180,10 @@ def _table(entries: Sequence[JsonDict]) -> JsonDict:
 # --- a run ----------------------------------------------------------------------------------------
 
 
-class _Numbers:
-    """Numbers things in the order in which they come, so that what many entries share crosses once."""
-
-    def __init__(self) -> None:
-        self.known: dict[object, int] = {}
-
-    def of(self, thing: object) -> int:
-        """Returns the number of a thing, a new one for a new thing."""
-        return self.known.setdefault(thing, len(self.known))
-
-
 class _RunData:
     """Makes the data of one run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunResults) -> None:
         self.run = run
         problems = problems_of(run)
         self.rows = [row for problem in problems for row in problem.rows]
@@ -201,17 +191,18 @@ class _RunData:
         self.shared = {problem.name: shared_sizes(problem.results) for problem in problems}
         self.named = Counter(result.case.id for result in self.results)
         self.places = {id(result): place for place, result in enumerate(self.results)}
-        self.points, self.moments, self.cards = _Numbers(), _Numbers(), _Numbers()
+        # What many entries share crosses once; they have its number, in the order in which things come.
+        self.points, self.moments, self.cards = dict[object, int](), dict[str, int](), dict[str, int]()
         plots = sum(len(scope_times(result)) for result in self.results)
         self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
 
     def json(self) -> JsonDict:
         """Returns all that the page says of the run."""
         run = self.run
-        by_result: dict[int, list[Row]] = {}
+        by_result: dict[int, list[ResultRow]] = {}
         for row in self.rows:
             by_result.setdefault(id(row.result), []).append(row)
-        told = needs_a_reader(self.rows, other_failures(run, self.rows))
+        remarks = needs_a_reader(self.rows, other_failures(run, self.rows))
         tables = {
             "cases": _table([self._case(result, by_result[id(result)]) for result in self.results]),
             "scopes": _table([scope for result in self.results for scope in self._scopes(result)]),
@@ -229,57 +220,55 @@ class _RunData:
             ],
             "canaries": _canaries(run),
             "told": [
-                (kind or "note", each.footnote.text, self._who(each))
-                for kind, found in told.items()
-                for each in found
+                (kind or "note", remark.footnote.text, self._who(remark))
+                for kind, of_kind in remarks.items()
+                for remark in of_kind
             ],
             "closing": _without_our_name(run.closing),
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),
             "speedups": self._speedups(),
-            "moments": list(self.moments.known),
-            "cards": list(self.cards.known),
+            "moments": list(self.moments),
+            "cards": list(self.cards),
             "error_titles": _ERROR_TITLES,
             "kernel_titles": ["Name", *LAUNCH_TITLES],
             "work_titles": _WORK_TITLES,
         }
         return {**_plain(others), **tables}
 
-    def _who(self, told: Told) -> list[tuple[int | None, str]]:
+    def _who(self, remark: Remark) -> list[tuple[int | None, str]]:
         """Returns the place of each case, None where it has no result, and its label."""
-        places = [None if result is None else self.places[id(result)] for result in told.results]
-        return [*zip(places, told.labels, strict=True)]
+        places = [None if result is None else self.places[id(result)] for result in remark.results]
+        return [*zip(places, remark.labels, strict=True)]
 
-    def _row(self, row: Row) -> JsonDict:
+    def _row(self, row: ResultRow) -> JsonDict:
         """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
-        result = row.result
-        time = next((each for each in scope_times(result) if _timing(each.shown) == row.timing), None)
+        result, time = row.result, row.scope
         measurement = time.shown if time and not result.simulated else None
-        verdict = result.verdicts.get(measurement.key) if measurement else None
-        if time and verdict and verdict.kind.value != verdict_of(result, time)[0]:
-            verdict = None  # by another timer it is INVALID
+        verdict = row.judged if measurement else None
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
         shares = ceiling_shares(result, time) if time else {}
+        point = (result.case.problem, repr(result.case.measured_point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
-        state = state_of(row)
+        rate_of = flops if measurement and counts_flops(measurement) else traffic
         return {
             "case": self.places[id(result)],
-            "scope": row.timing[0] if row.timing else "",
+            "scope": time.shown.scope if time else "",
             "time": row.time,
             "uncertainty": row.uncertainty,
             "rate": row.rate,
             "ceiling": row.ceiling,
             "speedup": row.speedup,
             "error": row.error,
-            "state": state,
-            "rank": STATES[state].severity if state in STATES else len(STATES),
+            "state": row.state,
+            "rank": severity(row.state),
             "ns": ns,
             "half": half_width(measurement) if measurement else None,
-            "per_s": _per_s(flops if row.rate.endswith("FLOP/s") else traffic, ns) if row.rate else None,
+            "per_s": _per_s(rate_of or None, ns),
             "share": max(shares.values(), default=None),
             "factor": row.factor,
-            "error_n": max((each.max_rel or 0.0 for each in result.errors.values()), default=None),
+            "error_n": max((error.max_rel or 0.0 for error in result.errors.values()), default=None),
             "ratio": verdict.ratio if verdict else None,
             "low": verdict.ratio_low if verdict else None,
             "high": verdict.ratio_high if verdict else None,
@@ -288,14 +277,16 @@ class _RunData:
             "interval": units.change_range(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
-            "group": self.points.of((result.case.problem, repr(result.case.measured_point))),
+            "group": self.points.setdefault(point, len(self.points)),
             "pairs": [pair for pair in verdict.pairs if all(map(_above_zero, pair))] if verdict else [],
         }
 
-    def _case(self, result: Result, rows: Sequence[Row]) -> JsonDict:
+    def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
         case = result.case
-        footnotes = dict.fromkeys((each.kind, each.text, each.key) for row in rows for each in row.footnotes)
-        recorded = self.run.recorded_of(result)
+        footnotes = dict.fromkeys(
+            (footnote.kind, footnote.text, footnote.key) for row in rows for footnote in row.footnotes
+        )
+        recorded = self.run.history.get(result.nodeid)
         return {
             # A test that each GPU measures has one id, and links need one for each.
             "id": case.id if self.named[case.id] == 1 else result.nodeid,
@@ -309,10 +300,10 @@ class _RunData:
             "told": list(footnotes),
             "errors": [_error(name, error) for name, error in result.errors.items()],
             "kernels": []
-            if any(each.work for each in result.measurements)
+            if any(measurement.work for measurement in result.measurements)
             else [(kernel.name, *launch_cells(kernel)) for kernel in result.kernels],
             "observed": observed(result),
-            "epochs": [(_moment(each.opened), each.reason or "") for each in recorded.epochs]
+            "epochs": [(_moment(epoch.opened), epoch.reason or "") for epoch in recorded.epochs]
             if recorded
             else [],
         }
@@ -322,9 +313,9 @@ class _RunData:
         if result.simulated or result.correctness is Correctness.INCORRECT:
             return []
         return [
-            self._scope(result, time, each, shown=each is time.shown)
+            self._scope(result, time, measurement, shown=measurement is time.shown)
             for time in scope_times(result)
-            for each in (time.shown, *time.others)
+            for measurement in time.all
         ]
 
     def _scope(self, result: Result, time: ScopeTime, measurement: Measurement, *, shown: bool) -> JsonDict:
@@ -333,7 +324,7 @@ class _RunData:
         samples = [ns for ns in measurement.samples_ns if _drawable(ns)] if shown else []
         return {
             "case": self.places[id(result)],
-            "timing": _timing(measurement),
+            "timing": timing_of(measurement),
             "shown": shown,
             "time": units.time(summary.median_ns, half),
             "range": units.time_range(summary.low_ns, summary.high_ns, half) if half is not None else "",
@@ -342,7 +333,7 @@ class _RunData:
             "high_ns": summary.high_ns,
             "n": summary.n,
             "told": _sampling(measurement),
-            "reason": verdict_of(result, time)[2] if shown else "",
+            "reason": judged(result, time).reason if shown else "",
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
             "distribution": distribution(samples),
             "series": series(samples, self.most),
@@ -355,35 +346,35 @@ class _RunData:
 
         Each has moment and card, by number, its epoch, the median and the ends of its interval.
         """
-        recorded = self.run.recorded_of(result)
-        found: list[tuple[Any, ...]] = [
-            (self._moment(each.recorded), self._card(each.device), each.epoch, *_TIMES(each))
-            for each in (recorded.times.get(measurement.key, ()) if recorded else ())
-            if _drawable(each.median_ns)
+        recorded = self.run.history.get(result.nodeid)
+        sessions: list[tuple[Any, ...]] = [
+            (self._moment(time.recorded), self._card(time.device), time.epoch, *_TIMES(time))
+            for time in (recorded.times.get(measurement.key, ()) if recorded else ())
+            if _drawable(time.median_ns)
         ]
         for session in (result, *self.run.sessions.get(result.nodeid, ())):
-            for each in session.measurements:
-                known = _drawable(each.summary.median_ns)
-                if each.key == measurement.key and each.invalid is None and known:
+            for other in session.measurements:
+                known = _drawable(other.summary.median_ns)
+                if other.key == measurement.key and other.invalid is None and known:
                     card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)
-                    found.append((self._moment(self.run.created), card, None, *_TIMES(each.summary)))
-        return found
+                    sessions.append((self._moment(self.run.created), card, None, *_TIMES(other.summary)))
+        return sessions
 
     def _moment(self, moment: datetime | str) -> int:
-        return self.moments.of(_moment(moment))
+        return self.moments.setdefault(_moment(moment), len(self.moments))
 
-    def _card(self, uuid: object) -> int | None:
-        return self.cards.of(uuid.removeprefix("GPU-")[:8]) if isinstance(uuid, str) and uuid else None
+    def _card(self, uuid: str | None) -> int | None:
+        return self.cards.setdefault(uuid.removeprefix("GPU-")[:8], len(self.cards)) if uuid else None
 
     def _speedups(self) -> list[JsonDict]:
         """Returns for each problem and scope the speed-ups of its variants by size, where there are sizes."""
-        found: dict[tuple[str, str, str], list[Row]] = {}
+        plotted: dict[tuple[str, str, str], list[ResultRow]] = {}
         for row in self.rows:
             against = row.result.speedup_against
-            if _drawable(row.factor) and row.timing and against and variant_label(row.result) != against:
-                found.setdefault((row.result.case.problem, row.timing[0], against), []).append(row)
+            if _drawable(row.factor) and row.scope and against and variant_label(row.result) != against:
+                plotted.setdefault((row.result.case.problem, row.scope.shown.scope, against), []).append(row)
         plots = []
-        for (problem, scope, against), rows in found.items():
+        for (problem, scope, against), rows in plotted.items():
             axis = _longest_axis([row.result for row in rows])
             if axis is not None:
                 series = self._by_size(rows, axis)
@@ -392,7 +383,7 @@ class _RunData:
                 )
         return plots
 
-    def _by_size(self, rows: Sequence[Row], axis: str) -> list[tuple[str, list[Any]]]:
+    def _by_size(self, rows: Sequence[ResultRow], axis: str) -> list[tuple[str, list[Any]]]:
         """Returns a series for each variant and set of its other sizes: (size, speed-up, case)."""
         series: dict[str, list[tuple[float, float | None, int]]] = {}
         shared = shared_sizes([row.result for row in rows])
@@ -492,10 +483,6 @@ def _letters(share: float) -> str:
 # --- in words -------------------------------------------------------------------------------------
 
 
-def _timing(measurement: Measurement) -> Timing:
-    return (measurement.scope, measurement.timer, measurement.cache)
-
-
 def _per_s(amount: float | None, ns: float | None) -> float | None:
     return amount / ns * 1e9 if units.is_number(amount) and units.is_number(ns) and ns > 0 else None
 
@@ -522,14 +509,14 @@ def _without_our_name(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix("gpukern: ") for line in lines]
 
 
-def _outcome(run: Run) -> str:
+def _outcome(run: RunResults) -> str:
     """Says in a word how a run ended."""
     if run.failures or run.problems:
         return FAILED
     return "PASSED" if run.ran else "NOTHING RAN"
 
 
-def _device(run: Run) -> str:
+def _device(run: RunResults) -> str:
     """Names the devices that a run measured on."""
     names = dict.fromkeys(
         result.fingerprint.device_name or ""
@@ -539,13 +526,13 @@ def _device(run: Run) -> str:
     return " and ".join(name for name in names if name) or "no GPU"
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
+def _facts(run: RunResults) -> list[tuple[str, str]]:
     """Returns what the results were measured on; where sessions differ, what each has."""
-    found: dict[str, dict[str, None]] = {}
+    texts_of: dict[str, dict[str, None]] = {}
     for fingerprint in {id(result.fingerprint): result.fingerprint for result in run.results}.values():
         for label, text in _of_fingerprint(fingerprint):
-            found.setdefault(label, {})[text] = None
-    facts = [(label, "; ".join(texts)) for label, texts in found.items()]
+            texts_of.setdefault(label, {})[text] = None
+    facts = [(label, "; ".join(texts)) for label, texts in texts_of.items()]
     return [
         ("device", _device(run)),
         *facts,
@@ -575,7 +562,7 @@ def _facts_of(result: Result) -> list[tuple[str, str]]:
     return [(label, text) for label, text in facts if text]
 
 
-def _canaries(run: Run) -> list[tuple[str, str, str, str]]:
+def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
     """Returns the canaries' times, by how much they moved since the record, and whether that is a lot."""
     times: dict[str, dict[str, float]] = {}
     for result in run.results:
@@ -591,13 +578,13 @@ def _canaries(run: Run) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _ceilings(run: Run) -> list[tuple[str, str, float, str]]:
+def _ceilings(run: RunResults) -> list[tuple[str, str, float, str]]:
     """Returns name, kind, rate and text of each measured ceiling that a kernel of the run may meet."""
-    found = next((result.ceilings for result in run.results if result.ceilings and not result.simulated), {})
-    copy = found.get("device_copy_bytes_per_s")
+    rates = next((result.ceilings for result in run.results if result.ceilings and not result.simulated), {})
+    copy = rates.get("device_copy_bytes_per_s")
     ceilings = [(COPY, "memory", copy, units.bandwidth(copy, 1e9))] if copy else []
     for name in dict.fromkeys(filter(None, (rate_of(result.dtype) for result in run.results))):
-        rate = found.get(name)
+        rate = rates.get(name)
         if rate:
             text = units.throughput(rate, 1e9)
             ceilings.append((f"{FMA} {name.partition('_')[0]}", "compute", rate, text))
@@ -622,16 +609,11 @@ def _error(name: str, error: OutputError) -> tuple[str, ...]:
 _WORK_TITLES = (*(f"{title}#" for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
 
 
-def _work(found: Breakdown | None) -> JsonDict | None:
+def _work(work: Breakdown | None) -> JsonDict | None:
     """Returns nvprof's table of a scope, each kernel with how it was launched."""
-    if found is None:
+    if work is None:
         return None
     none = ("",) * len(LAUNCH_TITLES)
-    launches = [launch_cells(each.kernel) if each.kernel else none for each in found.entries]
-    cells = zip(*(column.cells for column in found.columns), strict=True)
-    rows = zip(cells, found.entries, launches, strict=True)
-    return {
-        "title": found.title,
-        "rows": [[*texts, entry.name, *launch] for texts, entry, launch in rows],
-        "notes": found.notes,
-    }
+    launches = [launch_cells(line.kernel) if line.kernel else none for line in work.lines]
+    rows = [[*line.cells, line.name, *launch] for line, launch in zip(work.lines, launches, strict=True)]
+    return {"title": work.title, "rows": rows, "notes": work.notes}

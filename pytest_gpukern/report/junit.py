@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.rows import scope_times, verdict_of, without_a_time
+from pytest_gpukern.report.rows import judged, scope_times, without_a_time
 from pytest_gpukern.values.verdict_table import INCORRECT
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def properties(result: Result, failure: str | None = None) -> list[tuple[str, st
         result: what the test found out.
         failure: the first line of why the test failed by itself, or None.
     """
-    found = {name: value for name, value in _values(result, failure) if value}
-    return [(f"gpukern.{name}", value) for name, value in found.items()]
+    values = {name: value for name, value in _values(result, failure) if value}
+    return [(f"gpukern.{name}", value) for name, value in values.items()]
 
 
 def _values(result: Result, failure: str | None) -> Iterator[tuple[str, str]]:
@@ -30,14 +30,14 @@ def _values(result: Result, failure: str | None) -> Iterator[tuple[str, str]]:
     kind, reason = without_a_time(result, failure)
     time = None if kind == INCORRECT else next(iter(scope_times(result)), None)
     if time is not None:
-        judged, ratio, told = verdict_of(result, time)
+        came_to = judged(result, time)
         if not kind:  # a test that failed after it was timed failed
-            kind, reason = judged, told
+            kind, reason = came_to.kind, came_to.reason
         median_ns = time.shown.summary.median_ns
         yield "time_ns", "" if result.simulated else _number(median_ns, 3)
-        verdict = result.verdicts.get(time.shown.key)
-        if verdict is not None and units.is_number(ratio):
-            yield "change", _change(ratio)
+        verdict = came_to.verdict
+        if verdict is not None:
+            yield "change", _change(verdict.ratio)
             yield "low", _change(verdict.ratio_low)
             yield "high", _change(verdict.ratio_high)
     yield "verdict", kind

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import tied
-from pytest_gpukern.report.rows import scope_times, unsettled, verdict_of, without_a_time
+from pytest_gpukern.report.rows import judged, scope_times, without_a_time
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import SessionRole
 from pytest_gpukern.values.untrusted_json import bounded, printable
@@ -20,7 +20,7 @@ from pytest_gpukern.values.verdict_table import FAILED, STATES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.values.result import Result
 
 MARKER = "<!-- gpukern -->"
@@ -54,12 +54,12 @@ class _Row:
         return f"| {' | '.join((case, *map(_text, (self.base, self.head, self.change, self.verdict))))} |"
 
 
-def comment(run: Run) -> str:
+def comment(run: RunResults) -> str:
     """Returns a comment for a pull request, of at most 65,536 characters; its first line is `MARKER`."""
     return f"{MARKER}\n{summary(run, most=LONGEST_COMMENT - len(MARKER) - 1)}"
 
 
-def summary(run: Run, *, most: int) -> str:
+def summary(run: RunResults, *, most: int) -> str:
     """Returns what failed, changes with the largest first, and counts, of at most `most` bytes in UTF-8."""
     failed, changed = list(_failed(run)), sorted(_changed(run), key=_by_size)
     count = len(run.failures)
@@ -91,7 +91,7 @@ def _fitting(texts: Sequence[str], most: int) -> list[str]:
     return [text for text, size in zip(texts, sizes, strict=True) if size <= most]
 
 
-def _failed(run: Run) -> Iterator[_Row]:
+def _failed(run: RunResults) -> Iterator[_Row]:
     """Yields a row for each reason why a test failed."""
     results = {result.nodeid: result for result in run.results}
     for nodeid, failure in run.failures.items():
@@ -109,24 +109,24 @@ def _failed(run: Run) -> Iterator[_Row]:
                     yield _Row(result.case_name, why.kind.upper(), why.text)
 
 
-def _changed(run: Run) -> Iterator[_Row]:
+def _changed(run: RunResults) -> Iterator[_Row]:
     """Yields rows for what changed in tests that did not fail: times, and what findings are about."""
     for result in run.results:
         if result.nodeid in run.failures:
             continue
         for time in scope_times(result):
-            kind, _, reason = verdict_of(result, time)
-            if kind and (STATES[kind].changed or unsettled(result, time)):
-                yield _of_verdict(run, result, time.shown.key, kind, reason)
+            came_to = judged(result, time)
+            if came_to.kind and (STATES[came_to.kind].changed or came_to.unsettled):
+                yield _of_verdict(run, result, time.shown.key, came_to.kind, came_to.reason)
         for finding in result.findings:
             yield _Row(result.case_name, finding.kind, finding.text)
 
 
-def _of_verdict(run: Run, result: Result, key: str, kind: str, reason: str) -> _Row:
+def _of_verdict(run: RunResults, result: Result, key: str, kind: str, reason: str) -> _Row:
     verdict = result.verdicts.get(key)
     label = f"{result.case_name} {key.partition('/')[0]}"
-    told = verdict is not None and verdict.kind.value == kind
-    if verdict is None or not told or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
+    same = verdict is not None and verdict.kind.value == kind
+    if verdict is None or not same or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
         return _Row(label, kind, reason)
     base_ns, head_ns = _sides(run, result, key, verdict.ratio, verdict.pairs)
     interval = units.change_range(verdict.ratio_low, verdict.ratio_high)
@@ -142,7 +142,7 @@ def _of_verdict(run: Run, result: Result, key: str, kind: str, reason: str) -> _
 
 
 def _sides(
-    run: Run, result: Result, key: str, ratio: float, pairs: Sequence[tuple[float, float]]
+    run: RunResults, result: Result, key: str, ratio: float, pairs: Sequence[tuple[float, float]]
 ) -> tuple[float | None, float | None]:
     """Returns the times that a ratio is of: of the pairs, else of the record and the deciding sessions."""
     both = [pair for pair in pairs if all(units.is_number(ns) and ns > 0 for ns in pair)]
@@ -150,7 +150,7 @@ def _sides(
         base, head = (statistics.geometric_mean(side) for side in zip(*both, strict=True))
         return base, head
     others = run.sessions_of(result)
-    confirming = [each for each in others if each.role is SessionRole.CONFIRMING]
+    confirming = [session for session in others if session.role is SessionRole.CONFIRMING]
     times = [
         measurement.summary.median_ns
         for session in confirming or (result, *others)
@@ -168,14 +168,14 @@ def _by_size(row: _Row) -> tuple[bool, float]:
     return (row.ratio is None, -abs(math.log(row.ratio)) if row.ratio else 0.0)
 
 
-def _devices(run: Run) -> str:
+def _devices(run: RunResults) -> str:
     """Returns the devices that results are from, with their drivers."""
-    found = {
+    devices = {
         f"{name}, driver {result.fingerprint.driver_version}"
         for result in run.results
         if result.case.on_gpu and not result.simulated and (name := result.fingerprint.device_name)
     }
-    return "; ".join(sorted(found))
+    return "; ".join(sorted(devices))
 
 
 def _first_line(text: str) -> str:
@@ -199,4 +199,4 @@ def _text(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
+    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", printable(text))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.measure.device_clocks import CLOCKS
-from pytest_gpukern.report.run import Run
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Result, SessionRole, Summary
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gate.comparability import SessionTime
 
 
-def read(path: Path) -> Run:
+def read(path: Path) -> RunResults:
     """Reads the file of a run, or of a baseline as a run.
 
     Raises:
@@ -39,7 +39,7 @@ def is_baseline(path: Path) -> bool:
     return isinstance(content, dict) and "device_model" in content
 
 
-def run_of(baseline: Baseline, name: str) -> Run:
+def run_of(baseline: Baseline, name: str) -> RunResults:
     """Returns the current epoch of each case as a run, whose result is the newest session.
 
     A baseline has no samples: their quantiles stand for them. It does not name backends and parameters apart,
@@ -47,9 +47,9 @@ def run_of(baseline: Baseline, name: str) -> Run:
     """
     sessions = {case_id: list(_sessions(baseline, case_id)) for case_id in baseline.cases}
     moments = [_moment(session.recorded) for session in baseline.sessions.values()]
-    return Run(
-        [found[-1] for found in sessions.values()],
-        {case_id: found[:-1] for case_id, found in sessions.items()},
+    return RunResults(
+        [results[-1] for results in sessions.values()],
+        {case_id: results[:-1] for case_id, results in sessions.items()},
         heading=[f"gpukern: records of {baseline.problem} on {baseline.device_model}"],
         history={case_id: known for case_id in sessions if (known := baseline.history(case_id))},
         created=max(moments, default=datetime.fromtimestamp(0, UTC)),

@@ -37,14 +37,14 @@ def record_lines(report: RunReport, config: pytest.Config, *, stored: bool) -> l
     settings, results = report.settings, report.results
     lines: list[str] = []
     if settings.benchmark and settings.baseline == "compare":
-        found = [*_no_folder(report, config), *_to_create(config, results)]
-        lines += ["; ".join(found)] if found else []
+        to_do = [*_no_folder(report, config), *_to_create(config, results)]
+        lines += ["; ".join(to_do)] if to_do else []
         lines += _to_accept(report, config, stored=stored)
         lines += _to_keep(report, config)
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
-    lines += [_to_prune(each, config) for each in report.stale]
+    lines += [_to_prune(stale, config) for stale in report.stale]
     if not settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
         lines.append(try_the_simulator(config))
     return [f"gpukern: {line}" for line in lines]
@@ -55,8 +55,8 @@ def _no_folder(report: RunReport, config: pytest.Config) -> list[str]:
     folder, (_, given, ini) = report.settings.baseline_dir, values_of(config)
     folders = [] if folder is None else [folder]
     if folder is None and "compare" in (given["baseline"], ini["baseline"]):
-        folders = [Path(each.case.baseline_dir) for each in report.results if each.verdicts]
-    missing = dict.fromkeys(each for each in folders if not each.is_dir())
+        folders = [Path(result.case.baseline_dir) for result in report.results if result.verdicts]
+    missing = dict.fromkeys(folder for folder in folders if not folder.is_dir())
     return (
         [f"nothing to compare with: there is no folder {' and no '.join(map(str, missing))}"]
         if missing
@@ -66,11 +66,7 @@ def _no_folder(report: RunReport, config: pytest.Config) -> list[str]:
 
 def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
     """Returns the command that records what is new in a run, or nothing."""
-    new = [
-        result
-        for result in results
-        if any(verdict.kind is VerdictKind.NEW for verdict in result.verdicts.values())
-    ]
+    new = _judged_as(VerdictKind.NEW, results)
     if not new:
         return []
     here = config.invocation_params.dir
@@ -112,15 +108,16 @@ def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> lis
 
 def _to_keep(report: RunReport, config: pytest.Config) -> list[str]:
     """Returns the command that records what became faster, so that its loss is seen, or nothing."""
-    faster = [
-        result
-        for result in report.results
-        if result.case.on_gpu and any(each.kind is VerdictKind.FASTER for each in result.verdicts.values())
-    ]
+    faster = [result for result in _judged_as(VerdictKind.FASTER, report.results) if result.case.on_gpu]
     if not faster:
         return []
     count = "1 case is faster" if len(faster) == 1 else f"{len(faster)} cases are faster"
     return [f"{count}; to gate at the new time: {shlex.join(_update(faster, config))}"]
+
+
+def _judged_as(kind: VerdictKind, results: Sequence[Result]) -> list[Result]:
+    """Returns the results with a verdict of a kind."""
+    return [result for result in results if any(v.kind is kind for v in result.verdicts.values())]
 
 
 def _to_prune(stale: ToPrune, config: pytest.Config) -> str:
@@ -194,5 +191,5 @@ def _options(config: pytest.Config) -> list[str]:
         if option.name not in _SHAPE_RECORDS or not value:
             continue
         values = value if isinstance(value, list) else [value]
-        options += [option.cli if option.flag else f"{option.cli}={each}" for each in values]
+        options += [option.cli if option.flag else f"{option.cli}={text}" for text in values]
     return options

@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.report import units
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, sizes_text
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from pytest_gpukern.values.result import GateFailure, Measurement, OutputError, Result
+    from pytest_gpukern.values.result import GateFailure, Measurement, OutputError, Result, Verdict
 
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
 
 Timing = tuple[str, str, str]
 """Scope, timer and cache policy of a measurement."""
-
-_QUIET = {
-    "noise": re.compile(
-        r"only \d+ samples?:|bimodal:|time (grew|fell) by |\d+ of \d+ samples |its \d+ batches differ|"
-        r"\d+ batch(es were| was) disturbed|\d+ samples? (were|was) taken while|kernels ran |"
-        r"clocks held down by |other processes on the device, idle |up to [\d.]+ GB/s were copied "
-    ),
-    "timers that differ": re.compile(r"events read [\d.]+ % (less|more) than CUPTI"),
-    "launch cost in the time": re.compile("the call waits for the device or uses streams of its own"),
-    "sizes not checked": re.compile("not checked at "),
-    "machine code not known": re.compile("no hash of the machine code "),
-}
-"""Notes that need no action, by what they are about: a report counts them, and tells them with `-v`."""
 
 _GAPS = 0.01
 """Share of a call without any kernel from which that is worth saying."""
@@ -85,41 +72,6 @@ class Footnote:
 
 
 @dataclass(frozen=True)
-class Row:
-    """Holds one line of a problem's table, as text.
-
-    Attributes:
-        result: what the row is about.
-        label: how a footnote refers to the row.
-        timing: (scope, timer, cache policy) of its measurement, or None without one.
-        fixed_costs: what its timers read beyond an empty kernel's own time: (timer, nanoseconds).
-        markup: colour of the line.
-        footnotes: what there is to say about it.
-        factor: the speed-up as a number, if there is one.
-        others: text of the columns, as titled.
-    """
-
-    result: Result
-    label: str
-    variant: str = ""
-    size: str = ""
-    first_call: str = ""
-    time: str = ""
-    uncertainty: str = ""
-    other_timer: str = ""
-    rate: str = ""
-    ceiling: str = ""
-    speedup: str = ""
-    error: str = ""
-    verdict: str = ""
-    timing: Timing | None = None
-    fixed_costs: tuple[tuple[str, float], ...] = ()
-    markup: dict[str, bool] = field(default_factory=dict)
-    footnotes: tuple[Footnote, ...] = ()
-    factor: float | None = None
-
-
-@dataclass(frozen=True)
 class ScopeTime:
     """Holds the measurements of one scope.
 
@@ -132,9 +84,71 @@ class ScopeTime:
     others: tuple[Measurement, ...] = ()
 
     @property
+    def all(self) -> tuple[Measurement, ...]:
+        """All of them, the shown one first."""
+        return (self.shown, *self.others)
+
+    @property
     def seen(self) -> Measurement | None:
         """The one whose timer saw what the device did, or None."""
-        return next((each for each in (self.shown, *self.others) if each.work), None)
+        return next((measurement for measurement in self.all if measurement.work), None)
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """Holds one line of a problem's table.
+
+    Attributes:
+        result: what the row is about.
+        label: how a footnote refers to the row.
+        state: FAILED for a test that failed by itself, else the verdict or what became of it, in a word.
+        kind: the verdict, or what stands in its place; empty without one.
+        judged: how its time compares with the record, where that is what `kind` says.
+        scope: its measurements, or None without one.
+        footnotes: what there is to say about it.
+        factor: the speed-up as a number, if there is one.
+        others: text of the columns, as titled.
+    """
+
+    result: Result
+    label: str
+    state: str
+    kind: str
+    judged: Verdict | None = None
+    scope: ScopeTime | None = None
+    variant: str = ""
+    size: str = ""
+    first_call: str = ""
+    time: str = ""
+    uncertainty: str = ""
+    other_timer: str = ""
+    rate: str = ""
+    ceiling: str = ""
+    speedup: str = ""
+    error: str = ""
+    footnotes: tuple[Footnote, ...] = ()
+    factor: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Text of the column: the verdict, with its change where the kind is told."""
+        ratio = self.judged.ratio if self.judged is not None and STATES[self.kind].told else None
+        return f"{self.kind} {units.change(ratio)}" if units.is_number(ratio) else self.kind
+
+    @property
+    def timing(self) -> Timing | None:
+        """How its time was taken."""
+        return timing_of(self.scope.shown) if self.scope is not None else None
+
+    @property
+    def markup(self) -> dict[str, bool]:
+        """Colour of the line."""
+        return markup_of(self.state)
+
+
+def timing_of(measurement: Measurement) -> Timing:
+    """Returns scope, timer and cache policy of a measurement."""
+    return (measurement.scope, measurement.timer, measurement.cache)
 
 
 def scope_times(result: Result) -> list[ScopeTime]:
@@ -143,34 +157,45 @@ def scope_times(result: Result) -> list[ScopeTime]:
     If only the measurement beside it was judged, that one is shown: a record may know a scope by one timer.
     """
     scopes: dict[str, list[Measurement]] = {}
-    for each in sorted(result.measurements, key=lambda each: each.beside):
-        scopes.setdefault(each.scope, []).append(each)
+    for measurement in sorted(result.measurements, key=lambda measurement: measurement.beside):
+        scopes.setdefault(measurement.scope, []).append(measurement)
     times = []
     for main, *others in scopes.values():
-        judged = [each for each in others if each.key in result.verdicts and each.invalid is None]
+        judged = [other for other in others if other.key in result.verdicts and other.invalid is None]
         main_counts = main.key in result.verdicts or main.invalid is not None or not judged
         shown = main if main_counts else judged[0]
-        times.append(ScopeTime(shown, tuple(each for each in (main, *others) if each is not shown)))
+        times.append(ScopeTime(shown, tuple(other for other in (main, *others) if other is not shown)))
     return times
 
 
-def verdict_of(result: Result, time: ScopeTime) -> tuple[str, float | None, str]:
-    """Returns the kind, ratio and reason of a scope's verdict, the reason with what else changed.
+class Judged(NamedTuple):
+    """Says what a time came to.
 
-    It is INVALID, too, if nothing was compared, or if the measurement beside the shown one is INVALID.
+    Attributes:
+        kind: of its verdict; empty where nothing was compared, but INVALID even then.
+        reason: why, with what else changed.
+        verdict: how it compares with the record; None where it is INVALID by another timer or not compared.
     """
-    for measurement in (time.shown, *time.others):
+
+    kind: str = ""
+    reason: str = ""
+    verdict: Verdict | None = None
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether fresh sessions neither confirmed nor cleared a suspicion: that needs a reader."""
+        verdict = self.verdict
+        return verdict is not None and verdict.unconfirmed and verdict.kind.row.tone is Tone.DOUBTFUL
+
+
+def judged(result: Result, time: ScopeTime) -> Judged:
+    """Returns what a scope's time came to; it is INVALID, too, if the measurement beside it is."""
+    for measurement in time.all:
         if measurement.invalid is not None:
             by = "" if measurement is time.shown else f"by {measurement.timer}: "
-            return VerdictKind.INVALID.value, None, f"{by}{measurement.invalid}"
+            return Judged(VerdictKind.INVALID.value, f"{by}{measurement.invalid}")
     verdict = result.verdicts.get(time.shown.key)
-    return (verdict.kind.value, verdict.ratio, verdict.explained) if verdict else ("", None, "")
-
-
-def unsettled(result: Result, time: ScopeTime) -> bool:
-    """Says whether fresh sessions neither confirmed nor cleared a suspicion: that needs a reader."""
-    verdict = result.verdicts.get(time.shown.key)
-    return verdict is not None and verdict.unconfirmed and verdict.kind.row.tone is Tone.DOUBTFUL
+    return Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
 
 
 def without_a_time(result: Result, failure: str | None) -> tuple[str, str]:
@@ -204,7 +229,7 @@ def rows_of(
     shared: Collection[str] = (),
     *,
     failure: str | None = None,
-) -> list[Row]:
+) -> list[ResultRow]:
     """Returns the rows of one result; only the first names the case and its error.
 
     Args:
@@ -220,95 +245,89 @@ def rows_of(
     first, *others = (_measured(result, time, peers, size, first=time is times[0]) for time in times)
     if failure is not None:
         footnotes = (Footnote(FAILED, failure), *first.footnotes)
-        first = dataclasses.replace(first, footnotes=footnotes, markup=markup_of(FAILED))
+        first = dataclasses.replace(first, footnotes=footnotes, state=FAILED)
     return [first, *others]
 
 
-def _unmeasured(result: Result, size: str, failure: str | None) -> Row:
+def _unmeasured(result: Result, size: str, failure: str | None) -> ResultRow:
     kind, reason = without_a_time(result, failure)
-    state = "simulated" if result.simulated else "checked"
-    if kind or (result.correctness is Correctness.UNCHECKED and not result.simulated):
-        state = units.NOTHING
-    told = [Footnote(kind, reason)] if reason else []
-    return Row(
+    unchecked = result.correctness is Correctness.UNCHECKED and not result.simulated
+    state = "unchecked" if unchecked else "simulated" if result.simulated else "checked"
+    return ResultRow(
         result=result,
         label=f"{variant_label(result)} {size}".rstrip(),
+        state=kind or state,
+        kind=kind,
         variant=variant_label(result),
         size=size,
-        time=state,
+        time=units.NOTHING if kind or unchecked else state,
         error=error_text(result),
-        verdict=kind,
-        markup=markup_of(kind),
-        footnotes=(*told, *_notes(result)),
+        footnotes=(*([Footnote(kind, reason)] if reason else ()), *_told(result.notes)),
     )
 
 
-def _measured(result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool) -> Row:
+def _measured(
+    result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool
+) -> ResultRow:
     measurement = time.shown
-    kind, ratio, reason = verdict_of(result, time)
-    measured = (measurement, *time.others)
-    footnotes = _remarks(measurement)
+    kind, reason, verdict = came_to = judged(result, time)
+    footnotes = _told(_remarks(measurement))
     if first:
-        footnotes += _notes(result)
+        footnotes += _told(result.notes)
         footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
     if kind and STATES[kind].told:
-        quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not unsettled(result, time) else ""
+        quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not came_to.unsettled else ""
+        ratio = verdict.ratio if verdict is not None else None
         footnotes.insert(0, Footnote(kind, reason, measurement.key, ratio, quiet))
-    tells = bool(kind) and STATES[kind].told and units.is_number(ratio)
     first_ns = result.first_call_ns if first else None
-    case = Row(
+    row = ResultRow(
         result=result,
         label=f"{variant_label(result)} {size}".rstrip() + f" {measurement.scope}",
+        state=kind or ("simulated" if result.simulated else "measured"),
+        kind=kind,
+        judged=verdict,
+        scope=time,
         variant=variant_label(result) if first else "",
         size=size if first else "",
         first_call=units.time(first_ns) if units.is_number(first_ns) else "",
         time="simulated",
         error=error_text(result) if first else "",
-        verdict=f"{kind} {units.change(ratio)}" if tells else kind,
-        timing=(measurement.scope, measurement.timer, measurement.cache),
-        markup=markup_of(kind),
         footnotes=tuple(footnotes),
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
-        return case
+        return row
     factor = speedup(result, measurement, peers)
     return dataclasses.replace(
-        case,
+        row,
         time=units.time(measurement.summary.median_ns, half_width(measurement)),
         uncertainty=units.uncertainty(half_width(measurement)),
-        other_timer=", ".join(f"{each.timer} {units.time(each.summary.median_ns)}" for each in time.others),
+        other_timer=", ".join(
+            f"{other.timer} {units.time(other.summary.median_ns)}" for other in time.others
+        ),
         rate=rate_text(measurement),
         ceiling=ceiling_text(result, time),
         speedup=units.factor(factor) if result.speedup_against else "",
         factor=factor,
-        fixed_costs=tuple(
-            (each.timer, each.fixed_cost_ns) for each in measured if units.is_number(each.fixed_cost_ns)
-        ),
     )
 
 
-def _notes(result: Result) -> list[Footnote]:
-    return [_note(note) for note in result.notes]
+def _told(notes: Iterable[Note]) -> list[Footnote]:
+    return [Footnote("", note.text, quiet=note.about.counted) for note in notes]
 
 
-def _note(text: str) -> Footnote:
-    """Returns a note, quiet where it needs no action."""
-    return Footnote("", text, quiet=next((about for about, begin in _QUIET.items() if begin.match(text)), ""))
-
-
-def _remarks(measurement: Measurement) -> list[Footnote]:
-    """Returns what is to be known about a measurement beside its figures."""
-    remarks = list(measurement.summary.warnings)
+def _remarks(measurement: Measurement) -> Iterator[Note]:
+    """Yields what is to be known about a measurement beside its figures."""
+    yield from measurement.summary.notes
     unused = measurement.invalid_samples
     if unused and measurement.invalid is None:
         samples = "1 sample was" if unused == 1 else f"{unused} samples were"
-        remarks.append(f"{samples} taken while the device was disturbed, and not used")
+        yield Note(f"{samples} taken while the device was disturbed, and not used", About.NOISE)
     busy, span = measurement.busy_ns, measurement.summary.median_ns
     known = measurement.scope == "kernel" and units.is_number(busy) and units.is_number(span)
     if known and busy is not None and 0 < busy < (1 - _GAPS) * span:
         share = units.share(busy / span)
-        remarks.append(f"kernels ran {share} of the time between the first's start and the last's end")
-    return [_note(remark) for remark in remarks]
+        text = f"kernels ran {share} of the time between the first's start and the last's end"
+        yield Note(text, About.NOISE)
 
 
 def half_width(measurement: Measurement) -> float | None:
@@ -320,13 +339,18 @@ def half_width(measurement: Measurement) -> float | None:
     return summary.half_width if known else None
 
 
-def rate_text(measurement: Measurement) -> str:
-    """Returns GB/s of the declared traffic, or GFLOP/s from 10 operations a byte on."""
+def counts_flops(measurement: Measurement) -> bool:
+    """Says whether its rate is of operations, not of bytes: from 10 operations a byte on."""
     traffic, flops = measurement.traffic_bytes, measurement.flops
+    return bool(flops) if not (flops and traffic) else flops / traffic > _COMPUTE_BOUND
+
+
+def rate_text(measurement: Measurement) -> str:
+    """Returns GB/s of the declared traffic, or GFLOP/s; empty where neither is declared."""
     median_ns = measurement.summary.median_ns
-    if flops and (not traffic or flops / traffic > _COMPUTE_BOUND):
-        return units.throughput(flops, median_ns)
-    return units.bandwidth(traffic, median_ns) if traffic else ""
+    if counts_flops(measurement):
+        return units.throughput(measurement.flops, median_ns)
+    return units.bandwidth(measurement.traffic_bytes, median_ns) if measurement.traffic_bytes else ""
 
 
 def error_text(result: Result) -> str:
@@ -361,11 +385,11 @@ def _worst(errors: list[OutputError], name: str) -> float | None:
 
 def ceiling_text(result: Result, time: ScopeTime) -> str:
     """Returns the nearest ceiling: `97 % copy`, `81 % FMA`, `62 % host copy`; empty where none is known."""
-    found = ceiling_shares(result, time)
-    if not found:
+    shares = ceiling_shares(result, time)
+    if not shares:
         return ""
-    nearest = max(found, key=lambda name: found[name])
-    return f"{units.share(found[nearest])} {nearest}"
+    nearest = max(shares, key=lambda name: shares[name])
+    return f"{units.share(shares[nearest])} {nearest}"
 
 
 def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
@@ -436,9 +460,9 @@ def _compares(peer: Result, result: Result) -> bool:
 
 
 def _time(peer: Result, measurement: Measurement) -> float | None:
-    found = [each for each in peer.measurements if each.scope == measurement.scope]
-    if not found and len({each.scope for each in peer.measurements}) == 1:
-        found = list(peer.measurements)
-    found.sort(key=lambda each: (each.timer != measurement.timer, each.beside))
-    time = found[0].summary.median_ns if found else None
+    times = [other for other in peer.measurements if other.scope == measurement.scope]
+    if not times and len({other.scope for other in peer.measurements}) == 1:
+        times = list(peer.measurements)
+    times.sort(key=lambda other: (other.timer != measurement.timer, other.beside))
+    time = times[0].summary.median_ns if times else None
     return time if units.is_number(time) else None

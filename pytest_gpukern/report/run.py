@@ -52,7 +52,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunResults:
     """Holds what a run found out.
 
     Attributes:
@@ -100,11 +100,11 @@ class Run:
         """Whether any test came to an end: one that passed, failed or rejected a broken case."""
         return bool(self.results or self.rejected or self.failures)
 
-    def only(self, text: str) -> Run:
+    def only(self, text: str) -> RunResults:
         """Returns the run with those cases alone whose id holds a text, and with what is about them."""
         results = [result for result in self.results if text in result.case_name]
         tests = {result.nodeid for result in results}
-        return Run(
+        return RunResults(
             results,
             {test: sessions for test, sessions in self.sessions.items() if test in tests},
             failures={test: failure for test, failure in self.failures.items() if test in tests},
@@ -119,10 +119,6 @@ class Run:
         """Returns why a test failed by itself, not by the gate, or None."""
         failure = self.failures.get(result.nodeid)
         return None if failure is None or failure.by_the_gate else failure.text
-
-    def recorded_of(self, result: Result) -> RecordedCase | None:
-        """Returns the recorded sessions that a test may be compared with, or None."""
-        return self.history.get(result.nodeid)
 
     def sessions_of(self, result: Result) -> Sequence[Result]:
         """Returns the sessions of one test besides the one that is reported."""

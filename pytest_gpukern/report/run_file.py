@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.common_shift import Shift
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.untrusted_json import (
@@ -40,7 +40,7 @@ _LONGEST = 2**30
 _DAMAGED = "Write the run again with --gpukern-report, or read it with the release that wrote it"
 
 
-def run_text(run: Run) -> str:
+def run_text(run: RunResults) -> str:
     """Returns a run as JSON."""
     stored = _File(
         gpukern=run.version,
@@ -56,7 +56,7 @@ def run_text(run: Run) -> str:
     return msgspec.json.format(content, indent=1).decode() + "\n"
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RunResults:
     """Reads a run, every field checked; numbers not finite are None. The file may be packed by gzip.
 
     Raises:
@@ -84,10 +84,10 @@ def read_run(path: Path) -> Run:
         remedy = error.remedy or _DAMAGED
         raise FileError(path, error.problem, remedy, where=error.where or None) from error
     sessions: dict[str, tuple[Result, ...]] = {}
-    for each in stored.sessions:
-        sessions[each.nodeid] = (*sessions.get(each.nodeid, ()), each)
+    for session in stored.sessions:
+        sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)
     as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
-    return Run(
+    return RunResults(
         stored.results,
         sessions,
         **as_they_are,
@@ -132,4 +132,4 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
 
 _IN_ANOTHER_FORM = ("gpukern", "created", "results", "sessions")
 _AS_THEY_ARE = tuple(name for name in _File.__struct_fields__ if name not in _IN_ANOTHER_FORM)
-"""Fields of `Run` that a file has in their own form."""
+"""Fields of `RunResults` that a file has in their own form."""

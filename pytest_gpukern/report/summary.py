@@ -12,11 +12,11 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import (
     Footnote,
+    judged,
     rows_of,
     scope_times,
     shared_sizes,
     variant_label,
-    verdict_of,
 )
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.verdict_table import FAILED, STATES, Tone, VerdictKind
@@ -24,11 +24,14 @@ from pytest_gpukern.values.verdict_table import FAILED, STATES, Tone, VerdictKin
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpukern.report.rows import Row
-    from pytest_gpukern.report.run import Run, Skip
+    from pytest_gpukern.report.rows import ResultRow
+    from pytest_gpukern.report.run import RunResults, Skip
     from pytest_gpukern.values.result import Result
 
 _FEW_REASONS = 3
+_LEAST_SHARE = 0.01
+REST = "pytest and the tests' own code"
+"""Time that is in no phase; the controller of workers adds it, for it knows how many there were."""
 _FAILED = ("incorrect", "failed by the gate", "failed otherwise")
 _TOLD_IN_ORDER = (Tone.BAD, Tone.DOUBTFUL, None, Tone.GOOD, Tone.PLAIN)
 """Tones in the order in which a report tells them; findings have none, and notes come last."""
@@ -40,11 +43,11 @@ class ProblemTable:
 
     name: str
     results: list[Result]
-    rows: list[Row]
+    rows: list[ResultRow]
 
 
 @dataclass(frozen=True)
-class Told:
+class Remark:
     """Holds a verdict, finding, note or failure, and who has it.
 
     Attributes:
@@ -58,16 +61,16 @@ class Told:
     labels: tuple[str, ...]
 
 
-def problems_of(run: Run) -> list[ProblemTable]:
+def problems_of(run: RunResults) -> list[ProblemTable]:
     """Returns the problems in order of arrival."""
     members: dict[str, list[Result]] = {}
     for result in run.results:
         members.setdefault(result.case.problem, []).append(result)
     problems = []
-    for name, found in members.items():
-        ordered, shared = _ordered(found), shared_sizes(found)
+    for name, results in members.items():
+        ordered, shared = _ordered(results), shared_sizes(results)
         peers: dict[str, list[Result]] = {}  # speed-ups are of the same point
-        for result in found:
+        for result in results:
             peers.setdefault(_point(result), []).append(result)
         rows = [
             row
@@ -78,39 +81,41 @@ def problems_of(run: Run) -> list[ProblemTable]:
     return problems
 
 
-def needs_a_reader(rows: Iterable[Row], failures: Sequence[Told] = ()) -> dict[str, list[Told]]:
+def needs_a_reader(rows: Iterable[ResultRow], failures: Sequence[Remark] = ()) -> dict[str, list[Remark]]:
     """Returns kind → the verdicts, findings and notes that need a reader, each once, large changes first.
 
     What somebody must act on comes first, and what is merely good to know last. `failures` are told, too.
     """
-    having: dict[tuple[str, str], tuple[Footnote, list[Row]]] = {}
+    having: dict[tuple[str, str], tuple[Footnote, list[ResultRow]]] = {}
     for row in rows:
         for footnote in dict.fromkeys(row.footnotes):
             if not footnote.quiet:
                 having.setdefault((footnote.kind, footnote.text), (footnote, []))[1].append(row)
-    kinds: dict[str, list[Told]] = {FAILED: list(failures)} if failures else {}
-    for footnote, found in having.values():
+    kinds: dict[str, list[Remark]] = {FAILED: list(failures)} if failures else {}
+    for footnote, rows_having in having.values():
         key = f" ({footnote.key})" if footnote.key else ""
-        results = tuple(row.result for row in found)
-        told = Told(footnote, results, tuple(result.case_name + key for result in results))
-        kinds.setdefault(footnote.kind, []).append(told)
+        results = tuple(row.result for row in rows_having)
+        remark = Remark(footnote, results, tuple(result.case_name + key for result in results))
+        kinds.setdefault(footnote.kind, []).append(remark)
     return {
-        kind: sorted(kinds[kind], key=lambda each: -_change(each.footnote.ratio))
+        kind: sorted(kinds[kind], key=lambda remark: -_change(remark.footnote.ratio))
         for kind in sorted(kinds, key=_rank)
     }
 
 
-def other_failures(run: Run, rows: Iterable[Row]) -> list[Told]:
+def other_failures(run: RunResults, rows: Iterable[ResultRow]) -> list[Remark]:
     """Returns failures that no row tells: of tests without a result, and what only a strict gate fails."""
     results = {result.nodeid: result for result in run.results}
     footnotes: dict[str, list[Footnote]] = {}
     for row in rows:
-        footnotes.setdefault(row.result.nodeid, []).extend(each for each in row.footnotes if not each.quiet)
+        footnotes.setdefault(row.result.nodeid, []).extend(
+            footnote for footnote in row.footnotes if not footnote.quiet
+        )
     others = []
     for nodeid, failure in run.failures.items():
         result = results.get(nodeid)
         if result is None:
-            others.append(Told(Footnote(FAILED, failure.text), (None,), (nodeid,)))
+            others.append(Remark(Footnote(FAILED, failure.text), (None,), (nodeid,)))
             continue
         untold = [
             str(reason)
@@ -118,7 +123,7 @@ def other_failures(run: Run, rows: Iterable[Row]) -> list[Told]:
             if not any(footnote.tells(reason) for footnote in footnotes[nodeid])
         ]
         if untold:
-            others.append(Told(Footnote(FAILED, "\n".join(untold)), (result,), (result.case_name,)))
+            others.append(Remark(Footnote(FAILED, "\n".join(untold)), (result,), (result.case_name,)))
     return others
 
 
@@ -134,26 +139,15 @@ def _rank(kind: str) -> tuple[int, int, str]:
     return _TOLD_IN_ORDER.index(row.tone if row else None), row.severity if row else 0, kind
 
 
-def state_of(row: Row) -> str:
-    """Returns FAILED for a test that failed by itself, else a row's verdict or what became of it."""
-    if any(footnote.kind == FAILED for footnote in row.footnotes):
-        return FAILED
-    if row.verdict:
-        return row.verdict.partition(" ")[0]
-    if row.time == units.NOTHING:
-        return "unchecked"
-    return "measured" if row.uncertainty else row.time
-
-
-def totals(run: Run) -> str:
+def totals(run: RunResults) -> str:
     """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
     gate, unchecked, simulated, passed. Rejected cases have none. Verdicts are counted by scope.
     """
     counts = Counter(_standing(result, run) for result in run.results)
-    told = {result.nodeid for result in run.results if _standing(result, run) in _FAILED[:2]}
-    counts["failed otherwise"] = len(run.failures.keys() - told)
+    counted = {result.nodeid for result in run.results if _standing(result, run) in _FAILED[:2]}
+    counts["failed otherwise"] = len(run.failures.keys() - counted)
     rejected = f"broken case{'s' * (len(run.rejected) != 1)} rejected"
     counts[rejected] = len(run.rejected)
     order = ("passed", rejected, *_FAILED, "simulated", "unchecked")
@@ -163,7 +157,7 @@ def totals(run: Run) -> str:
         parts.append(_skipped(run.skips))
     line = f"gpukern: {', '.join(parts)}"
     verdicts = Counter(
-        verdict_of(result, time)[0]
+        judged(result, time).kind
         for result in run.results
         if result.correctness is not Correctness.INCORRECT
         for time in scope_times(result)
@@ -198,6 +192,31 @@ def false_alarms(results: Sequence[Result]) -> list[str]:
     return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"]
 
 
+def time_spent(run: RunResults) -> str | None:
+    """Returns `time: 193 s: checking 62 s, timing 36 s, …`, the longest phase first; None where unknown.
+
+    Phases below 1 % are left out. Where processes side by side spent more than the run took, it says so.
+    """
+    if run.duration_s is None:
+        return None
+    whole_s = run.duration_s
+    spent_s = {name: phase_s for name, phase_s in run.spent_s.items() if units.is_number(phase_s)}
+    text = f"time: {_seconds(whole_s)}"
+    together_s = sum(spent_s.values())
+    if together_s > whole_s:
+        text += f", of all processes side by side {_seconds(together_s)}"
+    else:
+        spent_s[REST] = whole_s - together_s
+    least_s = _LEAST_SHARE * sum(spent_s.values())
+    ordered = sorted(spent_s.items(), key=lambda phase: -phase[1])
+    phases = ", ".join(f"{name} {_seconds(phase_s)}" for name, phase_s in ordered if phase_s >= least_s)
+    return f"{text}: {phases}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 9.5 else units.time(seconds * 1e9)
+
+
 def _ordered(results: list[Result]) -> list[Result]:
     """Sorts by point, then by variant, each in order of its first arrival: parallel workers mix them."""
     points: dict[str, int] = {}
@@ -212,7 +231,7 @@ def _point(result: Result) -> str:
     return repr(list(result.case.point.items()))
 
 
-def _standing(result: Result, run: Run) -> str:
+def _standing(result: Result, run: RunResults) -> str:
     if result.correctness is Correctness.INCORRECT:
         return "incorrect"
     failure = run.failures.get(result.nodeid)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_work, observed_lines
-from pytest_gpukern.report.durations import time_spent
 from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import markup_of, shared_sizes
@@ -19,12 +18,12 @@ from pytest_gpukern.report.summary import (
     problems_of,
     skip_reasons,
     skip_texts,
-    state_of,
+    time_spent,
     totals,
 )
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
-from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone
+from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.report.rows import Footnote, Row, Timing
-    from pytest_gpukern.report.run import Failure, Run, Skip
-    from pytest_gpukern.report.summary import ProblemTable, Told
+    from pytest_gpukern.report.rows import Footnote, ResultRow, Timing
+    from pytest_gpukern.report.run import RunResults, Skip
+    from pytest_gpukern.report.summary import ProblemTable, Remark
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
@@ -57,7 +56,7 @@ def write(report: RunReport, config: pytest.Config) -> None:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     wrote = [f"gpukern: wrote {path}" for path in report.files]
     report = dataclasses.replace(report, closing=(*wrote, *report.closing))
-    lines = whole(
+    lines = render(
         report,
         width=reporter._tw.fullwidth,
         verbose=config.get_verbosity() > 0,
@@ -68,82 +67,66 @@ def write(report: RunReport, config: pytest.Config) -> None:
         reporter.write_line(in_encoding(printable_lines(line.text), encoding), **line.markup)
 
 
-def whole(
-    run: Run, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
-) -> list[Line]:
-    """Returns what `render` does, with the lines of the run above and below it."""
-    return [
-        *map(Line, run.heading),
-        *render(run, width=width, verbose=verbose, failures_shown=failures_shown, details=details),
-        *map(Line, run.closing),
-        *(Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems),
-    ]
-
-
 def render(
-    report: Run, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
+    run: RunResults, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
 ) -> list[Line]:
     """Returns what needs a reader, the tables of a small or `verbose` run, and the summary.
 
-    Returns nothing for a run of which nothing is known. Why a test failed is not said again where
+    The lines of the run itself stand above and below. Why a test failed is not said again where
     `failures_shown` says that pytest did. `details` is the option that tells what is left out.
     """
-    if not (report.ran or report.skips):
-        return []
-    problems = problems_of(report)
+    told = _told_of(run, width, verbose, failures_shown, details) if run.ran or run.skips else []
+    problems = (Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems)
+    return [*map(Line, run.heading), *told, *map(Line, run.closing), *problems]
+
+
+def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, details: str) -> list[Line]:
+    problems = problems_of(run)
     if failures_shown:
-        problems = [_without_failures(problem, report) for problem in problems]
+        problems = [_without_failures(problem, run) for problem in problems]
     rows = [row for problem in problems for row in problem.rows]
-    failures = [] if failures_shown else other_failures(report, rows)
+    failures = [] if failures_shown else other_failures(run, rows)
     lines = _needs_a_reader(rows, failures, width, None if verbose else details)
     small = len(rows) <= _MOST_ROWS
     if small or verbose:
         lines += _tables(problems, width, verbose=verbose)
     above = [] if small else _by_backend(rows, width)
-    below = [
-        line
-        for text in (*report.since_record, *false_alarms(report.results))
-        for line in wrapped(text, width)
-    ]
-    if (report.duration_s or 0.0) > _SHORT_S:
-        below += wrapped(time_spent(report) or "", width)
+    texts = [*run.since_record, *false_alarms(run.results)]
+    texts += [time_spent(run) or ""] if (run.duration_s or 0.0) > _SHORT_S else []
+    below = [line for text in texts for line in wrapped(text, width)]
     below += [] if verbose else _quiet(rows, width, details)
-    below.append(Line(totals(report), dict(_BOLD)))
+    below.append(Line(totals(run), dict(_BOLD)))
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
-    return [*lines, *above, *skip_lines(report.skips, width=width, room=room, details=details), *below]
+    return [*lines, *above, *skip_lines(run.skips, width=width, room=room, details=details), *below]
 
 
-def _without_failures(problem: ProblemTable, report: Run) -> ProblemTable:
+def _without_failures(problem: ProblemTable, run: RunResults) -> ProblemTable:
     """Returns the problem without what the failures of its tests said."""
-    rows = [_without_failure(row, report.failures.get(row.result.nodeid)) for row in problem.rows]
+    rows = []
+    for row in problem.rows:
+        failure = run.failures.get(row.result.nodeid)
+        left = [
+            footnote
+            for footnote in row.footnotes
+            if failure is None
+            or not (footnote.kind in (INCORRECT, FAILED) or any(map(footnote.tells, failure.reasons)))
+        ]
+        rows.append(dataclasses.replace(row, footnotes=tuple(left)))
     return dataclasses.replace(problem, rows=rows)
 
 
-def _without_failure(row: Row, failure: Failure | None) -> Row:
-    """Returns the row without what the failure of its test said."""
-    if failure is None:
-        return row
-    left = [
-        footnote
-        for footnote in row.footnotes
-        if footnote.kind not in (INCORRECT, FAILED) and not any(map(footnote.tells, failure.reasons))
-    ]
-    return dataclasses.replace(row, footnotes=tuple(left))
-
-
 def _needs_a_reader(
-    rows: Iterable[Row], failures: Sequence[Told], width: int, details: str | None
+    rows: Iterable[ResultRow], failures: Sequence[Remark], width: int, details: str | None
 ) -> list[Line]:
     """Tells what needs a reader, of each kind the first few where `details` tells the others, else all."""
     lines = []
-    for kind, told in needs_a_reader(rows, failures).items():
-        if details is None:
-            lines += [line for each in told for line in _told_whole(each.footnote, each.labels, width)]
-            continue
-        most = 1 if _is_good(kind) and len(told) > _MOST_TOLD else _MOST_TOLD
-        lines += [line for each in told[:most] for line in _told_shortly(each.footnote, each.labels, width)]
-        if len(told) > most:
-            more = sum(len(each.labels) for each in told[most:])
+    for kind, remarks in needs_a_reader(rows, failures).items():
+        most = 1 if _is_good(kind) and len(remarks) > _MOST_TOLD else _MOST_TOLD
+        shown = remarks if details is None else remarks[:most]
+        for remark in shown:
+            lines += _told(remark, width, whole=details is None)
+        if len(remarks) > len(shown):
+            more = sum(len(remark.labels) for remark in remarks[most:])
             lines.append(Line(f"{kind or 'note'}: {more} more; {details} tells each"))
     return [*lines, Line("")] if lines else []
 
@@ -152,42 +135,42 @@ def _is_good(kind: str) -> bool:
     return kind in STATES and STATES[kind].tone is Tone.GOOD
 
 
-def _told_whole(footnote: Footnote, labels: Sequence[str], width: int) -> list[Line]:
+def _told(remark: Remark, width: int, *, whole: bool) -> list[Line]:
+    """Tells all of a remark, or what happened and what to do.
+
+    What became faster takes one line then, since it needs no explanation.
+    """
+    footnote, labels = remark.footnote, remark.labels
+    who = labels[0]
+    if len(labels) > 1:
+        who = f"{len(labels)} cases ({some_of(labels) if whole else f'{labels[0]}, …'})"
+    subject = f"{footnote.kind or 'note'} {who}"
+    if not whole and _is_good(footnote.kind) and units.is_number(footnote.ratio):
+        change = units.change(footnote.ratio)
+        return [Line(f"{shorten(subject, width - len(change) - 2)}: {change}", footnote.markup)]
     first, *others = footnote.text.split("\n")
-    who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
-    lines = wrapped(f"{footnote.kind or 'note'} {who}: {first}", width, markup=footnote.markup)
-    for text in others:
+    lines = wrapped(f"{subject}: {first}", width, markup=footnote.markup)
+    for text in others if whole else ():
         lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
     return lines
 
 
-def _told_shortly(footnote: Footnote, labels: Sequence[str], width: int) -> list[Line]:
-    """Tells what happened and what to do; what became faster in one line, since it needs no explanation."""
-    kind, text = footnote.kind or "note", footnote.text.partition("\n")[0]
-    who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({labels[0]}, …)"
-    if _is_good(kind) and units.is_number(footnote.ratio):
-        change = units.change(footnote.ratio)
-        line = f"{shorten(f'{kind} {who}', width - len(change) - 2)}: {change}"
-        return [Line(line, footnote.markup)]
-    return wrapped(f"{kind} {who}: {text}", width, markup=footnote.markup)
-
-
-def _by_backend(rows: Sequence[Row], width: int) -> list[Line]:
+def _by_backend(rows: Sequence[ResultRow], width: int) -> list[Line]:
     """Returns a table of how many cases each backend has of each verdict or state."""
     counts: dict[str, Counter[str]] = {}
     for row in rows:
-        counts.setdefault(state_of(row), Counter())[row.result.case.backend or "tests"] += 1
-    states = sorted(counts, key=lambda state: STATES[state].severity if state in STATES else len(STATES))
+        counts.setdefault(row.state, Counter())[row.result.case.backend or "tests"] += 1
+    states = sorted(counts, key=severity)
     columns = [Column("", tuple(states))]
     for backend, _ in sum(counts.values(), Counter[str]()).most_common():
         cells = tuple(str(counts[state][backend] or "") for state in states)
         columns.append(Column(backend, cells, numeric=True))
     texts, _ = table(columns, width)
     markup = [_BOLD, *map(markup_of, states)]
-    return [Line(text, dict(each)) for text, each in zip(texts, markup, strict=True)]
+    return [Line(text, dict(colours)) for text, colours in zip(texts, markup, strict=True)]
 
 
-def _quiet(rows: Iterable[Row], width: int, details: str) -> list[Line]:
+def _quiet(rows: Iterable[ResultRow], width: int, details: str) -> list[Line]:
     """Counts what needs no action: `told with -v: 41 host times UNDECIDED, noise in 12 cases`."""
     verdicts: Counter[tuple[str, str]] = Counter()
     cases: dict[str, set[str]] = {}
@@ -198,7 +181,7 @@ def _quiet(rows: Iterable[Row], width: int, details: str) -> list[Line]:
             elif footnote.quiet:
                 cases.setdefault(footnote.quiet, set()).add(row.result.nodeid)
     parts = [f"{count} {where} time{'s' * (count > 1)} {kind}" for (where, kind), count in verdicts.items()]
-    parts += [f"{about} in {len(found)} case{'s' * (len(found) > 1)}" for about, found in cases.items()]
+    parts += [f"{about} in {len(having)} case{'s' * (len(having) > 1)}" for about, having in cases.items()]
     return wrapped(f"told with {details}: {', '.join(parts)}", width) if parts else []
 
 
@@ -233,26 +216,23 @@ def skip_lines(
     lines = [line for text in skip_texts(skips) for line in wrapped(text, width)]
     if room is None or len(lines) <= room:
         return lines
-    return _fewer_skip_lines(skip_reasons(skips), width, room, details)
-
-
-def _fewer_skip_lines(reasons: dict[str, list[str]], width: int, room: int, details: str) -> list[Line]:
+    reasons = skip_reasons(skips)
     alike: dict[str, list[str]] = {}
     for reason in reasons:
         alike.setdefault(reason.partition(":")[0].strip(), []).append(reason)
-    counts = {begin: sum(len(reasons[each]) for each in members) for begin, members in alike.items()}
-    lines: list[Line] = []
+    counts = {begin: sum(len(reasons[reason]) for reason in members) for begin, members in alike.items()}
+    lines = []
     ordered = sorted(counts, key=lambda begin: -counts[begin])
     for number, begin in enumerate(ordered):
         members = alike[begin]
         why = members[0] if len(members) == 1 else f"{begin} ({len(members)} reasons)"
-        found = wrapped(f"{counts[begin]} skipped: {why}", width)
+        wrapped_line = wrapped(f"{counts[begin]} skipped: {why}", width)
         rest = ordered[number:]
-        if len(lines) + len(found) > room - (len(rest) > 1):
+        if len(lines) + len(wrapped_line) > room - (len(rest) > 1):
             others = f"{len(rest)} {'other ' * bool(lines)}reason{'s' * (len(rest) > 1)}"
-            text = f"{sum(counts[each] for each in rest)} skipped for {others}; {details} tells each"
+            text = f"{sum(counts[begin] for begin in rest)} skipped for {others}; {details} tells each"
             return [*lines, Line(text)]
-        lines += found
+        lines += wrapped_line
     return lines
 
 
@@ -278,7 +258,7 @@ def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verb
     ]
 
 
-def _timings(rows: Iterable[Row]) -> list[Timing]:
+def _timings(rows: Iterable[ResultRow]) -> list[Timing]:
     """Returns how the times of a table were taken: the commonest way, then the others as they come."""
     counts = Counter(row.timing for row in rows if row.timing)
     if not counts:
@@ -298,7 +278,7 @@ def _mark(index: int) -> str:
     return str(index).translate(_SUPERSCRIPTS) if index else ""
 
 
-def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
+def _columns(rows: list[ResultRow], timings: list[Timing]) -> list[Column]:
     def cells(name: str) -> tuple[str, ...]:
         return tuple(getattr(row, name) for row in rows)
 
@@ -320,20 +300,22 @@ def _columns(rows: list[Row], timings: list[Timing]) -> list[Column]:
     ]
 
 
-def _fixed_costs(rows: list[Row], width: int) -> list[Line]:
+def _fixed_costs(rows: list[ResultRow], width: int) -> list[Line]:
     """Returns what timers read for nothing, once for all rows: it is in their numbers."""
     costs: dict[str, list[float]] = {}
-    for timer, cost_ns in (cost for row in rows for cost in row.fixed_costs):
-        costs.setdefault(timer, []).append(cost_ns)
+    scopes = [row.scope for row in rows if row.scope is not None and not row.result.simulated]
+    for measurement in (measurement for scope in scopes for measurement in scope.all):
+        if units.is_number(measurement.fixed_cost_ns):
+            costs.setdefault(measurement.timer, []).append(measurement.fixed_cost_ns)
     lines = []
-    for timer, found in costs.items():
-        cost = units.time_range(min(found), max(found))
+    for timer, costs_ns in costs.items():
+        cost = units.time_range(min(costs_ns), max(costs_ns))
         text = f"by {timer} an empty kernel reads {cost} more than it takes; not subtracted"
         lines += wrapped(text, width, indent=_INDENT)
     return lines
 
 
-def _footnotes(rows: list[Row], width: int) -> list[Line]:
+def _footnotes(rows: list[ResultRow], width: int) -> list[Line]:
     """Writes the quiet footnotes of rows; rows with the same ones share a line."""
     subjects: dict[Footnote, list[str]] = {}
     for row in rows:

@@ -18,7 +18,7 @@ from pytest_gpukern.report.run import EmptyReportError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.values.result import DeviceActivity, HostCall, JsonDict, Result, Trace
 
 _NOTHING = "-"
@@ -56,7 +56,7 @@ def _rows(result: Result, trace: Trace, width: int, left_out: dict[str, None]) -
     columns = [
         Column(
             title,
-            tuple(each[title] for each in cells),
+            tuple(row[title] for row in cells),
             numeric=title != "Name",
             narrowest=_SHORTEST_NAME if title == "Name" else None,
             dispensable=_LEFT_OUT_FIRST.index(title) if title in _LEFT_OUT_FIRST else None,
@@ -104,7 +104,7 @@ def _device(activity: DeviceActivity, result: Result) -> str:
     return f"{name} ({activity.device})" if name else str(activity.device)
 
 
-def timeline(runs: Sequence[Run]) -> str:
+def timeline(runs: Sequence[RunResults]) -> str:
     """Returns the traces of runs as JSON that Perfetto opens.
 
     Raises:
@@ -201,8 +201,8 @@ def _streams(trace: Trace) -> list[tuple[str, list[DeviceActivity]]]:
         else:
             free.append(activity)
     several = len({(device, context) for device, context, _ in streams}) > 1
-    found = []
+    named = []
     for (device, context, stream), rows in sorted(streams.items()):
         name = f"stream {stream}" + (f" of context {context}, device {device}" if several else "")
-        found += [(f"{name}, at the same time" if again else name, row) for again, row in enumerate(rows)]
-    return found
+        named += [(f"{name}, at the same time" if again else name, row) for again, row in enumerate(rows)]
+    return named

@@ -22,6 +22,7 @@ from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.run.subject import ELSEWHERE, TimedScope
 from pytest_gpukern.timers.host import HostTimer, LaunchTimer
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
@@ -215,7 +216,7 @@ class CallSubject:
             case = dataclasses.replace(found.result.case, backend="host")
             found.result = dataclasses.replace(found.result, case=case)
         else:
-            found.add_note("the first call launched nothing in the simulator, so no kernel was checked")
+            found.add_note(Note("the first call launched nothing in the simulator, so no kernel was checked"))
 
     def measure(self, found: Found) -> None:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""
@@ -228,7 +229,9 @@ class CallSubject:
             count, each = executions.count, executions.calls(cold=cache == "cold")
             if each < executions.iterations:
                 unused = f"iterations={executions.iterations} is not used"
-                found.add_note(f"{unused}: with a cold cache each sample is one call; cache='hot' uses it")
+                found.add_note(
+                    Note(f"{unused}: with a cold cache each sample is one call; cache='hot' uses it")
+                )
         executions = self._calls.restored(executions)
         observed = [environment.gpu.launches_observed()]
 
@@ -385,7 +388,7 @@ class LoopSubject(CallSubject):
             measured = dataclasses.replace(measured, traffic_bytes=marker.bytes, flops=marker.flops)
         timed, asked = len(measured.samples_ns), self._loop.asked["rounds"]
         if timed < asked:
-            found.add_note(f"{timed} of {asked} rounds are timed: {self._refused}")
+            found.add_note(Note(f"{timed} of {asked} rounds are timed: {self._refused}"))
         found.add_measurements((sampler.finished(measured, suspicion),))
 
     def recheck(self, found: Found) -> None:
@@ -467,7 +470,7 @@ class LoopSubject(CallSubject):
             try:
                 return open_timer(name, stream, any_stream=True, queues=False)
             except TimerUnavailable as reason:
-                self._calls.notes[f"not timed by {TIMERS[name].label}: {reason}"] = None
+                self._calls.notes[Note(f"not timed by {TIMERS[name].label}: {reason}")] = None
         return open_timer(names[-1], stream, any_stream=True, queues=False)
 
 

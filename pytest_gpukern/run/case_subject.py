@@ -26,7 +26,7 @@ from pytest_gpukern.check.check_variant import (
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
 from pytest_gpukern.check.engine import check_left
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.measure.by_timer import with_warning
+from pytest_gpukern.measure.by_timer import with_note
 from pytest_gpukern.measure.measure import Repeated, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.problems.dataset import CONTENTS
@@ -36,6 +36,7 @@ from pytest_gpukern.run.subject import NotRunError, TimedScope
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Iteration
 from pytest_gpukern.values.backend_table import cuda_packages, runs_on_gpu
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import timer_row
@@ -518,7 +519,7 @@ def _check_last(executions: Executions, first: Prepared) -> None:
 
 
 def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Measurement:
-    """Adds a warning to a cold graph's measurement if its buffer sets are too few to evict each other."""
+    """Adds a note to a cold graph's measurement if its buffer sets are too few to evict each other."""
     from pytest_gpukern.gpu.runtime import runtime
     from pytest_gpukern.timers.graph import sets_needed
 
@@ -526,11 +527,11 @@ def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Me
     needed = sets_needed(dataset.input_bytes + dataset.output_bytes, runtime().l2_bytes)
     if sets >= needed:
         return measurement
-    return with_warning(
-        measurement,
+    text = (
         f"the L2 may be warm: nothing is flushed inside a graph, and its {sets} buffer sets are fewer than "
-        f"the {needed} that evict each other",
+        f"the {needed} that evict each other"
     )
+    return with_note(measurement, Note(text))
 
 
 def scope_call(prepared: Prepared, scope: str, host_results: HostResults, number: int) -> Callable[[], Any]:

@@ -27,6 +27,7 @@ from pytest_gpukern.run.stash import (
     gpus_of_workers,
     settings_of,
 )
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import own_json
@@ -282,8 +283,8 @@ class Controller:
         if result.correctness is Correctness.INCORRECT:
             self._was_incorrect.setdefault(nodeid, (result.diagnosis or "").partition("\n")[0])
         elif nodeid in self._was_incorrect:
-            told = f"INCORRECT in an earlier attempt: {self._was_incorrect[nodeid]}"
-            return dataclasses.replace(result, notes=(*result.notes, told))
+            note = Note(f"INCORRECT in an earlier attempt: {self._was_incorrect[nodeid]}")
+            return dataclasses.replace(result, notes=(*result.notes, note))
         return result
 
     def _take_teardown(self, report: pytest.TestReport, carried: JsonDict) -> None:
@@ -460,7 +461,7 @@ class Controller:
         if distributes(self._config):
             from xdist.workermanage import parse_tx_spec_config
 
-            from pytest_gpukern.report.durations import REST
+            from pytest_gpukern.report.summary import REST
 
             workers = len(parse_tx_spec_config(self._config))
             if workers > 1:

@@ -28,6 +28,7 @@ from pytest_gpukern.gpu.theory import peaks_of
 from pytest_gpukern.measure.canaries import measure_canaries
 from pytest_gpukern.measure.ceilings import load_or_measure
 from pytest_gpukern.measure.observers import Instruments, Observers
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
 
@@ -250,9 +251,9 @@ class DeviceSession:
         self._late_warnings += found.complaints
         return found.times_ns
 
-    def take_late_warnings(self) -> tuple[str, ...]:
+    def take_late_warnings(self) -> tuple[Note, ...]:
         """Returns the warnings since the header was printed, each once: to the current result."""
-        taken = tuple(self._late_warnings)
+        taken = tuple(map(Note, self._late_warnings))
         self._late_warnings.clear()
         return taken
 

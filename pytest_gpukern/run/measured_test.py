@@ -26,6 +26,7 @@ from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
 from pytest_gpukern.run.settle import NO_CALL, settle
 from pytest_gpukern.run.subject import Found, NotRunError
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness
 
@@ -242,7 +243,7 @@ class MeasuredTest:
         wrong = None if check.diagnosis is None else check.diagnosis.message
         if self.found is not None and wrong is None:
             if check.loose is not None:
-                self.found.add_note(check.loose)
+                self.found.add_note(Note(check.loose))
             self.found.passes({} if check.error is None else {name: check.error})
         elif self.found is not None and expect_failure:
             self.found.passes()
@@ -258,7 +259,7 @@ class MeasuredTest:
         declares = self.context.marker.outputs or self.context.marker.inout
         if self.found is None and self.rejected is None and (declares or not self.verified):
             self.found = Found(result_of(self.context))
-            self.found.add_note(NO_CALL)
+            self.found.add_note(Note(NO_CALL))
 
     def settle(self) -> tuple[GateFailure, ...]:
         """Settles the test once its body has ended; returns why the gate fails it, if it does.

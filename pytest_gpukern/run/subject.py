@@ -13,6 +13,7 @@ from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device
 from pytest_gpukern.measure.measure import measure, rule_beside, rule_for
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.timers.timer import NothingLaunched, PerCall, TimerUnavailable
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Correctness, Result
 from pytest_gpukern.values.timer_table import timer_row
 
@@ -106,7 +107,7 @@ class Found:
         self.result = result
         self.diagnosis: Diagnosis | None = None
 
-    def add_note(self, *notes: str) -> None:
+    def add_note(self, *notes: Note) -> None:
         """Adds notes to the result."""
         if not notes:
             return
@@ -127,14 +128,14 @@ class Found:
     def drop_simulated_times(self) -> None:
         """Drops times that contain work of the simulator, as of a host variant that launches."""
         self.result = dataclasses.replace(self.result, simulated=True, measurements=())
-        self.add_note("not timed: the timed calls ran kernels in the simulator, which never times")
+        self.add_note(Note("not timed: the timed calls ran kernels in the simulator, which never times"))
 
     def add_trace(self, take: Callable[[], Trace]) -> None:
         """Adds what one more execution did, or a note that says why nothing could record it."""
         try:
             trace = take()
         except TimerUnavailable as reason:
-            self.add_note(f"no trace: {reason}")
+            self.add_note(Note(f"no trace: {reason}"))
             return
         self.result = dataclasses.replace(self.result, trace=trace)
 

@@ -34,6 +34,7 @@ from pytest_gpukern.run.stash import (
     settings_of,
 )
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
+from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +138,8 @@ class TakenOver:
             if self._fixture.stats is None:
                 give_time_of_a_call(self._fixture, result.first_call_ns)
             return
-        self._test.result = dataclasses.replace(result, notes=(*result.notes, *_ignored(self._item)))
+        ignored = map(Note, _ignored(self._item))
+        self._test.result = dataclasses.replace(result, notes=(*result.notes, *ignored))
         give_stats(self._fixture, result.measurements[0])
 
 

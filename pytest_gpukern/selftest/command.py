@@ -26,7 +26,7 @@ from pytest_gpukern.values.untrusted_json import FileError, printable, printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.selftest.targets import Row
 
 SESSIONS = 8
@@ -133,7 +133,7 @@ def _with_suites(conclusions: Conclusions) -> Conclusions:
 # the table
 
 
-def render(run: Run, conclusions: Conclusions, *, width: int) -> list[str]:
+def render(run: RunResults, conclusions: Conclusions, *, width: int) -> list[str]:
     """Returns the table of all targets for a terminal of `width` columns."""
     lines = [f"gpukern selftest: {_device(run)}"]
     lines += _sentences(_remarks(run), width)
@@ -145,15 +145,15 @@ def render(run: Run, conclusions: Conclusions, *, width: int) -> list[str]:
     return [*lines, f"{sum(conclusions.verdicts)} of {len(conclusions.verdicts)} targets reached"]
 
 
-def _remarks(run: Run) -> Iterator[str]:
+def _remarks(run: RunResults) -> Iterator[str]:
     """Yields what went wrong in the run, and what the timers say, such as why CUPTI is not used."""
     yield from run.problems
     for result in run.results:
         if known_times.known_times_of(result) is not None:
-            yield from (warning for each in result.measurements for warning in each.summary.warnings)
+            yield from (note.text for each in result.measurements for note in each.summary.notes)
 
 
-def _device(run: Run) -> str:
+def _device(run: RunResults) -> str:
     machine = run.results[0].fingerprint if run.results else Fingerprint()
     driver = f"driver {machine.driver_version}, CUDA {machine.cuda_driver_version}"
     made = f"{run.created.isoformat(timespec='seconds')} · pytest-gpukern {run.version}"

@@ -35,7 +35,7 @@ from pytest_gpukern.values.timer_table import TIMERS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpukern.report.run import Run
+    from pytest_gpukern.report.run import RunResults
     from pytest_gpukern.selftest.known_times import KnownTimes, Spin
     from pytest_gpukern.values.result import Measurement
 
@@ -136,7 +136,7 @@ class Session:
         return found[0].summary.median_ns - (found[0].fixed_cost_ns or 0.0) if found else None
 
 
-def sessions_of(run: Run) -> list[Session]:
+def sessions_of(run: RunResults) -> list[Session]:
     """Returns what each session of a run found out."""
     sessions: dict[str, Session] = {}
     for reported in run.results:
@@ -151,7 +151,7 @@ def sessions_of(run: Run) -> list[Session]:
     return list(sessions.values())
 
 
-def conclude(run: Run, asked_sessions: int) -> Conclusions:
+def conclude(run: RunResults, asked_sessions: int) -> Conclusions:
     """Returns all rows of a run of the self-test's tests.
 
     Args:
@@ -333,7 +333,7 @@ def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int)
     )
 
 
-def _missing(run: Run, sessions: Sequence[Session], truth: Sequence[Row]) -> Iterator[str]:
+def _missing(run: RunResults, sessions: Sequence[Session], truth: Sequence[Row]) -> Iterator[str]:
     """Says what should have been measured and was not."""
     yield from (f"{test}: {why}" for test, why in run.skips)
     yield from (f"{test.rpartition('::')[2]}: {failure.text}" for test, failure in run.failures.items())

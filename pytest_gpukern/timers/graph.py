@@ -11,6 +11,7 @@ from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.timers.launch_queue import ENTRIES_OF_BEFORE, EventQueue, escaped_work
 from pytest_gpukern.timers.replay import captured, empty_kernel_line, replay_line
 from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
+from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,8 +108,8 @@ class GraphTimer:
         replays = max(1, min(replays, _MOST_REPLAYS))
         batch = self._replayed(iterations, times_over, replays=replays, cold=cold)
         if cold and batch.iterations > 1 and len({iteration.run for iteration in iterations}) == 1:
-            batch.warnings.append(
-                "the graph's calls shared their buffers: data that fit into the L2 were not cold"
+            batch.notes.append(
+                Note("the graph's calls shared their buffers: data that fit into the L2 were not cold")
             )
         self._call_ns, self._iterations = statistics.median(batch.samples_ns), batch.iterations
         return batch

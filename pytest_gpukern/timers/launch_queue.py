@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpukern.gpu.runtime import checked, cuda_source, runtime
 from pytest_gpukern.timers.timer import Batch, Iteration
+from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ ENTRIES_OF_BEFORE = 4
 """Assumed entries of a `before`: a memset for each of a few outputs."""
 _QUEUEING_NS = 40_000_000
 """We stop queueing after this time, well before the blocking kernel gives up."""
-LAUNCH_COST = "the call waits for the device, so its time contains the host's launch cost"
+LAUNCH_COST = Note("the call waits for the device, so its time contains the host's launch cost")
 
 
 class Marks(Protocol):
@@ -246,7 +247,7 @@ class EventQueue:
         marks = _EventMarks(self._stream, self._pairs)
         if self._queue.execute(iterations, marks, cold=cold):
             return Batch(marks.samples_ns)
-        return Batch(marks.samples_ns, launch_included=True, warnings=[LAUNCH_COST])
+        return Batch(marks.samples_ns, launch_included=True, notes=[LAUNCH_COST])
 
     @property
     def queues(self) -> bool:

@@ -12,6 +12,7 @@ from pytest_gpukern.values.timer_table import TIMERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpukern.values.note import Note
     from pytest_gpukern.values.result import DeviceWork
 
 
@@ -68,7 +69,7 @@ class Batch:
             from the first start to the last end.
         iterations: calls in a sample; a sample is their mean.
         launch_included: whether the times contain the host's launch cost, because the call was not queued.
-        warnings: what the timer had to do differently, in words.
+        notes: what the timer had to do differently.
         busy_ns: how long kernels ran in each sample, if the timer knows.
         work: a call's kernels, copies and memsets, if the timer knows them.
         order: places in `work` of what each call had the device do; empty where calls differ.
@@ -77,7 +78,7 @@ class Batch:
     samples_ns: list[float]
     iterations: int = 1
     launch_included: bool = False
-    warnings: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     busy_ns: list[float] = field(default_factory=list)
     work: tuple[DeviceWork, ...] = ()
     order: tuple[int, ...] = ()

@@ -18,8 +18,9 @@ class ReportForm(NamedTuple):
 
     Attributes:
         function: `module:name`, imported only where the form is made. That of a file returns the content for
-            a `Run`, or for a list of them if `several`, and may raise `run.EmptyReportError`. That of another
-            form is given a `RunReport` and pytest's configuration; it raises `FileError` if it cannot write.
+            `RunResults`, or for a list of them if `several`, and may raise `run.EmptyReportError`. That of
+            another form is given a `RunReport` and pytest's configuration; it raises `FileError` if it cannot
+            write.
         holds: what a file of this form holds, in words.
         several: whether one file may hold several runs.
         of_baselines: whether it can be made of a baseline file as well.

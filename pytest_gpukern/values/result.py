@@ -18,6 +18,7 @@ from msgspec import Meta, Struct, to_builtins
 from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.difference import Difference  # noqa: TC001 - a file is read by it
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
+from pytest_gpukern.values.note import Note  # noqa: TC001 - likewise
 from pytest_gpukern.values.untrusted_json import Figure, Json, built
 from pytest_gpukern.values.verdict_table import VerdictKind  # noqa: TC001 - `built` reads it
 
@@ -64,7 +65,7 @@ class Summary:
     low_ns: Figure
     high_ns: Figure
     n: int
-    warnings: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def half_width(self) -> float:
@@ -466,7 +467,7 @@ class Result:
         ceilings: the best that the device was seen to do (`Ceilings.to_json`); empty where there is none.
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
         speedup_against: `backend.variant` that speed-ups refer to, or None.
-        notes: what else there is to say, in words.
+        notes: what else there is to say.
         session: id of the process that measured, the same for all its results.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
@@ -494,7 +495,7 @@ class Result:
     ceilings: dict[str, float | None] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     speedup_against: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
     session: str = ""
     role: SessionRole = SessionRole.MEASURED

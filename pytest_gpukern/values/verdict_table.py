@@ -72,3 +72,8 @@ _STATES = {
 }
 STATES: dict[str, StateRow] = dict(sorted(_STATES.items(), key=lambda state: state[1].severity))
 """Verdicts and what stands in their place, the worst first."""
+
+
+def severity(state: str) -> int:
+    """Returns the place of a state among all, the worst first; other words come last."""
+    return STATES[state].severity if state in STATES else len(STATES)

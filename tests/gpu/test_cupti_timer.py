@@ -117,7 +117,7 @@ def test_a_kernel_reads_as_long_as_it_says_it_ran(timer, spin, ns, cold):
     def read(duration):
         batch = timer.collect([Iteration(spin(duration))] * count, cold=cold)
         assert len(batch.samples_ns) == count
-        assert not batch.warnings
+        assert not batch.notes
         return middle(batch.samples_ns), middle(spin.spun(count))
 
     (record, own), (short_record, short_own) = read(ns), read(500)
@@ -555,7 +555,7 @@ cupti.activity_enable = cupti.activity_disable = lambda kind: None
 def test_where_cupti_fails_events_time_and_the_first_warning_says_why(measurements_of, conftest, reason):
     (only,) = measurements_of(conftest)
     assert (only["timer"], only["beside"]) == ("event", False)
-    assert only["summary"]["warnings"][0] == f"timed by events, not by CUPTI: {reason}"
+    assert only["summary"]["notes"][0]["text"] == f"timed by events, not by CUPTI: {reason}"
 
 
 # one execution in full

@@ -26,7 +26,7 @@ def test_a_call_that_waits_for_the_device_is_timed_and_says_so(runtime, spin):
 
     batch = EventTimer(runtime).collect([Iteration(waits)] * 10, cold=True)
     assert len(batch.samples_ns) == 10
-    assert "waits for the device" in batch.warnings[0]
+    assert "waits for the device" in batch.notes[0].text
     assert np.median(batch.samples_ns) >= 100_000
 
 

@@ -119,7 +119,7 @@ def test_views_are_noted(gpu_benchmark, view):
     x, out = (torch.ones((64, 64), dtype=torch.complex64, device="cuda") for _ in range(2))
     gpu_benchmark(lambda x, out: (torch.mul(x, 3, out=out), getattr(x, view)())[1], x, out)
     notes = gpu_benchmark._test.result.notes
-    assert any("returned is a view of all of x, not a new result" in note for note in notes)
+    assert any("returned is a view of all of x, not a new result" in note.text for note in notes)
 
 @vectorize(["float32(float32)"], target="cuda")
 def twice(x):

@@ -170,7 +170,9 @@ def test_kernels_that_launch_others_are_timed_by_events(pytester, plugin_option)
     (only,) = found["measurements"]
     assert only["timer"] == "event"
     assert only["summary"]["median_ns"] > 50_000
-    assert "launches kernels from the device, which CUPTI does not record" in only["summary"]["warnings"][0]
+    assert (
+        "launches kernels from the device, which CUPTI does not record" in only["summary"]["notes"][0]["text"]
+    )
 
 
 ROUNDS = """

@@ -15,7 +15,7 @@ from pytest_gpukern.cli import all_gpus, validate
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.errors import NvmlUnavailable
 from pytest_gpukern.gpu.nvml import Configuration, PcieLink
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.result import Correctness
 
 SUITE = """
@@ -129,7 +129,7 @@ class Rounds:
         ]
         failures = dict.fromkeys(self.failed, Failure("x")) if not tests else {}
         if self.writes:
-            write_run_file(Path(output), Run(results, failures=failures))
+            write_run_file(Path(output), RunResults(results, failures=failures))
         return self
 
     def _result(self, uuid, kernel):

@@ -147,6 +147,7 @@ def test_the_status_follows_the_gate(files, compare, old, new, status, words):
     assert f"SLOWER: {FIRST} ({KEY}): +10.0 %" in shown
     assert words in shown
     assert compare(files / "before.json", files / "after.json", "--fail-on=host")[0] == status
+    assert compare(files / "before.json", files / "after.json", "--fail-on=undecided")[0] == 1
 
 
 def test_a_hosts_time_is_reported_and_fails_only_where_the_command_line_says_so(host, pytester, compare):

@@ -273,8 +273,9 @@ def test_it(gpu_benchmark, bounds):
     ).assert_outcomes(passed=4)
     loose, zeros, tight, default = results_in(pytester.path / "run.json").values()
     (note,) = loose["notes"]
-    assert note.startswith("output: rtol=0.01, atol=0 would pass float16 too, which is off by")
-    assert zeros["notes"] == ["output: rtol=0, atol=2 would pass an output of zeros"]
+    assert note["text"].startswith("output: rtol=0.01, atol=0 would pass float16 too, which is off by")
+    (note,) = zeros["notes"]
+    assert note["text"] == "output: rtol=0, atol=2 would pass an output of zeros"
     assert tight["notes"] == default["notes"] == []
 
 

@@ -22,6 +22,7 @@ OBSERVERS["fan"] = ObserverRow(
 
 OBSERVER = """
 from pytest_gpukern.measure.observers import Observation, Observer, Seen, SeenInTest
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Finding
 
 class FanObserver(Observer):
@@ -33,7 +34,7 @@ class FanObserver(Observer):
 
 class FanObservation(Observation):
     def finish(self, measurement):
-        return Seen({"speed_rpm": 2300}, ("the fan rattles",))
+        return Seen({"speed_rpm": 2300}, (Note("the fan rattles"),))
 """
 
 

@@ -42,7 +42,7 @@ def test_modules_of_one_name_share_no_record(pytester, gpu, modules, capsys):
     again.assert_outcomes(passed=2)
     again.stdout.fnmatch_lines(["gpukern: 0 passed, 2 unchecked* baseline: 2 same"])
     found = read_run(pytester.path / "run.json")
-    recorded = [next(iter(found.recorded_of(each).times.values())) for each in found.results]
+    recorded = [next(iter(found.history[each.nodeid].times.values())) for each in found.results]
     assert [time.median_ns for times in recorded for time in times] == pytest.approx([1000, 9000])
     capsys.readouterr()
     cli.main(["compare", "run.json", "run.json", "--json"])

@@ -238,7 +238,7 @@ def test_a_call_that_launches_nothing_is_no_simulated_one_and_says_so(run):
     found = results_in(run.folder / "run.json")["test_it/test_twice"]
     assert not found["simulated"]
     (note,) = found["notes"]
-    assert note == "the first call launched nothing in the simulator, so no kernel was checked"
+    assert note["text"] == "the first call launched nothing in the simulator, so no kernel was checked"
 
 
 def test_simulated_results_are_not_recorded(run):

@@ -85,7 +85,7 @@ def test_where_cupti_is_missing_the_measurement_says_so_with_the_reason(gpu, pyt
     gpu("--gpukern-report=run.json").assert_outcomes(passed=2)
     (only,) = results_in(pytester.path / "run.json")[FIRST]["measurements"]
     assert only["timer"] == "event"
-    assert only["summary"]["warnings"][0] == f"timed by events, not by CUPTI: {fake_gpu.NO_CUPTI}"
+    assert only["summary"]["notes"][0]["text"] == f"timed by events, not by CUPTI: {fake_gpu.NO_CUPTI}"
 
 
 def test_a_plain_test_has_both_numbers_too(with_cupti, pytester):

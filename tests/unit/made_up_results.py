@@ -51,7 +51,7 @@ def measured(median_ns=48_600.0, scope="kernel", timer="event", cache="cold", ha
         "measures": "made up",
         "samples_ns": samples,
         "iterations": 1,
-        "summary": Summary(median_ns, samples[0], samples[-1], 10, changes.pop("warnings", ())),
+        "summary": Summary(median_ns, samples[0], samples[-1], 10, changes.pop("notes", ())),
         "stopped": "10 samples",
     }
     return Measurement(scope=scope, timer=timer, cache=cache, **{**values, **changes})

@@ -12,10 +12,11 @@ from msgspec import structs
 from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.report.run_file import run_text
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.difference import Difference
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
     Correctness,
     DeviceWork,
@@ -61,7 +62,7 @@ HOSTILE = '</script><script>ran()</script><img src=x onerror=ran()>" onload="ran
 """What runs if a page takes it for markup, for a link or for code."""
 
 
-def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = "", **changes) -> Run:
+def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = "", **changes) -> RunResults:
     """A run of that many cases with a record, of every verdict; `name` ends the names of all problems."""
     draw = random.Random(4)
     results, history = [], {}
@@ -96,17 +97,17 @@ def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = 
         "created": CREATED,
         "version": "0.1.0",
     }
-    return Run(**{**filled, **changes})
+    return RunResults(**{**filled, **changes})
 
 
-def hostile_run() -> Run:
+def hostile_run() -> RunResults:
     """A run whose every text would run as script in a page that took it for markup."""
     run = gpu_run(12, name=HOSTILE)
     results = tuple(
         dataclasses.replace(
             each,
             nodeid=f"{each.nodeid}{HOSTILE}",
-            notes=(HOSTILE,),
+            notes=(Note(HOSTILE),),
             diagnosis=HOSTILE,
             errors={HOSTILE: made_up.error()},
             findings=(Finding(HOSTILE, HOSTILE),),
@@ -199,7 +200,7 @@ def _case(draw, number, samples, pairs, name):
         dtype="float32",
         kernels=(facts,),
         speedup_against="cupy.elementwise",
-        notes=("bimodal: two groups of samples, 3 % apart",) if number % 9 == 0 else (),
+        notes=(Note("bimodal: two groups of samples, 3 % apart", About.NOISE),) if number % 9 == 0 else (),
         findings=(Finding("resources", "kernel takes 40 registers instead of 32"),)
         if number % 17 == 5
         else (),

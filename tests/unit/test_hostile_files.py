@@ -32,10 +32,11 @@ from pytest_gpukern.report.html import page
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.progress import Progress, TimeLeft
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.report.terminal import render, whole
+from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
@@ -115,7 +116,7 @@ def use_baseline(baseline, path):
         )
         found = explained(found, lambda case, key: baseline.past(case.id, key))
         compared.append(Compared(found, baseline.past(name)))
-        render(Run([found]), width=100, verbose=True)
+        render(RunResults([found]), width=100, verbose=True)
     head(compared, shift_among(compared))
 
 
@@ -181,14 +182,14 @@ RESULTS = [
             flops=8e6,
         ),
         measured(beside=True, fixed_cost_ns=2900.0, invalid_samples=3),
-        measured(1e6, "end_to_end", "host", "cold", warnings=("odd",)),
+        measured(1e6, "end_to_end", "host", "cold", notes=(Note("odd", About.NOISE),)),
         verdicts=[verdict("SLOWER", 1.05), verdict("SAME", 1.0), verdict("UNDECIDED", 1.01)],
         kernels=kernel_facts((EXP_KERNEL,), (9, 0), lambda kernel, registers: "beef"),
         compile_ns=3e8,
         first_call_ns=4e8,
         dtype="float32",
         ceilings=CEILINGS,
-        notes=("a note",),
+        notes=(Note("a note"),),
         session="s1",
         duration_s=2.5,
         canaries={"copy/cupti": 1e5},
@@ -204,7 +205,7 @@ SESSIONS = [
     dataclasses.replace(RESULTS[0], session=f"f{number}", role=role, verdicts={})
     for number, role in enumerate((SessionRole.CONFIRMING, SessionRole.FURTHER))
 ]
-RUN = Run(
+RUN = RunResults(
     RESULTS,
     {RESULTS[0].nodeid: SESSIONS},
     skips=[("copy/pycuda.copy", "library missing: pycuda")],
@@ -239,7 +240,7 @@ def use_run(run, path):
     again = path.with_name("again.json")
     write_run_file(again, run)
     assert read_run(again) == run
-    whole(run, width=40, failures_shown=True)
+    render(run, width=40, failures_shown=True)
     page([run])
     comment(run)
     csv_text([run])
@@ -401,7 +402,7 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
         for nodeid in nodeids
     ]
     skips, failures = [(name, name)], {name: Failure(name)}
-    forged_run = Run(forged, skips=skips, failures=failures, closing=[name], version=name)
+    forged_run = RunResults(forged, skips=skips, failures=failures, closing=[name], version=name)
     write_run_file(tmp_path / "run.json", forged_run)
     before = set(tmp_path.rglob("*"))
     for into in (None, here / "into"):

@@ -30,6 +30,7 @@ from pytest_gpukern.timers.cupti.machine_code import machine_code
 from pytest_gpukern.timers.launch_queue import LAUNCH_COST, LaunchQueue
 from pytest_gpukern.timers.replay import empty_kernel
 from pytest_gpukern.timers.timer import Batch, Iteration, NothingLaunched, TimerUnavailable
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import DeviceWork, Trace
 from pytest_gpukern.values.timer_table import TIMERS
 
@@ -51,10 +52,13 @@ _FEW_BLOCKS = 4
 _NEAR_NS = 256.0
 _CALIBRATION = 64
 _MOST_IN_ORDER = 256  # launches of a call whose order is kept
-_OWN_STREAMS = (
-    "the call waits for the device or uses streams of its own, so its time contains the host's launch cost"
+_OWN_STREAMS = Note(
+    "the call waits for the device or uses streams of its own, so its time contains the host's launch cost",
+    About.LAUNCH_COST,
 )
-_UNORDERED = "work on another stream does not wait for the given one: it may start too early and end too late"
+_UNORDERED = Note(
+    "work on another stream does not wait for the given one: it may start too early and end too late"
+)
 _TICK_NS = TIMERS["cupti"].step_ns
 """Step between durations, seen on an H200: 32 ns, give or take one by rounding."""
 
@@ -96,7 +100,7 @@ class CuptiTimer:
         self._marker: Callable[[], None] | None = None
         self._elsewhere: str | None = None
         self._whole: set[str] = set()  # names of kernels that launch no others
-        self._notes: list[str] = []
+        self._notes: list[Note] = []
         self._looked = False
 
     @classmethod
@@ -144,7 +148,7 @@ class CuptiTimer:
         return Batch(
             [_span(work) for work in calls],
             launch_included=with_gaps,
-            warnings=[*self._notes, *([gaps] if with_gaps else [])],
+            notes=[*self._notes, *([gaps] if with_gaps else [])],
             busy_ns=[busy(work) for work in calls],
             work=summed(calls),
             order=in_order(calls),

@@ -9,6 +9,7 @@ import pytest
 from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, measured, result, verdict
 
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness
 
 CONFTEST = """
@@ -87,9 +88,10 @@ TRANSFER = {"scope": "transfer", "timer": "host"}
 def exp_result(median_ns=2000.0, **changes):
     return result(
         "cupy.exp",
-        measured(median_ns, traffic_bytes=8000.0, iterations=4, **changes),
+        measured(median_ns, traffic_bytes=8000.0, iterations=4, notes=(Note("odd", About.NOISE),), **changes),
         measured(9000.0, **TRANSFER),
         verdicts=[verdict("SLOWER", 1.05)],
+        notes=(Note("a peer was busy"),),
         nodeid=f"test_it.py::{EXP}",
     )
 
@@ -169,6 +171,7 @@ def test_the_json_holds_seconds_of_one_call_and_what_they_mean(suite):
     assert (info["scope"], info["timer"], info["cache"]) == ("kernel", "event", "cold")
     assert info["gb_per_s"] == pytest.approx(4.0)
     assert (info["verdict"], info["verdict_ratio"]) == ("SLOWER", 1.05)
+    assert info["warnings"] == ["odd", "a peer was busy"]
     assert (info["device"], info["driver"]) == ("NVIDIA H200", "580.159")
 
 

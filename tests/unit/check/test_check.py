@@ -19,6 +19,7 @@ from pytest_gpukern.check.check_variant import check, check_nothing_is_late
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.problems.dataset import Datasets
+from pytest_gpukern.values.note import Note
 
 N = 8
 
@@ -304,7 +305,7 @@ def test_a_thread_that_a_launch_leaves_is_a_note_where_its_outputs_are_right_and
         return launch
 
     notes = checked(beats).notes
-    assert "a thread started by the launch is still running: heartbeat" in notes
+    assert Note("a thread started by the launch is still running: heartbeat") in notes
 
 
 def test_a_thread_that_changes_an_output_when_the_launch_has_returned_is_a_fault(end):

@@ -292,7 +292,7 @@ def test_an_argument_in_another_form_is_no_new_result_which_is_noted(view):
     for function in (view, lambda x: view(np.add(x, 1, out=x))):
         checks, _ = checked(function, square)
         (note,) = checks.notes
-        assert re.match(r"returned is a view of all of [ax], not a new result: declare", note)
+        assert re.match(r"returned is a view of all of [ax], not a new result: declare", note.text)
         assert not checks.wanted_after_timing
     for right in (lambda x, out: np.multiply(x, 3, out=out)[:], lambda x, out: view(2 * x)):
         assert checked(right, square, out)[0].notes == {}

@@ -12,6 +12,7 @@ from pytest_gpukern.check.check_variant import Corner, corners_of
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.cases import cases_of as iter_cases
 from pytest_gpukern.run.subject import NotRunError
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
@@ -88,7 +89,9 @@ def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
         assert result.notes == ()
         return
     assert result.corners == ("n=1", "n=65", "n=3")
-    assert result.notes == ("not checked at n=127, n=129: a launch took 3.0 s under memcheck at n=65",)
+    assert result.notes == (
+        Note("not checked at n=127, n=129: a launch took 3.0 s under memcheck at n=65", About.SIZES),
+    )
 
 
 def test_under_a_tool_no_launch_is_made_twice_for_its_poison(monkeypatch):
@@ -226,7 +229,7 @@ def test_what_is_too_large_for_the_simulator_is_left_out_there_and_said():
     problem = with_sizes(1, 9, 17, simulator_limits={"n": 8})
     found = corners(problem, simulated=True)
     assert found.checked == (Corner("n=1", {"n": 1}),)
-    assert found.notes == ("not checked at n=9, n=17: too large for the simulator",)
+    assert found.notes == (Note("not checked at n=9, n=17: too large for the simulator", About.SIZES),)
     assert len(corners_of(cases_of(problem)[0], simulated=False).checked) == 3
 
 
@@ -234,8 +237,8 @@ def test_what_the_variant_cannot_run_is_left_out_and_said():
     found = corners(with_sizes(0, 8, 9), max_size={"n": 8}, min_size={"n": 1})
     assert found.labels == ("n=8",)
     assert found.notes == (
-        "not checked at n=0: too small for the variant",
-        "not checked at n=9: too large for the variant",
+        Note("not checked at n=0: too small for the variant", About.SIZES),
+        Note("not checked at n=9: too large for the variant", About.SIZES),
     )
 
 

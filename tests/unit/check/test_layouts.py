@@ -13,6 +13,7 @@ from pytest_gpukern.arrays.memory import LAYOUTS, placements
 from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.check.check_variant import corners_of
 from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings
 
@@ -123,7 +124,9 @@ def test_a_layout_is_checked_once_a_variant_and_left_out_where_it_cannot_run():
     problem = doubling(layouts=BOTH)
     problem.variant("host", layouts=("strided",), min_size={"n": 9})(right)
     (case,) = cases_of(problem, "full")
-    assert corners_of(case, simulated=False).notes == ("not checked at strided: too small for the variant",)
+    assert corners_of(case, simulated=False).notes == (
+        Note("not checked at strided: too small for the variant", About.SIZES),
+    )
 
 
 @pytest.mark.parametrize(

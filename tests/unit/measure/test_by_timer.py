@@ -12,14 +12,15 @@ from pytest_gpukern.gate.spread import assumed_spread
 from pytest_gpukern.measure import by_timer
 from pytest_gpukern.measure.by_timer import measured_by
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Measurement, Summary
 from pytest_gpukern.values.timer_table import TIMERS, TimerRow, auto_timers, timer_row
 
 NO_CUPTI = TimerUnavailable("cupti-python is not installed")
 
 
-def measurement(timer, *, beside, warnings=()):
-    summary = Summary(1.0, 1.0, 1.0, 10, warnings)
+def measurement(timer, *, beside, notes=()):
+    summary = Summary(1.0, 1.0, 1.0, 10, notes)
     return Measurement("kernel", timer, "", "cold", (1.0,), 1, summary, "", beside=beside)
 
 
@@ -27,7 +28,7 @@ def by(timer, *, beside):
     """Measures with a timer that is only a name, or an exception."""
     if isinstance(timer, Exception):
         raise timer
-    return measurement(timer, beside=beside, warnings=("odd",))
+    return measurement(timer, beside=beside, notes=(Note("odd"),))
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_kernel_is_timed_by_cupti_with_events_beside_it(opened, any_stream):
     timers, found = timed_by("auto", any_stream=any_stream)
     assert timers == [("cupti", False), ("event", True)]
     assert opened == [("cupti", "s", any_stream), ("event", "s", False)]
-    assert [each.summary.warnings for each in found] == [("odd",)] * 2
+    assert [each.summary.notes for each in found] == [(Note("odd"),)] * 2
 
 
 @pytest.mark.parametrize("queues", [True, False])
@@ -89,9 +90,9 @@ def test_without_cupti_events_are_the_main_timer_and_the_first_warning_says_why(
         opened.unusable = {"cupti": NO_CUPTI}
     timers, (only,) = timed_by("auto", by=unusable)
     assert timers == [("event", False)]
-    assert only.summary.warnings == (
-        "timed by events, not by CUPTI: cupti-python is not installed",
-        "odd",
+    assert only.summary.notes == (
+        Note("timed by events, not by CUPTI: cupti-python is not installed"),
+        Note("odd"),
     )
 
 
@@ -159,7 +160,7 @@ def reading(cupti_ns, event_ns, cost_ns=None):
 
     def reads(timer, *, beside):
         median_ns = event_ns if timer == "event" else cupti_ns
-        summary = Summary(median_ns, median_ns, median_ns, 10, ("odd",))
+        summary = Summary(median_ns, median_ns, median_ns, 10, (Note("odd"),))
         cost = cost_ns if timer == "event" else None
         return dataclasses.replace(measurement(timer, beside=beside), summary=summary, fixed_cost_ns=cost)
 
@@ -182,8 +183,8 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
     opened, cupti_ns, event_ns, cost_ns, contradict
 ):
     _, (main, _) = timed_by("auto", by=reading(cupti_ns, event_ns, cost_ns))
-    noted = [warning for warning in main.summary.warnings if "CUPTI has no record of some work" in warning]
-    assert (len(noted), main.invalid) == (int(contradict), None)
+    noted = [note.about for note in main.summary.notes if "CUPTI has no record of some work" in note.text]
+    assert (noted, main.invalid) == ([About.READER] * contradict, None)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +199,10 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
 )
 def test_events_that_read_a_percent_less_than_cupti_contradict_it(opened, cupti_ns, event_ns, said):
     _, (main, other) = timed_by("auto", by=reading(cupti_ns, event_ns))
-    assert main.summary.warnings == (("odd",) if said is None else (CONTRADICTION.format(said), "odd"))
-    assert (main.summary.median_ns, main.invalid) == (cupti_ns, None), (
-        "it is a warning, and of the main timer"
-    )
-    assert other.summary.warnings == ("odd",)
+    told = [] if said is None else [Note(CONTRADICTION.format(said), About.TIMERS)]
+    assert main.summary.notes == (*told, Note("odd"))
+    assert (main.summary.median_ns, main.invalid) == (cupti_ns, None), "it is a note, and of the main timer"
+    assert other.summary.notes == (Note("odd"),)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from pytest_gpukern.measure.device_clocks import (
 )
 from pytest_gpukern.measure.observers import Instruments
 from pytest_gpukern.timers.timer import Batch
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Measurement, Summary
 
 BEFORE = state(0)
@@ -359,8 +360,9 @@ def test_a_low_clock_that_a_power_limit_explains_is_asked_about_and_accepted():
     instruments = FakeInstruments(state(clock_events=("sw_power_cap",)), clock=1200.0)
     watch = watching(instruments)
     assert batches(watch, instruments, 0.01, 0.01) == [(None, True), (None, True)]
-    (note,) = finished(watch).notes
-    assert note == "clocks held down by the power limit: SM clock 1200 MHz of 1980"
+    assert finished(watch).notes == (
+        Note("clocks held down by the power limit: SM clock 1200 MHz of 1980", About.NOISE),
+    )
 
 
 @pytest.mark.parametrize("highest", [None, 0.0])
@@ -402,7 +404,7 @@ def test_after_a_pause_the_device_is_looked_at_again_and_the_next_batch_compared
     assert said[0].startswith("another process began to use the device during the batch: ")
     assert said[1] is None, "it was there already, and idle"
     assert instruments.asked == 1 + 2 + 1
-    assert finished(watch).notes[0].startswith("1 batch was disturbed and left out: 1 × another process")
+    assert finished(watch).notes[0].text.startswith("1 batch was disturbed and left out: 1 × another process")
 
 
 def test_after_each_disturbed_batch_there_is_a_pause_until_the_measurement_is_given_up():

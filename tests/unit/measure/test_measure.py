@@ -25,6 +25,7 @@ from pytest_gpukern.measure.observers import Look, Seen
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import DeviceWork
 
 MS = 1_000_000
@@ -190,9 +191,9 @@ class ScriptedTimer:
     jitter_ns = 7.0
     fixed_cost_ns = None
 
-    def __init__(self, samples, clock=None, most=10**9, each=1, warnings=(), suspicion=None):
+    def __init__(self, samples, clock=None, most=10**9, each=1, notes=(), suspicion=None):
         self.samples, self.clock, self.most, self.each = samples, clock, most, each
-        self.warnings, self.suspicious = list(warnings), suspicion
+        self.notes, self.suspicious = list(notes), suspicion
         self.asked, self.given, self.colds = [], [], []
 
     def collect(self, iterations, *, cold):
@@ -204,7 +205,7 @@ class ScriptedTimer:
         self.given += batch
         if self.clock:
             self.clock.now += sum(batch)
-        return Batch(batch, iterations=3, warnings=self.warnings)
+        return Batch(batch, iterations=3, notes=self.notes)
 
     def suspicion(self, iteration):
         return self.suspicious
@@ -312,7 +313,7 @@ def test_the_interval_contains_the_medians_of_batches_that_differ():
     found = sampled(LevelTimer([1000.0, 1000.0, 1200.0]), rule=StoppingRule(0, 60, 60))
     assert collections.Counter(found.samples_ns) == {1000.0: 40, 1200.0: 20}
     assert (found.summary.median_ns, found.summary.low_ns, found.summary.high_ns) == (1000.0, 1000.0, 1200.0)
-    assert any("its 3 batches differ by more than chance" in warning for warning in found.summary.warnings)
+    assert any("its 3 batches differ by more than chance" in note.text for note in found.summary.notes)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +329,7 @@ def test_the_interval_knows_nothing_of_batches_that_were_refused():
     timer = LevelTimer([9000.0, 5000.0, 1000.0, 1000.0, 1200.0])
     found = sampled(timer, rule=StoppingRule(0, 60, 60), observing={"watch": ScriptedWatch({1})})
     assert (found.summary.low_ns, found.summary.median_ns, found.summary.high_ns) == (1000.0, 1000.0, 1200.0)
-    assert any("its 3 batches differ" in warning for warning in found.summary.warnings)
+    assert any("its 3 batches differ" in note.text for note in found.summary.notes)
 
 
 @pytest.mark.parametrize(("cache", "cold"), [("cold", True), ("hot", False)])
@@ -372,11 +373,11 @@ def test_a_suspicion_is_asked_for_once_all_batches_are_known_and_given_an_execut
     assert asked == [(12, True)]
 
 
-def test_a_warning_of_the_timer_is_said_once_and_before_those_of_the_samples():
-    found = sampled(ScriptedTimer([1000.0], most=2, warnings=["odd"]), rule=StoppingRule(0, 4, 4))
-    assert found.summary.warnings[0] == "odd"
-    assert found.summary.warnings.count("odd") == 1
-    assert any("only 4 samples" in warning for warning in found.summary.warnings)
+def test_a_note_of_the_timer_is_said_once_and_before_those_of_the_samples():
+    found = sampled(ScriptedTimer([1000.0], most=2, notes=[Note("odd")]), rule=StoppingRule(0, 4, 4))
+    assert found.summary.notes[0] == Note("odd")
+    assert found.summary.notes.count(Note("odd")) == 1
+    assert any("only 4 samples" in note.text for note in found.summary.notes)
 
 
 # tracers
@@ -580,7 +581,7 @@ class ScriptedWatch:
 
     def finish(self, measurement):
         self.finished = list(measurement.samples_ns)
-        return Seen({"sm_mhz": 1980, "power_w": None}, ("hot",))
+        return Seen({"sm_mhz": 1980, "power_w": None}, (Note("hot"),))
 
 
 def test_samples_of_a_device_that_was_not_fit_are_counted_and_taken_again():
@@ -592,7 +593,7 @@ def test_samples_of_a_device_that_was_not_fit_are_counted_and_taken_again():
     assert found.stopped == "6 samples"
     assert watch.finished == list(found.samples_ns)
     assert found.observations == {"watch": {"sm_mhz": 1980}}
-    assert "hot" in found.summary.warnings
+    assert Note("hot") in found.summary.notes
 
 
 def test_a_device_that_is_never_fit_makes_it_invalid_and_shows_what_it_read():

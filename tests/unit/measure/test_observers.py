@@ -26,6 +26,7 @@ from pytest_gpukern.measure.observers import (
     Seen,
     SeenInTest,
 )
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Finding, Result
 from pytest_gpukern.values.untrusted_json import built
 
@@ -69,7 +70,7 @@ class DraftObservation(Observation):
     def finish(self, measurement):
         self.log.append("finish")
         return Seen(
-            {"batches": self.batches, "gusts_m_per_s": None}, ("it is cold",), "it blew the clock over"
+            {"batches": self.batches, "gusts_m_per_s": None}, (Note("it is cold"),), "it blew the clock over"
         )
 
 
@@ -89,7 +90,7 @@ def test_what_it_sees_of_a_measurement_travels_with_it(draft, gpu, timer):
     (measurement,) = result.measurements
     seen = {"batches": draft.log.count("after"), "gusts_m_per_s": 3}
     assert measurement.observations["draft"] == seen
-    assert "it is cold" in measurement.summary.warnings
+    assert Note("it is cold") in measurement.summary.notes
     assert measurement.invalid == "it blew the clock over"
     assert measurement.invalid_samples > 0, "those of the gust"
     assert Result.from_json(result.to_json()) == result

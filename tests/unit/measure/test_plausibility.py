@@ -24,6 +24,7 @@ from pytest_gpukern.measure.plausibility import (
     device_time_fault,
 )
 from pytest_gpukern.timers.timer import Batch
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Measurement, Summary
 
 # impossible times
@@ -222,7 +223,7 @@ def test_a_thread_that_the_calls_left_running_is_a_note_that_names_it():
         end.set()
         thread.join()
     assert found.invalid is None
-    assert "a thread started by the timed calls is still running: heartbeat" in found.notes
+    assert Note("a thread started by the timed calls is still running: heartbeat") in found.notes
     assert finished(watch).notes == ()
 
 

@@ -23,12 +23,13 @@ from pytest_gpukern.measure.statistics import (
     student_t,
     summarize,
 )
+from pytest_gpukern.values.note import About, Note
 
 times = st.floats(min_value=0, max_value=1e12, allow_nan=False)
 
 
 def warned(summary, word):
-    return any(word in warning for warning in summary.warnings)
+    return any(word in note.text for note in summary.notes)
 
 
 def normal(n, mean=1000.0, sigma=10.0, seed=1):
@@ -123,7 +124,7 @@ WHY = "over the session (last quarter of the samples against the first)"
 
 
 @pytest.mark.parametrize(
-    ("samples", "resolution_ns", "warnings"),
+    ("samples", "resolution_ns", "notes"),
     [
         # two modes have 15 % of 30 samples at least, and lie apart by 1 % of the median and two ticks
         (shuffled(25, 5, 1100.0), 0, [modes(83, 9.09), outliers(5, 30, 1.1)]),
@@ -163,12 +164,12 @@ WHY = "over the session (last quarter of the samples against the first)"
         ([0.0] * 50, 0, []),
     ],
 )
-def test_modes_trends_and_outliers_are_told_from_a_size_on(samples, resolution_ns, warnings):
+def test_modes_trends_and_outliers_are_told_from_a_size_on(samples, resolution_ns, notes):
     summary = summarize(samples, resolution_ns=resolution_ns)
-    assert list(summary.warnings) == warnings
+    assert list(summary.notes) == [Note(text, About.NOISE) for text in notes]
     assert summary.n == len(samples), "odd samples stay in"
     smaller = summarize([ns / 2**30 for ns in samples], resolution_ns=resolution_ns / 2**30)
-    assert smaller.warnings == summary.warnings, "no size is absolute"
+    assert smaller.notes == summary.notes, "no size is absolute"
 
 
 @pytest.mark.parametrize("draw", ["gauss", "uniform", "expovariate"])
@@ -240,12 +241,12 @@ def test_the_interval_contains_the_median_of_each_batch_where_they_differ_and_a_
 def test_batches_that_differ_are_told_with_how_far_their_medians_lie(low_ns, high_ns, ends):
     summary = in_batches([low_ns] * 20, [1000.0] * 40, [high_ns] * 20)
     text = f"its 3 batches differ by more than chance: their medians lie {ends} % from the overall median"
-    assert (summary.low_ns, summary.high_ns, summary.warnings[0]) == (low_ns, high_ns, text)
+    assert (summary.low_ns, summary.high_ns, summary.notes[0].text) == (low_ns, high_ns, text)
 
 
 def test_batches_that_differ_by_less_than_a_percent_are_in_the_interval_without_a_word():
     summary = in_batches([1000.0] * 20, [1000.0] * 20, [1010.0] * 20)
-    assert (summary.low_ns, summary.high_ns, summary.warnings) == (1000, 1010, ())
+    assert (summary.low_ns, summary.high_ns, summary.notes) == (1000, 1010, ())
 
 
 @given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=30), min_size=1, max_size=6))

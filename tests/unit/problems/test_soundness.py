@@ -179,7 +179,7 @@ def test_a_point_that_somebody_asked_for_by_hand_is_noted_instead():
     assert refused(problem) == ()
     notes = refused(problem, {"n": 8, "fill": "zeros"})
     assert len(notes) == 2
-    assert all(note.startswith("weak data: out: ") for note in notes)
+    assert all(note.text.startswith("weak data: out: ") for note in notes)
 
 
 def test_the_reference_is_computed_again_once_a_point():
@@ -212,4 +212,4 @@ def test_notes_of_a_point_asked_for_by_hand_are_on_the_result():
     problem.variant("host")(right)
     (case,) = cases_of(problem, "smoke", {"n": (5,)})
     (note,) = run(case, FakeEnvironment(settings=CHECKING)).notes
-    assert note.startswith("weak data: out: the references of two seeds")
+    assert note.text.startswith("weak data: out: the references of two seeds")

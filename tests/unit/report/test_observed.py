@@ -14,7 +14,7 @@ from made_up_runs import write_run_file
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import html, units
 from pytest_gpukern.report.csv_table import csv_text
-from pytest_gpukern.report.run import Run
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 
@@ -56,7 +56,7 @@ def test_each_figure_of_each_observer_is_in_every_form(fan, tmp_path, observer, 
     label, unit = OBSERVERS[observer].figures[figure]
     text = f"{OBSERVERS[observer].label}: {label} {units.quantity(value, unit)}"
     where = "vector_exp/cupy.exp/n=1000" + (" · kernel/event/cold" if of == "measurement" else "")
-    run = Run((made,))
+    run = RunResults((made,))
 
     assert f"{where} · {text}\n" in terminal(run)
     assert text not in terminal(run, verbose=False)
@@ -77,7 +77,7 @@ def on_page(run):
 
 def test_what_somebody_elses_observer_saw_is_shown_by_its_own_names():
     made = result("cupy.exp", measured(observations={"draft": {"windows": 2}, "clocks": {"sm_mhz": "fast"}}))
-    text = terminal(Run((made,)))
+    text = terminal(RunResults((made,)))
     assert "draft: windows 2" in text
     assert "device: SM clock fast" in text
 

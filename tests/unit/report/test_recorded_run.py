@@ -12,7 +12,7 @@ from made_up_runs import write_run_file
 
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.report.terminal import whole
+from pytest_gpukern.report.terminal import render
 
 RECORDED = Path(__file__).parents[2] / "data" / "run-h200.json.gz"
 SLOWER = "vector_exp/numba.grid_stride/n=10000000,block=128,most_blocks=1056"
@@ -39,7 +39,7 @@ def test_the_file_that_a_run_is_written_to_again_is_the_same(stored, tmp_path):
 
 
 def test_a_run_of_the_suites_takes_a_screen_without_v(stored):
-    lines = [line.text for line in whole(read_run(stored), width=80)]
+    lines = [line.text for line in render(read_run(stored), width=80)]
     assert len(lines) <= 60
     assert sum(INCORRECT in line for line in lines) == 1
     text = " ".join(" ".join(lines).split())

@@ -12,7 +12,7 @@ from made_up_results import COPY_IN, EXP_KERNEL, error, measured, result, verdic
 from msgspec import structs
 
 from pytest_gpukern.report.csv_table import csv_text, rows_of_run
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.result import Correctness, SessionRole
 
 FILES = Path(__file__).parents[3] / "docs/reference/files.md"
@@ -20,7 +20,7 @@ CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 
 
 def table(*results, sessions=None):
-    run = Run(results=results, sessions=sessions or {}, created=CREATED, name="run.json")
+    run = RunResults(results=results, sessions=sessions or {}, created=CREATED, name="run.json")
     return list(csv.DictReader(io.StringIO(csv_text([run]))))
 
 
@@ -96,7 +96,7 @@ def test_a_time_that_is_invalid_or_of_a_wrong_output_has_no_ratio():
 def test_a_test_that_failed_after_it_was_timed_says_so_beside_its_change():
     made = result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.01)])
     again = dataclasses.replace(made, role=SessionRole.FURTHER)
-    run = Run([made], {made.nodeid: [again]}, failures={made.nodeid: Failure("KeyError: 'n'")})
+    run = RunResults([made], {made.nodeid: [again]}, failures={made.nodeid: Failure("KeyError: 'n'")})
     found = [(row["verdict"], row["ratio"]) for row in rows_of_run(run)]
     assert found == [("FAILED", 1.01), ("SAME", 1.01)]
 

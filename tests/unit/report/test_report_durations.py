@@ -2,21 +2,21 @@
 
 from made_up_results import measured, result
 
-from pytest_gpukern.report.durations import time_spent
-from pytest_gpukern.report.run import Run
+from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.report.summary import time_spent
 from pytest_gpukern.report.terminal import render
 
 SPENT = {"starting": 8.4, "checking": 62.0, "preparing": 0.4, "timing": 36.5}
 
 
 def test_the_longest_phase_comes_first_the_rest_is_the_runs_and_small_ones_are_left_out():
-    assert time_spent(Run(duration_s=193.2, spent_s=SPENT)) == (
+    assert time_spent(RunResults(duration_s=193.2, spent_s=SPENT)) == (
         "time: 193 s: pytest and the tests' own code 86 s, checking 62 s, timing 36 s, starting 8.40 s"
     )
 
 
 def test_processes_side_by_side_leave_no_rest_that_could_be_told():
-    told = time_spent(Run(duration_s=38.0, spent_s=SPENT))
+    told = time_spent(RunResults(duration_s=38.0, spent_s=SPENT))
     assert told == (
         "time: 38 s, of all processes side by side 107 s: checking 62 s, timing 36 s, starting 8.40 s"
     )
@@ -25,16 +25,16 @@ def test_processes_side_by_side_leave_no_rest_that_could_be_told():
 def test_a_phase_without_a_time_is_left_out():
     unknown = {"timing": None, "checking": 3.0}
     told = "checking 3.00 s"
-    assert time_spent(Run(duration_s=3.0, spent_s=unknown)).endswith(told)
+    assert time_spent(RunResults(duration_s=3.0, spent_s=unknown)).endswith(told)
 
 
 def test_a_file_of_an_older_release_says_nothing():
-    assert time_spent(Run()) is None
+    assert time_spent(RunResults()) is None
 
 
 def test_only_a_run_over_20_s_says_it_in_its_summary():
     short, long = (
-        Run([result("cupy.exp", measured())], duration_s=duration_s, spent_s={"timing": 15.0})
+        RunResults([result("cupy.exp", measured())], duration_s=duration_s, spent_s={"timing": 15.0})
         for duration_s in (19.9, 20.1)
     )
     told = [line.text for line in render(long, width=100) if line.text.startswith("time: ")]

@@ -59,6 +59,14 @@ def test_the_command_has_the_form_and_its_option_too(forms, tmp_path):
     assert (tmp_path / "run.lines").read_text().startswith("  vector")
 
 
+@pytest.mark.parametrize("output", [[], ["-o", "run.csv"]])
+def test_an_option_of_a_form_that_is_not_written_is_a_wrong_command_line(forms, tmp_path, capsys, output):
+    write_run_file(tmp_path / "run.json", RunReport(RESULTS))
+    assert cli.main(["report", str(tmp_path / "run.json"), *output, "--lines-indent=2"]) == 2
+    said = "--lines-indent is about a report in .lines; drop it, or write such a file with -o"
+    assert capsys.readouterr().err == f"gpukern report: {said}\n"
+
+
 def test_a_file_that_has_nothing_to_hold_does_not_keep_an_earlier_run(forms, tmp_path):
     (tmp_path / "run.lines").write_text("old")
     write_forms(RunReport(settings=Settings(reports=(tmp_path / "run.lines",))), None)

@@ -6,7 +6,7 @@ import pytest
 from made_up_results import result
 
 from pytest_gpukern.report.github import errors
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 
 ROOT = Path("/work/project")
 SLOWER = Failure("SLOWER (kernel/event/cold): +10.0 %, or so")
@@ -14,7 +14,7 @@ SLOWER = Failure("SLOWER (kernel/event/cold): +10.0 %, or so")
 
 def test_a_failure_is_an_error_at_its_variant_with_the_first_reason():
     found = result("cupy.exp")
-    run = Run([found], failures={found.nodeid: SLOWER})
+    run = RunResults([found], failures={found.nodeid: SLOWER})
     (line,) = errors(run, {found.nodeid: ("/work/project/kernels/on_cupy.py", 12)}, ROOT)
     place, _, message = line.rpartition("::")
     assert place == "::error file=kernels/on_cupy.py,line=12,title=vector_exp/cupy.exp/n=1000"
@@ -23,18 +23,18 @@ def test_a_failure_is_an_error_at_its_variant_with_the_first_reason():
 
 @pytest.mark.parametrize("places", [{}, {"test_a.py::test_b": ("/elsewhere/test_a.py", 3)}])
 def test_a_place_that_is_not_in_the_repository_is_left_out(places):
-    run = Run(failures={"test_a.py::test_b": Failure("KeyError")})
+    run = RunResults(failures={"test_a.py::test_b": Failure("KeyError")})
     assert errors(run, places, ROOT) == ["::error title=test_a.py%3A%3Atest_b::KeyError"]
 
 
 def test_there_are_at_most_ten():
-    run = Run(failures={f"test_{number}": SLOWER for number in range(30)})
+    run = RunResults(failures={f"test_{number}": SLOWER for number in range(30)})
     assert len(errors(run, {}, ROOT)) == 10
 
 
 def test_no_text_of_a_run_ends_a_command_or_begins_another():
     name = "a,line=1::x\r\n::set-env name=PATH::/evil\n\u2028::stop-commands::y%0A"
-    run = Run(failures={name: Failure(name.replace("\n", "\r"))})
+    run = RunResults(failures={name: Failure(name.replace("\n", "\r"))})
     (line,) = errors(run, {name: (f"/work/project/{name}.py", 1)}, ROOT)
     assert len(line.splitlines()) == 1
     properties, _, message = line.removeprefix("::error ").partition("::")

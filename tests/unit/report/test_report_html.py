@@ -16,7 +16,7 @@ import pytest
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report import html
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import Correctness, GateFailure, Summary
 
@@ -94,7 +94,7 @@ def test_it_says_what_the_terminal_says():
     ],
 )
 def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, outcome):
-    run = Run(**{"results": (made_up.result("cupy.exp"),), **changes})
+    run = RunResults(**{"results": (made_up.result("cupy.exp"),), **changes})
     assert data_of(run)["runs"][0]["outcome"] == outcome
 
 
@@ -113,7 +113,7 @@ def test_a_failure_that_no_row_tells_is_told_first():
         new.nodeid: Failure("NEW", (GateFailure("NEW", "nothing recorded", kernel.key),)),
         slower.nodeid: Failure("SLOWER", (GateFailure("SLOWER", "+10 %", kernel.key),)),
     }
-    told = data_of(Run((new, slower), failures=failures))["runs"][0]["told"]
+    told = data_of(RunResults((new, slower), failures=failures))["runs"][0]["told"]
     assert told == [
         ["FAILED", "fixture 'cuda' not found", [[None, "test_it.py::test_setup"]]],
         ["FAILED", f"NEW ({kernel.key}): nothing recorded", [[0, new.case.id]]],
@@ -171,7 +171,7 @@ def test_speed_ups_by_size_have_a_line_for_each_variant_and_the_axis_with_the_mo
 
 def test_simulated_cases_have_neither_times_nor_plots():
     simulated = made_up.result("numba.exp", made_up.measured(timer="host"), simulated=True)
-    data = data_of(Run((simulated,)))["runs"][0]
+    data = data_of(RunResults((simulated,)))["runs"][0]
     assert data["scopes"] == []
     assert (data["rows"][0]["time"], data["rows"][0]["ns"]) == ("simulated", None)
     assert "--gpukern-simulator=always" in data["cases"][0]["command"]
@@ -235,7 +235,7 @@ def test_of_many_samples_no_outlier_is_lost():
 
 def test_a_test_that_each_gpu_measures_has_a_link_for_each():
     made = [made_up.result(nodeid=f"test_it.py::test_it@GPU-{number}") for number in range(2)]
-    (run,) = data_of(Run(made))["runs"]
+    (run,) = data_of(RunResults(made))["runs"]
     assert [case["id"] for case in run["cases"]] == [each.nodeid for each in made]
 
 
@@ -243,19 +243,19 @@ def test_a_time_that_is_invalid_by_another_timer_has_no_change():
     shown = made_up.measured(timer="cupti")
     beside = made_up.measured(beside=True, invalid="clocks fell")
     made = made_up.result("cupy.exp", shown, beside, verdicts=[made_up.verdict("SAME", 1.01)])
-    (row,) = data_of(Run([made]))["runs"][0]["rows"]
+    (row,) = data_of(RunResults([made]))["runs"][0]["rows"]
     assert (row["state"], row["ratio"], row["change"]) == ("INVALID", None, "")
 
 
 def test_rates_are_sorted_by_what_they_say():
     made = made_up.result("cupy.exp", made_up.measured(1000.0, traffic_bytes=12e3, flops=2e3))
-    (row,) = data_of(Run([made]))["runs"][0]["rows"]
+    (row,) = data_of(RunResults([made]))["runs"][0]["rows"]
     assert (row["rate"], row["per_s"]) == ("12.0 GB/s", 12e9)
 
 
 def test_times_of_an_incorrect_case_are_not_shown():
     made = made_up.result("cupy.exp", made_up.measured(), correctness=Correctness.INCORRECT)
-    (run,) = data_of(Run([made]))["runs"]
+    (run,) = data_of(RunResults([made]))["runs"]
     assert (run["scopes"], [row["state"] for row in run["rows"]]) == ([], ["INCORRECT"])
 
 
@@ -277,7 +277,7 @@ def test_no_number_that_a_plot_cannot_draw_crosses(ns):
     base = made_up.result("cupy.base", made_up.measured(1e300), point={"n": 10**300})
     time = SessionTime(1, ns, ns, 0.0, recorded="0001-01-01T00:00:00+14:00", session="s", device="GPU-1")
     history = {made.nodeid: RecordedCase((), {shown.key: (time,)})}
-    (run,) = data_of(Run([made, base], history=history))["runs"]
+    (run,) = data_of(RunResults([made, base], history=history))["runs"]
     assert run["rows"][0]["pairs"] == [[5, 6]]
     numbers = re.findall(r"(?<=[:,\[])-?[0-9.]+(?:e[+-]?[0-9]+)?(?=[,}\]])", json.dumps(run).replace(" ", ""))
     assert max(abs(float(each)) for each in numbers) < 1e30
@@ -285,5 +285,5 @@ def test_no_number_that_a_plot_cannot_draw_crosses(ns):
 
 def test_a_test_that_failed_after_it_was_timed_is_no_pass_in_the_table():
     made = made_up.result("cupy.exp", made_up.measured(), verdicts=[made_up.verdict("SAME", 1.01)])
-    (row,) = data_of(Run([made], failures={made.nodeid: Failure("KeyError: 'n'")}))["runs"][0]["rows"]
+    (row,) = data_of(RunResults([made], failures={made.nodeid: Failure("KeyError: 'n'")}))["runs"][0]["rows"]
     assert (row["state"], row["change"]) == ("FAILED", "+1.0 %")

@@ -7,7 +7,7 @@ from made_up_results import measured, result, verdict
 from markdown_it import MarkdownIt
 
 from pytest_gpukern.report.markdown import LONGEST_COMMENT, MARKER, comment, summary
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.result import (
     Correctness,
     Finding,
@@ -49,7 +49,7 @@ def slower():
 
 
 def test_a_failed_time_has_base_head_change_interval_verdict_and_reason(slower):
-    run = Run([slower], failures={slower.nodeid: failed(GREW)})
+    run = RunResults([slower], failures={slower.nodeid: failed(GREW)})
     text = comment(run)
     assert text.startswith(f"{MARKER}\n### gpukern: 1 test failed\n\n**Failed**\n")
     (row,) = rows(text)
@@ -66,7 +66,7 @@ def test_what_failed_comes_first_then_changes_with_the_largest_first(slower):
         return result(name, measured(), verdicts=[found], findings=(Finding("resources", f"grew in {name}"),))
 
     same = result("pycuda.exp", measured(), verdicts=[verdict("SAME", 1.0)])
-    run = Run(
+    run = RunResults(
         [faster("numba.little", 0.95), faster("numba.much", 0.5), slower, same],
         failures={slower.nodeid: failed(GREW, GateFailure("memory", "1 MiB is kept"))},
     )
@@ -77,7 +77,7 @@ def test_what_failed_comes_first_then_changes_with_the_largest_first(slower):
 
 def test_the_times_of_two_revisions_are_those_of_their_pairs():
     paired = dataclasses.replace(SLOWER, pairs=((1000.0, 1100.0), (2000.0, 2200.0)))
-    (line,) = rows(comment(Run([result("cupy.exp", measured(9.0), verdicts=[paired])])))
+    (line,) = rows(comment(RunResults([result("cupy.exp", measured(9.0), verdicts=[paired])])))
     assert f"| 1.41{TIED}µs | 1.56{TIED}µs |" in line
 
 
@@ -85,30 +85,30 @@ def test_the_time_of_a_confirmed_slowdown_is_that_of_the_sessions_that_decided(s
     fresh = dataclasses.replace(
         slower, role=SessionRole.CONFIRMING, measurements=(measured(1320.0),), session="00000002"
     )
-    (line,) = rows(comment(Run([slower], {slower.nodeid: (fresh,)})))
+    (line,) = rows(comment(RunResults([slower], {slower.nodeid: (fresh,)})))
     assert f"| 1.20{TIED}µs | 1.32{TIED}µs |" in line
 
 
 def test_a_wrong_output_and_a_test_without_a_result_are_failures_too():
     wrong = result("cupy.bad", correctness=Correctness.INCORRECT, diagnosis="y is wrong\n  at 3")
     failures = {wrong.nodeid: Failure("INCORRECT: y"), "test_a.py::test_b": Failure("KeyError")}
-    first, second = rows(comment(Run([wrong], failures=failures)))
+    first, second = rows(comment(RunResults([wrong], failures=failures)))
     assert first.endswith("<br>y is wrong |  |  |  | INCORRECT |")
     assert second == "| <code>test&#95;a.py&#58;&#58;test&#95;b</code><br>KeyError |  |  |  | FAILED |"
 
 
 def test_a_run_in_which_nothing_failed_or_changed_is_a_title_and_counts():
-    run = Run([result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)])])
+    run = RunResults([result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)])])
     assert comment(run).splitlines()[1] == "### gpukern: no tests failed"
     assert rows(comment(run)) == []
-    skipped = Run(skips=[("test_a.py::test_b", "no GPU")])
+    skipped = RunResults(skips=[("test_a.py::test_b", "no GPU")])
     assert comment(skipped).splitlines()[1] == "### gpukern: nothing ran"
 
 
 def test_nothing_in_a_name_or_a_reason_is_markup(slower):
     case = dataclasses.replace(slower.case, id=HOSTILE)
     hostile = dataclasses.replace(slower, case=case, verdicts={"kernel/event/cold": SLOWER})
-    run = Run(
+    run = RunResults(
         [hostile],
         failures={hostile.nodeid: failed(grew(HOSTILE), GateFailure(HOSTILE, HOSTILE))},
         compared_with=HOSTILE,
@@ -131,7 +131,7 @@ def test_with_5000_failures_a_comment_and_a_summary_keep_their_limits(slower, en
         dataclasses.replace(slower, nodeid=f"{n}", case=dataclasses.replace(slower.case, id=n)) for n in ids
     ]
     failures = {each.nodeid: failed(grew(f"{'@' * 9000}{end}")) for each in many[:2500]}
-    run = Run(many, failures=failures)
+    run = RunResults(many, failures=failures)
     assert 50_000 < len(comment(run)) <= LONGEST_COMMENT
     text = summary(run, most=2**20)
     assert 1_000_000 < len(text.encode()) <= 2**20
@@ -141,7 +141,7 @@ def test_with_5000_failures_a_comment_and_a_summary_keep_their_limits(slower, en
 
 
 def test_texts_that_are_long_once_escaped_keep_the_limit(slower):
-    run = Run(
+    run = RunResults(
         [slower],
         problems=["@" * 500] * 20,
         failures={slower.nodeid: failed(GateFailure("SLOWER", "it grew"))},
@@ -154,18 +154,20 @@ def test_texts_that_are_long_once_escaped_keep_the_limit(slower):
 def test_a_pair_without_a_time_is_left_out(slower, bad):
     pairs = ((1000.0, 1200.0), (bad, 5.0))
     verdicts = {"kernel/event/cold": dataclasses.replace(SLOWER, pairs=pairs)}
-    (row,) = rows(comment(Run([dataclasses.replace(slower, verdicts=verdicts)])))
+    (row,) = rows(comment(RunResults([dataclasses.replace(slower, verdicts=verdicts)])))
     assert f"| 1.00{TIED}µs | 1.20{TIED}µs |" in row
 
 
 def test_a_test_that_is_invalid_tells_no_change_of_another_timer():
     made = result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.01)])
     fell = GateFailure("INVALID", "clocks fell", "kernel/event/cold")
-    run = Run([made], failures={made.nodeid: failed(fell)})
+    run = RunResults([made], failures={made.nodeid: failed(fell)})
     (row,) = rows(comment(run))
     assert row.endswith("<br>clocks fell |  |  |  | INVALID |")
 
 
 def test_a_failure_is_counted_beside_an_incorrect_output_that_was_expected():
     made = result("cupy.exp", correctness=Correctness.INCORRECT, diagnosis="wrong")
-    assert "1 incorrect, 1 failed otherwise" in comment(Run([made], failures={"test_x": Failure("Error")}))
+    assert "1 incorrect, 1 failed otherwise" in comment(
+        RunResults([made], failures={"test_x": Failure("Error")})
+    )

@@ -6,23 +6,17 @@ import dataclasses
 import re
 
 import pytest
-from fake_nvml import state
 from made_up_past import BEFORE, now, past, session
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
 
-from pytest_gpukern.check.check_variant import Corner, Corners
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import failures
-from pytest_gpukern.gpu.kernel_facts import kernel_facts, without_hash
-from pytest_gpukern.gpu.nvml import GpuProcess
-from pytest_gpukern.measure.device_clocks import Disturbance, Recovery, device_notes
-from pytest_gpukern.measure.statistics import summarize
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Line
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.report.terminal import render, skip_lines
-from pytest_gpukern.timers.cupti.timer import _OWN_STREAMS
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
     Correctness,
     Finding,
@@ -36,7 +30,7 @@ END = {"scope": "end_to_end", "timer": "host"}
 
 
 def lines_of(*results, width=160, verbose=True):
-    return render(Run(results), width=width, verbose=verbose)
+    return render(RunResults(results), width=width, verbose=verbose)
 
 
 def text_of(*results, width=160, verbose=True):
@@ -193,7 +187,7 @@ def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
         "cupy.exp", *measurements, correctness=Correctness.UNCHECKED, errors={}, simulated=simulated
     )
     assert "unchecked" in cells(row_with("cupy.exp", unchecked))
-    assert totals(Run([unchecked])).startswith("gpukern: 0 passed, 1 unchecked")
+    assert totals(RunResults([unchecked])).startswith("gpukern: 0 passed, 1 unchecked")
 
 
 def test_a_time_that_the_simulator_took_is_never_shown():
@@ -216,33 +210,28 @@ def test_an_incorrect_case_is_told_where_its_failure_is_not_shown_and_whole_with
     first = Line("INCORRECT vector_exp/cupy.exp/n=1000: y[3] is 7", {"red": True})
     assert lines_of(wrong, verbose=False)[0] == first
     assert lines_of(wrong)[:2] == [first, Line("  expected 8", {"red": True})]
-    failed = Run([wrong], failures={wrong.nodeid: Failure("y")})
+    failed = RunResults([wrong], failures={wrong.nodeid: Failure("y")})
     text = "".join(line.text for line in render(failed, width=120, failures_shown=True))
     assert "y[3]" not in text
     assert "INCORRECT" in text
 
 
 @pytest.mark.parametrize(
-    ("kind", "colour"),
-    [("SLOWER", "red"), ("INVALID", "red"), ("FASTER", "green"), ("UNDECIDED", "yellow"), ("SAME", None)],
+    ("kind", "ratio", "colour", "text"),
+    [
+        ("SLOWER", 1.053, "red", "SLOWER +5.3 %"),
+        ("INVALID", None, "red", "INVALID"),
+        ("FASTER", 0.96, "green", "FASTER −4.0 %"),
+        ("UNDECIDED", 1.012, "yellow", "UNDECIDED +1.2 %"),
+        ("SAME", 1.001, None, "SAME"),
+        ("NEW", None, None, "NEW"),
+        ("UNCOMPARABLE", None, None, "UNCOMPARABLE"),
+    ],
 )
-def test_the_colour_of_a_row_is_that_of_its_verdict(kind, colour):
-    row = row_with("cupy.exp  ", result("cupy.exp", measured(), verdicts=[verdict(kind)]))
+def test_a_row_has_its_verdicts_colour_and_its_ratio_unless_it_is_the_same_or_new(kind, ratio, colour, text):
+    row = row_with("cupy.exp  ", result("cupy.exp", measured(), verdicts=[verdict(kind, ratio)]))
     assert row.markup == ({colour: True} if colour else {})
-
-
-def test_a_verdict_shows_its_ratio_unless_it_is_the_same_or_new():
-    def shown(kind, ratio):
-        return cells(row_with("cupy.exp  ", result("cupy.exp", measured(), verdicts=[verdict(kind, ratio)])))[
-            -1
-        ]
-
-    assert shown("SLOWER", 1.053) == "SLOWER +5.3 %"
-    assert shown("FASTER", 0.96) == "FASTER −4.0 %"
-    assert shown("UNDECIDED", 1.012) == "UNDECIDED +1.2 %"
-    assert shown("SAME", 1.001) == "SAME"
-    assert shown("NEW", None) == "NEW"
-    assert shown("UNCOMPARABLE", None) == "UNCOMPARABLE"
+    assert cells(row)[-1] == text
 
 
 def test_an_invalid_measurement_is_invalid_even_without_a_baseline():
@@ -262,13 +251,6 @@ def test_a_verdict_that_needs_a_reader_is_told_once_with_its_reason_above_the_ta
     text = text_of(case, verbose=verbose)
     assert text.startswith(f"{kind} vector_exp/cupy.exp/n=1000 (kernel/event/cold): the moon is full\n\n")
     assert text.count("moon") == 1
-
-
-def test_a_faster_time_is_told_by_its_change_and_with_v_by_its_reason():
-    faster = result("cupy.exp", measured(), verdicts=[verdict("FASTER", 0.5, reason="the moon is full")])
-    brief = text_of(faster, verbose=False)
-    assert "FASTER vector_exp/cupy.exp/n=1000 (kernel/event/cold): −50.0 %\n" in brief
-    assert "moon" in text_of(faster)
 
 
 def test_an_undecided_time_is_counted_and_told_with_v():
@@ -291,7 +273,7 @@ def test_a_reason_that_the_failure_above_told_is_not_repeated(kind):
     found = (Finding("resources", "registers 32 → 96"), Finding("accuracy", "y: error 1 → 9 ULP"))
     case = result("cupy.exp", measured(), verdicts=[verdict(kind, 1.1, "the moon is full")], findings=found)
     said = failures(case, ("slower", "accuracy"))
-    report = Run([case], failures={case.nodeid: Failure(str(said[0]), tuple(said))})
+    report = RunResults([case], failures={case.nodeid: Failure(str(said[0]), tuple(said))})
     text = "\n".join(line.text for line in render(report, width=120, failures_shown=True))
     assert kind in text
     assert text.startswith("resources vector_exp/cupy.exp/n=1000: registers 32 → 96\n\n")
@@ -317,70 +299,16 @@ def test_what_became_faster_takes_a_line_and_many_take_two():
 
 
 def test_notes_of_several_cases_share_a_line():
-    noisy = "bimodal: 40 % of the samples"
+    noisy, busy = Note("bimodal: 40 % of the samples", About.NOISE), Note("a peer was busy")
     results = [
-        result("cupy.exp", measured(warnings=(noisy,)), notes=("a peer was busy",)),
-        result("numba.exp", measured(warnings=(noisy,)), notes=("a peer was busy",)),
+        result("cupy.exp", measured(notes=(noisy,)), notes=(busy,)),
+        result("numba.exp", measured(notes=(noisy,)), notes=(busy,)),
     ]
     text = text_of(*results)
     both = "vector_exp/cupy.exp/n=1000, vector_exp/numba.exp/n=1000"
     assert "note 2 cases (vector_exp/cupy.exp/n=1000, …): a peer was" in text_of(*results, verbose=False)
     assert text.startswith(f"note 2 cases ({both}): a peer was busy\n\n")
     assert text.count("  2 rows: bimodal") == text.count("bimodal") == 1
-
-
-@pytest.mark.parametrize(
-    ("note", "about"),
-    [
-        ("events read 3.4 % less than CUPTI: they missed work", "timers that differ"),
-        (_OWN_STREAMS, "launch cost in the time"),
-    ],
-)
-def test_what_a_timer_always_says_of_a_case_is_counted(note, about):
-    told = text_of(result("cupy.exp", measured(warnings=(note,))), verbose=False)
-    assert f"told with -v: {about} in 1 case\n" in told
-    assert note not in told
-
-
-def noise():
-    """Every note on how noisy a time is, from where it is made."""
-    steady = [100.0 + i % 3 for i in range(40)]
-    two = [*[100.0, 101.0, 102.0] * 7, *[200.0, 201.0, 202.0] * 7]
-    rising = [100.0 + 9 * i for i in range(40)]
-    for samples in ([1.0, 2.0], two, rising, [*steady[:39], 900.0], [*steady[:38], 900.0, 901.0]):
-        yield from summarize(samples, resolution_ns=1.0).warnings
-    shifted = [*steady[:20], *[each + 30 for each in steady[:20]]]
-    yield from summarize(shifted, resolution_ns=1.0, batches=(10, 10, 10, 10)).warnings
-    recovery = Recovery(sleep=lambda _: None)
-    for _ in range(2):
-        recovery.pause(Disturbance("clocks", "the clock fell", "wait"))
-        yield recovery.note
-    held = {"clock_events": ("sw_power_cap",), "foreign": (GpuProcess(7, "train.py", 9000),)}
-    yield from device_notes([state(0), state(50, **held)])
-    yield from device_notes([state(0), dataclasses.replace(state(50), pcie_bytes_per_s=9e9)])
-
-
-def test_notes_on_noise_are_counted_and_told_with_v():
-    notes = list(noise())
-    assert len({note.split()[0].rstrip("0123456789:") for note in notes}) >= 8, "each kind is among them"
-    noisy = [result(f"cupy.v{i}", measured(warnings=(note,))) for i, note in enumerate(notes)]
-    text = text_of(*noisy[:2], *noisy[2:], verbose=False)
-    assert f"told with -v: noise in {len(notes)} cases\n" in text
-    assert all(note not in text for note in notes)
-    told = " ".join(text_of(*noisy, width=400).split())
-    assert all(note in told for note in notes)
-
-
-def test_notes_that_need_no_action_are_counted_and_others_are_told():
-    left_out = Corners(left_out=((Corner("n=257", {}), "too large for the variant"),)).notes
-    unknown = without_hash(kernel_facts((EXP_KERNEL,), (9, 0)), None)
-    doubt = "y is a view of all of x, and no new result: declare what it writes by outputs="
-    case = result("cupy.exp", measured(), notes=(*left_out, *unknown, doubt))
-    text = text_of(case, verbose=False)
-    assert text.startswith(f"note vector_exp/cupy.exp/n=1000: {doubt}\n\n")
-    assert "told with -v: sizes not checked in 1 case, machine code not known in 1 case\n" in text
-    assert "told with -v" not in text_of(case)
-    assert all(note in text_of(case) and note not in text for note in (*left_out, *unknown))
 
 
 def test_five_of_a_kind_are_told_the_most_changed_first_and_the_others_counted():
@@ -462,7 +390,7 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
     ]
     skips = [("x", "no GPU: none"), ("y", "no GPU: lost"), ("z", "library missing: cupy")]
     others = {name: Failure("broke") for name in ("b", "c", results[3].nodeid)}
-    report = Run(
+    report = RunResults(
         results,
         skips=skips,
         rejected=["d"],
@@ -476,9 +404,9 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
 
 
 def test_the_report_ends_with_the_last_line_and_a_run_without_anything_has_none():
-    lines = render(Run([result()], skips=[("x", "no GPU")]), width=120)
+    lines = render(RunResults([result()], skips=[("x", "no GPU")]), width=120)
     assert lines[-1].text == "gpukern: 1 passed, 1 skipped (no GPU)"
-    assert render(Run(), width=120) == []
+    assert render(RunResults(), width=120) == []
 
 
 BACKENDS = ("numba", "cupy", "pycuda", "skcuda", "torch", "host")
@@ -486,7 +414,8 @@ BACKENDS = ("numba", "cupy", "pycuda", "skcuda", "torch", "host")
 
 def suites_on_a_gpu():
     """Some 600 results as the suites have them on a GPU: few that need a reader, and much that does not."""
-    bimodal = "bimodal: 40 % of the samples gather 3 % below the others"
+    bimodal = Note("bimodal: 40 % of the samples gather 3 % below the others", About.NOISE)
+    sizes = Note("not checked at n=257, n=258: too large for the variant", About.SIZES)
     for i in range(600):
         host = i % 6 == 5
         timing = HOST if host else {"timer": "cupti"}
@@ -496,11 +425,11 @@ def suites_on_a_gpu():
         )
         yield result(
             f"{BACKENDS[i % 6]}.a_variant_with_a_long_name_{i}",
-            measured(40e3 + i, **timing, traffic_bytes=8e7, warnings=(bimodal,) if i % 9 == 0 else ()),
+            measured(40e3 + i, **timing, traffic_bytes=8e7, notes=(bimodal,) if i % 9 == 0 else ()),
             verdicts=[judged],
             problem=f"problem_{i // 100}",
             parameters={"block": 64 << i % 4},
-            notes=("not checked at n=257, n=258: too large for the variant",) if i % 7 == 0 else (),
+            notes=(sizes,) if i % 7 == 0 else (),
             ceilings=CEILINGS,
         )
 
@@ -517,7 +446,7 @@ SKIPS = [
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_green_run_of_600_cases_prints_at_most_60_lines_pytests_own_included(width):
-    lines = render(Run([*suites_on_a_gpu()], skips=SKIPS), width=width)
+    lines = render(RunResults([*suites_on_a_gpu()], skips=SKIPS), width=width)
     dots, pytests_own = -(-695 // 72), 3
     commands = 2  # how to record what is new, and what is faster
     assert len(lines) + dots + pytests_own + commands <= 60
@@ -525,7 +454,7 @@ def test_a_green_run_of_600_cases_prints_at_most_60_lines_pytests_own_included(w
 
 
 def test_the_summary_of_a_large_run_counts_cases_by_verdict_and_backend():
-    lines = [line.text for line in render(Run([*suites_on_a_gpu()], skips=SKIPS), width=120)]
+    lines = [line.text for line in render(RunResults([*suites_on_a_gpu()], skips=SKIPS), width=120)]
     table = [line.split() for line in lines[lines.index("") + 1 :][:5]]
     assert table == [
         ["numba", "cupy", "pycuda", "skcuda", "torch", "host"],
@@ -565,7 +494,7 @@ def test_after_an_upgrade_the_summary_has_at_most_twenty_lines(width):
         )
         for i in range(9)
     ]
-    report = Run(results, skips=SKIPS, since_record=head(compared, shift_among(compared)))
+    report = RunResults(results, skips=SKIPS, since_record=head(compared, shift_among(compared)))
     lines = [line.text for line in render(report, width=width)]
     first = next(i for i, line in enumerate(lines) if line.split()[:2] == ["numba", "cupy"])
     summary, commands = lines[first:], 3
@@ -575,7 +504,7 @@ def test_after_an_upgrade_the_summary_has_at_most_twenty_lines(width):
 
 
 def test_with_v_a_large_run_has_its_tables():
-    lines = [line.text for line in render(Run([*suites_on_a_gpu()]), width=120, verbose=True)]
+    lines = [line.text for line in render(RunResults([*suites_on_a_gpu()]), width=120, verbose=True)]
     assert sum("a_variant_with_a_long_name" in line for line in lines) >= 600
     assert not any("-v" in line for line in lines)
 
@@ -600,7 +529,7 @@ def test_a_scope_is_one_row_with_the_other_timers_time_beside_it():
         *("cupy.exp", "n=1000", "48.60 µs", "0.25 %", "event 51.6 µs", "0.5 ULP", "SAME")
     ]
     assert table_of(both)[0].text == "vector_exp · kernel by cupti, cold L2"
-    assert totals(Run([both])) == "gpukern: 1 passed · baseline: 1 same"
+    assert totals(RunResults([both])) == "gpukern: 1 passed · baseline: 1 same"
 
 
 def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
@@ -610,7 +539,7 @@ def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
     assert cells(row)[2:5] == ["51.60 µs", "0.25 %", "cupti 48.6 µs"]
     assert cells(row)[-1] == "SLOWER +5.0 %"
     assert table_of(both)[0].text == "vector_exp · kernel by event, cold L2"
-    assert totals(Run([both])) == "gpukern: 1 passed · baseline: 1 slower"
+    assert totals(RunResults([both])) == "gpukern: 1 passed · baseline: 1 slower"
 
 
 def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
@@ -620,7 +549,7 @@ def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
     assert "48.60 µs" in row_with("cupy.exp  ", both).text
     assert row_with("cupy.exp  ", both).markup == {"red": True}
     assert "INVALID vector_exp/cupy.exp/n=1000 (kernel/cupti/cold): by event: ran elsewhere" in text_of(both)
-    assert "baseline: 1 invalid" in totals(Run([both]))
+    assert "baseline: 1 invalid" in totals(RunResults([both]))
 
 
 def test_speedup_compares_times_of_one_timer_where_there_are():

@@ -11,7 +11,7 @@ from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values import verdict_table
@@ -39,7 +39,7 @@ def kind(request, monkeypatch):
 @pytest.fixture
 def run(kind):
     judged = dataclasses.replace(verdict(kind, 1.25, "the moon is full"), ratio_low=1.2, ratio_high=1.3)
-    return Run([result("cupy.exp", measured(), verdicts=[judged])])
+    return RunResults([result("cupy.exp", measured(), verdicts=[judged])])
 
 
 @pytest.fixture

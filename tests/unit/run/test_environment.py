@@ -13,6 +13,7 @@ from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.settings import Settings
 
 
@@ -142,9 +143,9 @@ def test_a_host_that_cannot_be_locked_is_a_warning_and_no_failure(monkeypatch, f
     for _ in range(2):
         with found.timing(on_gpu=False):
             pass
-    (warning,) = found.take_late_warnings()
-    assert warning.startswith("the host is not locked against other timings: ")
-    assert "GPUKERN_LOCK_DIR" in warning
+    (note,) = found.take_late_warnings()
+    assert note.text.startswith("the host is not locked against other timings: ")
+    assert "GPUKERN_LOCK_DIR" in note.text
 
 
 def test_canaries_are_measured_once_a_session_and_missing_ones_are_noted(monkeypatch):
@@ -161,7 +162,9 @@ def test_canaries_are_measured_once_a_session_and_missing_ones_are_noted(monkeyp
     made = environment(monkeypatch)
     assert made.gpu.canaries == made.gpu.canaries == {"fma": 2e5}
     assert len(measured) == 1
-    assert made.gpu.take_late_warnings() == ("the canary copy could not be measured: too little memory",)
+    assert made.gpu.take_late_warnings() == (
+        Note("the canary copy could not be measured: too little memory"),
+    )
     assert environment(monkeypatch, gpu=False).gpu.canaries == {}
     assert len(measured) == 1
 

@@ -25,6 +25,7 @@ from pytest_gpukern.run.measured_test import with_facts
 from pytest_gpukern.run.subject import NotRunError
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
+from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -75,7 +76,7 @@ def test_a_time_of_the_host_that_contains_the_simulators_work_is_dropped(monkeyp
 
     result = run(only_case(problem), FakeEnvironment(simulating=True))
     assert (result.simulated, not result.measurements) == (simulates, simulates)
-    assert any("simulator, which never times" in note for note in result.notes) == simulates
+    assert any("simulator, which never times" in note.text for note in result.notes) == simulates
 
 
 def test_a_case_that_an_earlier_session_checked_is_checked_on_what_it_is_timed_on_alone(gpu, timer, events):
@@ -409,10 +410,11 @@ def test_kernel_facts_come_with_the_hash_of_the_loaded_machine_code(gpu, timer, 
 
 def test_late_warnings_are_noted_with_the_first_result(gpu, timer, known):
     environment = on_an_h200(gpu)
-    environment.late = ["the copy was faster than the memory"]
+    late = Note("the copy was faster than the memory")
+    environment.late = [late]
     made = measured(gpu, timer, ("kernel", (work(),)))
-    assert "the copy was faster than the memory" in with_facts(made, environment).notes
-    assert "the copy was faster than the memory" not in with_facts(made, environment).notes
+    assert late in with_facts(made, environment).notes
+    assert late not in with_facts(made, environment).notes
 
 
 @pytest.mark.parametrize("refused", [None, "another profiler is attached"])
@@ -421,7 +423,8 @@ def test_a_kernel_whose_code_was_not_seen_is_named_with_the_reason(gpu, timer, k
     works = (work(), work("_Z5otherv"), work("_Z5thirdv"))
     (note,) = with_facts(measured(gpu, timer, ("kernel", works)), on_an_h200(gpu)).notes
     why = refused or "we did not see it loaded, or several kernels share its name"
-    assert note == f"no hash of the machine code of other() and 1 more kernel: {why}"
+    text = f"no hash of the machine code of other() and 1 more kernel: {why}"
+    assert note == Note(text, About.MACHINE_CODE)
 
 
 def test_a_result_has_the_ceilings_of_the_device(gpu, timer, known):

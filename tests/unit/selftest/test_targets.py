@@ -8,7 +8,7 @@ import json
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern.report.run import Failure, Run
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.selftest.command import render
 from pytest_gpukern.selftest.known_times import NAME, KnownTimes, Node, Spin
 from pytest_gpukern.selftest.targets import Section, conclude, suites_row
@@ -79,7 +79,7 @@ def concluded(*sessions, asked=None, **run):
     others = {}
     for each in (each for results in numbered[1:] for each in results):
         others.setdefault(each.nodeid, []).append(each)
-    made = Run(numbered[0], others, **run)
+    made = RunResults(numbered[0], others, **run)
     return made, conclude(made, asked or len(sessions))
 
 

@@ -22,6 +22,7 @@ from pytest_gpukern.timers.cupti.activity import activity_trace
 from pytest_gpukern.timers.cupti.machine_code import machine_code, observed
 from pytest_gpukern.timers.cupti.timer import CuptiTimer, proven_trace, serial_cost_ns
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
+from pytest_gpukern.values.note import About
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 COUNT = 5
@@ -67,7 +68,7 @@ def unused(machine):
 def test_a_sample_is_the_kernels_own_time(machine, cold):
     batch = collected(machine, machine.kernel(ns=1312), cold=cold)
     assert batch.samples_ns == batch.busy_ns == [1312.0] * COUNT
-    assert (batch.iterations, batch.launch_included, batch.warnings) == (1, False, [])
+    assert (batch.iterations, batch.launch_included, batch.notes) == (1, False, [])
     assert unused(machine)
 
 
@@ -266,7 +267,7 @@ def test_a_call_that_uses_a_stream_of_its_own_begins_from_an_idle_device(machine
     assert batch.samples_ns == [9000.0] * COUNT
     assert batch.busy_ns == [9000.0] * COUNT, "kernels that run at once are busy once"
     assert batch.launch_included
-    assert "streams of its own" in batch.warnings[0]
+    assert "streams of its own" in batch.notes[0].text
     assert [(each.name, each.time_ns) for each in batch.work] == [("own", 9000), ("k", 1000)]
 
 
@@ -274,7 +275,7 @@ def test_a_call_of_one_kernel_on_a_stream_of_its_own_has_no_launch_cost_in_it(ma
     own = machine.other_stream()
     batch = collected(machine, machine.kernel(ns=1000, stream=own), any_stream=True)
     assert batch.samples_ns == [1000.0] * COUNT
-    assert (batch.launch_included, batch.warnings) == (False, [])
+    assert (batch.launch_included, batch.notes) == (False, [])
 
 
 def test_a_stream_of_its_own_is_known_from_then_on_and_arguments_are_fresh(machine):
@@ -361,9 +362,10 @@ def test_a_call_that_does_not_wait_for_the_timed_stream_begins_from_an_idle_devi
         batch = timer.collect(repeated(call, COUNT), cold=True)
         assert batch.samples_ns == [9000.0] * COUNT
         assert batch.launch_included
-        unordered, gaps = batch.warnings
-        assert "another stream does not wait for the given one" in unordered
-        assert "streams of its own" in gaps
+        unordered, gaps = batch.notes
+        assert "another stream does not wait for the given one" in unordered.text
+        assert "streams of its own" in gaps.text
+        assert (unordered.about, gaps.about) == (About.READER, About.LAUNCH_COST)
     assert timer.suspicion(Iteration(call)) is None
 
 
@@ -371,8 +373,8 @@ def test_short_work_on_a_stream_that_waits_for_nobody_is_noted(machine):
     """It is done too soon to be seen after the timed stream."""
     own = machine.other_stream()
     alone = machine.kernel(ns=1000, stream=own)
-    assert "does not wait for the given one" in collected(machine, alone).warnings[0]
-    assert collected(machine, alone, any_stream=True).warnings == []
+    assert "does not wait for the given one" in collected(machine, alone).notes[0].text
+    assert collected(machine, alone, any_stream=True).notes == []
 
 
 @pytest.mark.parametrize("forks", [True, False])
@@ -573,7 +575,7 @@ def test_a_call_that_waits_for_the_device_is_timed_from_an_idle_one_and_says_so(
 
     batch = CuptiTimer(machine, any_stream=any_stream).collect(repeated(waits, COUNT), cold=True)
     assert batch.launch_included
-    assert "waits for the device" in batch.warnings[0]
+    assert "waits for the device" in batch.notes[0].text
     assert batch.samples_ns == [1000 + machine.LAUNCH_NS + 1000] * COUNT
     assert batch.busy_ns == [2000.0] * COUNT
 
@@ -585,7 +587,7 @@ def test_a_call_of_one_kernel_that_waits_for_it_has_no_launch_cost_in_it(machine
 
     batch = CuptiTimer(machine).collect(repeated(waits, COUNT), cold=True)
     assert batch.samples_ns == [1000.0] * COUNT
-    assert (batch.launch_included, batch.warnings) == (False, [])
+    assert (batch.launch_included, batch.notes) == (False, [])
 
 
 def test_what_was_executed_in_vain_is_in_no_sample_and_no_suspicion(machine):

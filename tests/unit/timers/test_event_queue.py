@@ -10,6 +10,7 @@ from fakes import repeated
 
 from pytest_gpukern.timers.launch_queue import EventQueue
 from pytest_gpukern.timers.timer import Iteration
+from pytest_gpukern.values.note import Note
 
 
 @pytest.fixture
@@ -55,12 +56,12 @@ def test_a_call_that_waits_for_the_device_is_timed_as_it_runs_and_the_batch_says
     queue, _ = queue_on(device)
     batch = queue.collect(repeated(device.waiting_call(), 3), cold=True)
     assert device.log.count("block") == 2, "the second try is of one call, and the last"
-    assert batch.warnings == ["the call waits for the device, so its time contains the host's launch cost"]
+    assert batch.notes == [Note("the call waits for the device, so its time contains the host's launch cost")]
     assert batch.samples_ns == pytest.approx([2000.0] * 3)
     after = device.log[len(device.log) - device.log[::-1].index("release") :]
     assert after == ["idle", *["idle", "flush", "idle", "record", "call", "record"] * 3, "idle"]
     device.log.clear()
-    assert queue.collect(repeated(device.waiting_call(), 2), cold=False).warnings == batch.warnings
+    assert queue.collect(repeated(device.waiting_call(), 2), cold=False).notes == batch.notes
     assert "block" not in device.log, "it is not tried again"
     assert "flush" not in device.log
 

@@ -46,7 +46,7 @@ def test_a_sample_is_a_replay_divided_by_its_calls(device, timer):
     calls = [device.call(ms) for ms in (0.1, 0.2, 0.3)]
     batch = timer.collect([Iteration(call) for call in calls], cold=False)
     assert batch.samples_ns == pytest.approx([200_000.0] * 16)
-    assert (batch.iterations, batch.launch_included, batch.warnings) == (3, False, [])
+    assert (batch.iterations, batch.launch_included, batch.notes) == (3, False, [])
     assert replayed(device) == [3] + [3] * 16
 
 
@@ -110,9 +110,9 @@ def test_every_different_before_and_the_flush_come_ahead_of_each_replay(device, 
 )
 def test_cold_calls_that_share_their_buffers_are_warned_of(device, timer, calls, call_ms, cold, warned):
     iterations = [Iteration(device.call(call_ms)) for _ in range(calls)]
-    warnings = timer.collect(iterations, cold=cold).warnings
-    expected = ["the graph's calls shared their buffers: data that fit into the L2 were not cold"]
-    assert warnings == (expected if warned else [])
+    notes = timer.collect(iterations, cold=cold).notes
+    text = "the graph's calls shared their buffers: data that fit into the L2 were not cold"
+    assert [note.text for note in notes] == ([text] if warned else [])
 
 
 def test_large_graphs_are_queued_in_small_parts(device, timer):

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from pytest_gpukern.timers.timer import Batch, Iteration, PerCall
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import DeviceWork
 
 KERNEL = DeviceWork(kind="kernel", name="axpy", count=4.0, time_ns=800.0)
@@ -27,7 +28,7 @@ class Timer:
         return Batch(
             [1000.0 + cold] * len(iterations),
             launch_included=True,
-            warnings=["its own"],
+            notes=[Note("its own")],
             busy_ns=[900.0] * len(iterations),
             work=(KERNEL, COPY),
         )
@@ -42,7 +43,7 @@ def test_everything_that_was_found_is_divided_by_the_calls():
         [250.0] * 3,
         iterations=4,
         launch_included=True,
-        warnings=["its own"],
+        notes=[Note("its own")],
         busy_ns=[225.0] * 3,
         work=(
             dataclasses.replace(KERNEL, count=1.0, time_ns=200.0),

@@ -1,0 +1,44 @@
+"""Defines a note: what a reader should know about a result or a measurement beside its figures."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class About(enum.StrEnum):
+    """Says what a note is about; a file has the word. To add a subject, write its row here."""
+
+    counted: str
+    """What a short report counts such notes as; empty where it tells each of them."""
+
+    def __new__(cls, word: str, counted: str) -> About:
+        """Returns a subject that is its word."""
+        about = str.__new__(cls, word)
+        about._value_ = word
+        about.counted = counted
+        return about
+
+    READER = "reader", ""
+    """What somebody should see, and perhaps act on."""
+    NOISE = "noise", "noise"
+    TIMERS = "timers", "timers that differ"
+    LAUNCH_COST = "launch cost", "launch cost in the time"
+    SIZES = "sizes", "sizes not checked"
+    MACHINE_CODE = "machine code", "machine code not known"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Holds something to know about a result or a measurement; it is no fault.
+
+    Attributes:
+        text: in words.
+        about: its subject, which says whether a short report tells it or counts it.
+    """
+
+    text: str
+    about: About = About.READER
+
+    def __str__(self) -> str:
+        return self.text
