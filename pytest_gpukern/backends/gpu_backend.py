@@ -236,9 +236,11 @@ class CudaWorkspace:
         """Compares on the device, or on the host if no kernel of ours fits dtype or strides."""
         pointer, shape, dtype, strides = self._place(output)
         if strides is None and 0 not in shape:
-            found = compare_on_device(self._runtime, pointer, shape, dtype, expected, tolerance, self._poison)
-            if found is not None:
-                return found
+            compared = compare_on_device(
+                self._runtime, pointer, shape, dtype, expected, tolerance, self._poison
+            )
+            if compared is not None:
+                return compared
         return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
@@ -290,7 +292,7 @@ class CudaWorkspace:
     def damage(self) -> list[Damage]:
         """Returns what was written into the guard zones of inputs and outputs; the device must be idle."""
         arrays = {**self._inputs, **self._outputs}
-        return [found for name, array in arrays.items() for found in array.damage(name)]
+        return [damage for name, array in arrays.items() for damage in array.damage(name)]
 
     def bits(self, output: str) -> str | None:
         """Returns a hash of an output's bytes, computed on the device; None if strided or not aligned."""

@@ -31,9 +31,8 @@ class NumbaBackend(GpuBackend):
         super().__init__()
         self._cuda = cuda
         cuda.current_context()  # Numba takes the primary context, which is the runtime's too
-        self.stream = cuda.external_stream(
-            int(self.timed_stream.handle)
-        )  # Numba uses it if a launch names it
+        # Numba uses it if a launch names it.
+        self.stream = cuda.external_stream(int(self.timed_stream.handle))
 
     def wrap(self, array: DeviceArray) -> Any:
         """Returns a Numba device array on the memory of `array`."""
@@ -88,17 +87,9 @@ class SimulatedBackend(Backend):
 
     name = "numba"
     simulated = True
+    workspace_type = SimulatedWorkspace
 
     def __init__(self) -> None:
         from numba import cuda
 
         self.stream = cuda.stream()
-
-    def workspace(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-    ) -> SimulatedWorkspace:
-        """Makes simulator arrays, inputs copied and outputs poisoned."""
-        return SimulatedWorkspace(inputs, outputs, placed, self.poisons)

@@ -126,12 +126,12 @@ def _import_driver() -> list[str]:
     try:
         import pycuda.driver
     except ImportError as error:
-        found = load_library("curand") if "libcurand" in str(error) else None
-        if found is None:
+        library = load_library("curand") if "libcurand" in str(error) else None
+        if library is None:
             raise
         import pycuda.driver  # noqa: F401
 
-        supplied.append(f"libcurand is loaded from {found}")
+        supplied.append(f"libcurand is loaded from {library}")
     folder = nvcc_on_path()
     if folder is not None:
         supplied.append(f"{folder} is appended to PATH, for nvcc")
@@ -216,12 +216,10 @@ def missing_include_folder(header: str, library: str) -> str | None:
     nvcc = shutil.which("nvcc")
     if nvcc is not None:
         toolkit = Path(nvcc).resolve().parent.parent
-        if any(
-            (folder / header).is_file()
-            for folder in (toolkit / "include", *toolkit.glob("targets/*/include"))
-        ):
+        includes = (toolkit / "include", *toolkit.glob("targets/*/include"))
+        if any((include / header).is_file() for include in includes):
             return None
     from cuda.pathfinder import find_nvidia_header_directory
 
-    found = find_nvidia_header_directory(library)
-    return str(found) if found and (Path(found) / header).is_file() else None
+    folder = find_nvidia_header_directory(library)
+    return str(folder) if folder and (Path(folder) / header).is_file() else None

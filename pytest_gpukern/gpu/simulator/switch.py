@@ -90,7 +90,7 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
         raise
 
 
-class _Finder(MetaPathFinder):
+class _SimulatorFinder(MetaPathFinder):
     """Has `numba.cuda` fixed as soon as it is loaded, whoever imports it."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
@@ -108,7 +108,7 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-_FINDER = _Finder()
+_FINDER = _SimulatorFinder()
 
 
 def _mend(load: Callable[[], None] = lambda: None) -> None:

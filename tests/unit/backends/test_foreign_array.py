@@ -91,11 +91,6 @@ def test_arrays_overlap_where_they_have_an_element_in_common(placed):
     assert not whole.overlaps(other)
 
 
-def test_an_array_on_the_device_overlaps_none_on_the_host(device):
-    base = np.zeros(4)
-    assert not users_array(base).overlaps(users_array(device(base)))
-
-
 def test_read_only_arrays_say_so():
     array = np.zeros(4)
     assert not users_array(array).read_only

@@ -297,15 +297,15 @@ def test_a_path_that_leads_into_the_working_tree_by_a_link_is_mapped_to_the_base
     top, path = tmp_path / "head", tmp_path / "base"
     (top / "src").mkdir(parents=True)
     (tmp_path / "link").symlink_to(top)
-    revisions = Revisions(top, "main", "c" * 40, "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, None, top, {}), [str(tmp_path / "link/src")])
+    revisions = Revisions(top, "main", "b" * 40, "h" * 40, changed=True)
+    found = Sides.of(revisions, Worktree(path, None, top), [str(tmp_path / "link/src")])
     assert found.moved == {str(top): str(path), str(tmp_path / "link/src"): str(path / "src")}
 
 
 def test_an_environment_inside_the_working_tree_is_not_mapped_to_the_base(tmp_path):
     top, path = tmp_path / "head", tmp_path / "base"
     installed = top / ".venv/lib/site-packages"
-    revisions = Revisions(top, "main", "c" * 40, "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, None, top, {}), [str(top / "src"), str(installed), "/usr/lib"])
+    revisions = Revisions(top, "main", "b" * 40, "h" * 40, changed=True)
+    found = Sides.of(revisions, Worktree(path, None, top), [str(top / "src"), str(installed), "/usr/lib"])
     assert found.moved == {str(top): str(path), str(path / ".venv/lib/site-packages"): str(installed)}
     assert Path(found.base.top) == path

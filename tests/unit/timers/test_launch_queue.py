@@ -81,11 +81,8 @@ class FakeMarks:
     def __init__(self, device):
         self.log = device.log
         self.parts, self.counted = [], 0
-        self.is_open = False
 
     def open(self, count):
-        assert not self.is_open
-        self.is_open = True
         self.parts.append(count)
         self.log.append(f"open {count}")
 
@@ -93,18 +90,12 @@ class FakeMarks:
         return nullcontext()
 
     def start(self, number):
-        assert self.is_open
         self.log.append(f"start {number}")
 
     def end(self, number):
         self.log.append(f"end {number}")
 
-    def close(self):
-        self.is_open = False
-        self.log.append("close")
-
     def take(self, count):
-        assert not self.is_open
         self.counted += count
         self.log.append(f"take {count}")
 
@@ -146,7 +137,7 @@ def test_all_of_a_part_is_queued_between_block_and_release(queue_on):
         *("idle", "open 2", "block"),
         *("before", "flush", "start 0", "call", "end 0"),
         *("before", "flush", "start 1", "call", "end 1"),
-        *("release", "close", "idle", "take 2"),
+        *("release", "idle", "take 2"),
     ]
     assert queued
     assert marks.counted == 2
@@ -214,7 +205,6 @@ def test_what_was_executed_in_vain_is_executed_again_with_fresh_arguments(queue_
     assert len(set(calls)) == len(calls), "no argument is used twice"
     assert marks.counted == 6
     assert marks.parts[0] == 6
-    assert not marks.is_open
 
 
 def test_a_call_that_waits_for_the_device_is_executed_from_an_idle_one_each_time(queue_on):
@@ -227,7 +217,7 @@ def test_a_call_that_waits_for_the_device_is_executed_from_an_idle_one_each_time
         *("idle", "flush", "idle", "start 0", "call", "end 0"),
         *("idle", "flush", "idle", "start 1", "call", "end 1"),
         *("idle", "flush", "idle", "start 2", "call", "end 2"),
-        *("close", "idle", "take 3"),
+        *("idle", "take 3"),
     ]
     assert marks.counted == 3
     assert device.log[:start].count("block") == 2, "64 at once, then one alone, are enough to know"
@@ -261,7 +251,7 @@ def test_a_call_that_comes_to_wait_has_all_executed_again_with_fresh_arguments(q
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("part", ["run", "before"])
-def test_an_execution_that_raises_leaves_the_stream_free_and_the_marks_closed(queue_on, waits, part):
+def test_an_execution_that_raises_leaves_the_stream_free(queue_on, waits, part):
     device = FakeDevice()
     queue, marks, _ = queue_on(device)
     if waits:
@@ -276,6 +266,5 @@ def test_an_execution_that_raises_leaves_the_stream_free_and_the_marks_closed(qu
     with pytest.raises(RuntimeError, match="no memory"):
         queue.execute([good, bad, good], marks, cold=False)
     assert not device.blocked
-    assert not marks.is_open
     assert marks.counted == 0
     assert queue.execute([good], marks, cold=False) is not waits, "it can be used again"
