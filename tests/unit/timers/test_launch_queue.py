@@ -1,4 +1,4 @@
-"""Tests executions behind a blocking kernel and the events around them, on a fake device that logs its steps."""
+"""Tests executions behind a blocking kernel and the events around them, on a device that only logs."""
 
 from __future__ import annotations
 
