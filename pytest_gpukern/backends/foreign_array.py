@@ -119,19 +119,13 @@ class UsersArray:
             return
         if self.host is not None and self.strides is None:
             poison(self.host, word)
-        elif self.host is not None:
-            self.host[...] = poison_bytes(word, self.nbytes).view(self.dtype).reshape(self.shape)
-        elif self.strides is None and self.pointer % 4 == 0:
+        elif self.host is None and self.strides is None and self.pointer % 4 == 0:
             _fill_on_device(self.pointer, self.nbytes, word)
-        elif self.strides is None:
-            _copy_to_device(self.pointer, poison_bytes(word, self.nbytes))
         else:
-            raw, elements = self._strided()
-            elements[...] = np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes))
-            _copy_to_device(self.span.start, raw)
+            self.put(np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes)))
 
     def put(self, contents: np.ndarray[Any, Any]) -> None:
-        """Writes contents that were fetched from it; bytes between its elements stay as they are."""
+        """Writes contents of its shape and dtype; bytes between its elements stay as they are."""
         import numpy as np
 
         if self.host is not None:

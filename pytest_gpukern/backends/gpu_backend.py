@@ -140,7 +140,10 @@ def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
 
 
 class CudaWorkspace:
-    """Holds the device arrays of one case; `wrap` turns them into a library's own type."""
+    """Holds the device arrays of one case.
+
+    `wrap` turns them into a library's own type, and `wrap_input` does so for inputs, if that is another one.
+    """
 
     array_type: type[Any] = DeviceArray
 
@@ -151,6 +154,7 @@ class CudaWorkspace:
         wrap: Callable[[DeviceArray], Any],
         placed: Mapping[str, Placement] | None = None,
         poisons: tuple[int, int] = comparison.POISONS,
+        wrap_input: Callable[[DeviceArray], Any] | None = None,
     ) -> None:
         placed = placed or {}
         self._runtime = runtime()
@@ -166,7 +170,7 @@ class CudaWorkspace:
                     self._before[name] = DeviceArray(value.shape, value.dtype)
                 elif is_array(value):
                     self._inputs[name] = _array(value, INPUT_GUARD, placed.get(name))
-                    self.arrays[name] = wrap(self._inputs[name])
+                    self.arrays[name] = (wrap_input or wrap)(self._inputs[name])
                 else:
                     self.arrays[name] = value
             for name, output in outputs.items():
@@ -359,6 +363,10 @@ class GpuBackend(Backend):
         """Returns an array of the library's own type on the memory of `array`."""
         raise NotImplementedError
 
+    def wrap_input(self, array: DeviceArray) -> Any:
+        """Returns an input likewise; most libraries have one type for inputs and outputs."""
+        return self.wrap(array)
+
     def workspace(
         self,
         inputs: Mapping[str, Any],
@@ -366,7 +374,7 @@ class GpuBackend(Backend):
         placed: Mapping[str, Placement] | None = None,
     ) -> CudaWorkspace:
         """Makes arrays of the library's own type, inputs loaded and outputs poisoned."""
-        return self.workspace_type(inputs, outputs, self.wrap, placed, self.poisons)
+        return self.workspace_type(inputs, outputs, self.wrap, placed, self.poisons, self.wrap_input)
 
     def synchronize(self) -> None:
         """Waits for the whole device."""

@@ -182,7 +182,7 @@ class HostWorkspace:
         import numpy as np
 
         placed = placed or {}
-        self.array_type: type[Any] = np.ndarray
+        self.array_type = type(self._given(np.empty(0)))
         self._inputs = [name for name, value in inputs.items() if is_array(value) and name not in outputs]
         self._outputs = list(outputs)
         self._guarded = {
@@ -199,8 +199,13 @@ class HostWorkspace:
         self.load(inputs)
         self._poisons = itertools.cycle(poisons)
         self._bound: dict[str, Any] = {name: self._host[name] for name in outputs}
-        self.arrays: dict[str, Any] = dict(self._host)
+        guarded = {name: self._given(self._host[name]) for name in (*self._inputs, *self._outputs)}
+        self.arrays: dict[str, Any] = {**self._host, **guarded}
         self.poison()
+
+    def _given(self, array: np.ndarray[Any, Any]) -> Any:
+        """Returns an array as the variant gets it."""
+        return array
 
     def load(self, inputs: Mapping[str, Any]) -> None:
         """Copies new contents into the same input arrays."""
