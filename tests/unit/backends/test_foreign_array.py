@@ -16,15 +16,12 @@ from host_cuda import OnDevice
 
 from pytest_gpukern.arrays.compare import POISONS, poison_bytes, still_poisoned
 from pytest_gpukern.backends.foreign_array import users_array, why_untrusted
-from pytest_gpukern.gpu import runtime as cuda
 
 
 @pytest.fixture
 def device(monkeypatch):
     """Device memory is the host's; hashes are of its bytes."""
-    runtime = host_cuda.HostRuntime()
-    monkeypatch.setattr(cuda, "runtime", lambda: runtime)
-    monkeypatch.setattr(cuda, "checked", host_cuda.driver_call)
+    host_cuda.install(monkeypatch)
     return lambda array: array.view(OnDevice)
 
 

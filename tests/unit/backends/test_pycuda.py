@@ -131,7 +131,7 @@ def test_arrays_lie_on_the_workspaces_memory(opened, pycuda):
     array = made.arrays["x"]
     assert isinstance(array, GPUArray)
     assert (array.gpudata, array.shape, array.dtype) == (array.base.pointer, (4,), np.dtype("float64"))
-    assert array.base.contents.tolist() == [0, 1, 2, 3]
+    assert array.base.download().tolist() == [0, 1, 2, 3]
     assert made.arrays["k"] == 3
     assert made.compare("y", np.zeros(4), Tolerance()).unwritten == 4
     assert pycuda.context.depth == 1
