@@ -24,7 +24,6 @@ All of it is computed from the values of the run. We compare:
 from __future__ import annotations
 
 import enum
-import itertools
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -83,14 +82,14 @@ class TargetRow:
 
     section: Section
     what: str
-    against: str
-    timer: str
-    time_ns: float | None
     found_ns: float
-    worst_ns: float | None
     allowed_ns: float | None
-    sessions: int
-    asked_sessions: int
+    against: str = ""
+    timer: str = ""
+    time_ns: float | None = None
+    worst_ns: float | None = None
+    sessions: int = 1
+    asked_sessions: int = 1
 
     @property
     def reached(self) -> bool | None:
@@ -167,7 +166,7 @@ def conclude(run: Run, asked_sessions: int) -> Conclusions:
 
 def suites_row(seconds: float) -> TargetRow:
     """Returns the row of the wall time of all suites."""
-    return TargetRow(Section.SUITES, "all suites", "", "", None, 1e9 * seconds, None, 1e9 * SUITES_S, 1, 1)
+    return TargetRow(Section.SUITES, "all suites", found_ns=1e9 * seconds, allowed_ns=1e9 * SUITES_S)
 
 
 _Readings = dict[str, tuple[float, float]]
@@ -191,8 +190,8 @@ def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]:
         yield TargetRow(
             Section.TRUTH,
             error.what,
-            error.against,
-            error.timer,
+            against=error.against,
+            timer=error.timer,
             time_ns=truth_ns,
             found_ns=statistics.median(beyond),
             worst_ns=max(beyond, key=abs),
@@ -305,19 +304,23 @@ def _kernel_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]
     ways = dict.fromkeys(key for session in sessions for key in session.kernels if key[1] != GRAPH)
     walls = []
     for kernel, way in ways:
-        measured = (session.kernels.get((kernel, way), []) for session in sessions)
         what = f"{kernel}, {way}"
-        everything = list(itertools.chain.from_iterable(measured))
-        for timer in dict.fromkeys(measurement.timer for measurement in everything):
-            group = [measurement for measurement in everything if measurement.timer == timer]
+        measured = [timed for session in sessions for timed in session.kernels.get((kernel, way), [])]
+        for timer in dict.fromkeys(measurement.timer for measurement in measured):
+            group = [measurement for measurement in measured if measurement.timer == timer]
             yield _repeat_row(what, timer, group, asked)
-        seconds = [1e9 * taken for measurement in everything if (taken := seconds_of(measurement))]
-        if seconds:
-            median_ns, worst_ns, allowed_ns = statistics.median(seconds), max(seconds), 1e9 * CASE_S
-            counted = (len(seconds), asked)
-            walls.append(
-                TargetRow(Section.WALLS, what, "", "", None, median_ns, worst_ns, allowed_ns, *counted)
+        walls_ns = [1e9 * seconds for measurement in measured if (seconds := seconds_of(measurement))]
+        if walls_ns:
+            row = TargetRow(
+                Section.WALLS,
+                what,
+                found_ns=statistics.median(walls_ns),
+                worst_ns=max(walls_ns),
+                allowed_ns=1e9 * CASE_S,
+                sessions=len(walls_ns),
+                asked_sessions=asked,
             )
+            walls.append(row)
     yield from walls
 
 
@@ -333,11 +336,9 @@ def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int)
     return TargetRow(
         Section.REPEATS,
         what,
-        "",
-        timer,
+        timer=timer,
         time_ns=statistics.median(medians),
         found_ns=max(medians) - min(medians),
-        worst_ns=None,
         allowed_ns=None if group[0].beside else allowed_ns,
         sessions=len(group),
         asked_sessions=max(2, asked),
