@@ -112,6 +112,7 @@ class Backend:
         timed_stream: the same stream as one of cuda.core, for timers; None on the host and in the simulator.
         notes: what we supplied so that the library works here, in words.
         poisons: what we fill outputs with in turn, one before each checked launch.
+        workspace_type: makes a `Workspace` of inputs, outputs, placements and poisons.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Backend:
     timed_stream: Any = None
     notes: tuple[str, ...] = ()
     poisons: tuple[int, int] = POISONS
+    workspace_type: type[Any]
 
     def workspace(
         self,
@@ -129,7 +131,8 @@ class Backend:
         placed: Mapping[str, Placement] | None = None,
     ) -> Workspace:
         """Makes the arrays of a case, with inputs loaded and outputs poisoned, laid out as in `placed`."""
-        raise NotImplementedError
+        workspace: Workspace = self.workspace_type(inputs, outputs, placed, self.poisons)
+        return workspace
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes launches that name no stream go to `stream` while entered."""

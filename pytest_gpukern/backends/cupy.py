@@ -6,16 +6,13 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.compare import POISONS
-from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
+from pytest_gpukern.backends.gpu_backend import GpuBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from pytest_gpukern.arrays.memory import Placement
     from pytest_gpukern.gpu.runtime import DeviceArray
-    from pytest_gpukern.problems.problem import Output
 
 
 class CupyBackend(GpuBackend):
@@ -47,42 +44,28 @@ class CupyBackend(GpuBackend):
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
-class DaskWorkspace(CudaWorkspace):
-    """Holds inputs as Dask arrays of one CuPy chunk each, and outputs as CuPy arrays: Dask cannot write.
+class DaskBackend(CupyBackend):
+    """Runs Dask over CuPy in the calling thread, whose current CuPy stream is the timed one.
 
-    A variant chooses its chunks with `rechunk`, which copies nothing: pieces of one chunk are views.
+    Inputs are Dask arrays of one CuPy chunk each, and outputs are CuPy arrays: Dask cannot write. A variant
+    chooses its chunks with `rechunk`, which copies nothing: pieces of one chunk are views.
     """
 
-    def __init__(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        wrap: Callable[[DeviceArray], Any],
-        placed: Mapping[str, Placement] | None = None,
-        poisons: tuple[int, int] = POISONS,
-    ) -> None:
-        import dask.array
-
-        super().__init__(inputs, outputs, wrap, placed, poisons)
-        for name in self._inputs:
-            chunk = self.arrays[name]
-            key = f"{name}-{uuid.uuid4().hex}"
-            # Not `from_array`: it copies, so the graph would never see what is loaded later.
-            graph = {(key, *(0 for _ in chunk.shape)): chunk}
-            self.arrays[name] = dask.array.Array(graph, key, [(n,) for n in chunk.shape], meta=chunk)
-
-
-class DaskBackend(CupyBackend):
-    """Runs Dask over CuPy in the calling thread, whose current CuPy stream is the timed one."""
-
     name = "dask"
-    workspace_type = DaskWorkspace
 
     def __init__(self) -> None:
         super().__init__()
         import dask.array
 
         self._dask = dask
+
+    def wrap_input(self, array: DeviceArray) -> Any:
+        """Returns a Dask array whose only chunk is on the memory of `array`."""
+        chunk = self.wrap(array)
+        key = f"input-{uuid.uuid4().hex}"
+        # Not `from_array`: it copies, so the graph would never see what is loaded later.
+        graph = {(key, *(0 for _ in chunk.shape)): chunk}
+        return self._dask.array.Array(graph, key, [(n,) for n in chunk.shape], meta=chunk)
 
     @contextmanager
     def current(self) -> Iterator[None]:

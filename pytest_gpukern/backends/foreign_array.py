@@ -69,15 +69,15 @@ class UsersArray:
         """Returns whether the arrays share an element, or may share one if it takes too long to tell."""
         import numpy as np
 
-        if self.on_device != other.on_device or not self.span.overlaps(other.span):
+        if not self.span.overlaps(other.span):  # host and device have one space of addresses
             return False
         if self.strides is None and other.strides is None:
             return True
         start = min(self.span.start, other.span.start)
         room = np.empty(max(self.span.stop, other.span.stop) - start, np.uint8)  # never touched
         one, two = (
-            np.ndarray(each.shape, each.dtype, room, each.pointer - start, each.strides)
-            for each in (self, other)
+            np.ndarray(array.shape, array.dtype, room, array.pointer - start, array.strides)
+            for array in (self, other)
         )
         try:
             return bool(np.shares_memory(one, two, max_work=_TRIES))  # type: ignore[arg-type]
@@ -119,19 +119,13 @@ class UsersArray:
             return
         if self.host is not None and self.strides is None:
             poison(self.host, word)
-        elif self.host is not None:
-            self.host[...] = poison_bytes(word, self.nbytes).view(self.dtype).reshape(self.shape)
-        elif self.strides is None and self.pointer % 4 == 0:
+        elif self.host is None and self.strides is None and self.pointer % 4 == 0:
             _fill_on_device(self.pointer, self.nbytes, word)
-        elif self.strides is None:
-            _copy_to_device(self.pointer, poison_bytes(word, self.nbytes))
         else:
-            raw, elements = self._strided()
-            elements[...] = np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes))
-            _copy_to_device(self.span.start, raw)
+            self.put(np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes)))
 
     def put(self, contents: np.ndarray[Any, Any]) -> None:
-        """Writes contents that were fetched from it; bytes between its elements stay as they are."""
+        """Writes contents of its shape and dtype; bytes between its elements stay as they are."""
         import numpy as np
 
         if self.host is not None:
@@ -263,11 +257,11 @@ class Argument(NamedTuple):
 def leaves(place: str, value: Any) -> Iterator[Argument]:
     """Yields a value, or the items of a tuple, list or dict, each with its place."""
     if isinstance(value, (tuple, list)):
-        for number, each in enumerate(value):
-            yield from leaves(f"{place}[{number}]", each)
+        for number, item in enumerate(value):
+            yield from leaves(f"{place}[{number}]", item)
     elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from leaves(f"{place}[{key!r}]", each)
+        for key, item in value.items():
+            yield from leaves(f"{place}[{key!r}]", item)
     else:
         yield Argument(place, value)
 
@@ -305,14 +299,14 @@ def why_untrusted(value: Any) -> str | None:
     It may if it is lazy, or of a class that somebody derived from a library's array.
     """
     kind = type(value)
-    named = _named(value)
     lazy = why_lazy(value)
     if lazy is not None:
         return lazy
-    known = {each for row in BACKENDS.values() for each in row.arrays}
+    known = {array for row in BACKENDS.values() for array in row.arrays}
     derived = any((base.__module__, base.__name__) in known for base in kind.__mro__[1:])
     if derived and kind.__module__.partition(".")[0] not in {"numpy", *cuda_packages()}:
-        return f"{named}, a subclass of an array, which may compute when it is read: return a plain array"
+        why = "a subclass of an array, which may compute when it is read"
+        return f"{_named(value)}, {why}: return a plain array"
     return None
 
 
@@ -367,21 +361,12 @@ def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
                 f"{role} is {_named(value)}, a subclass of numpy.ndarray, which may hide elements or compute "
                 "them when it is read: pass a plain array, as from numpy.array(…) or filled()"
             )
-    if shares_memory(actual, expected):
+    one, other = users_array(actual), users_array(expected)
+    if one is not None and other is not None and one.overlaps(other):
         raise ValueError(
             "actual and expected share memory, so the comparison would always pass: compute the reference "
             "in memory of its own"
         )
-
-
-def shares_memory(one: Any, other: Any) -> bool:
-    """Returns whether two arrays share memory; on a device, whether their spans do."""
-    import numpy as np
-
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return bool(np.shares_memory(one, other))
-    first, second = users_array(one), users_array(other)
-    return first is not None and second is not None and first.span.overlaps(second.span)
 
 
 def _named(value: Any) -> str:

@@ -140,7 +140,10 @@ def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
 
 
 class CudaWorkspace:
-    """Holds the device arrays of one case; `wrap` turns them into a library's own type."""
+    """Holds the device arrays of one case.
+
+    `wrap` turns them into a library's own type, and `wrap_input` does so for inputs, if that is another one.
+    """
 
     array_type: type[Any] = DeviceArray
 
@@ -151,6 +154,7 @@ class CudaWorkspace:
         wrap: Callable[[DeviceArray], Any],
         placed: Mapping[str, Placement] | None = None,
         poisons: tuple[int, int] = comparison.POISONS,
+        wrap_input: Callable[[DeviceArray], Any] | None = None,
     ) -> None:
         placed = placed or {}
         self._runtime = runtime()
@@ -166,7 +170,7 @@ class CudaWorkspace:
                     self._before[name] = DeviceArray(value.shape, value.dtype)
                 elif is_array(value):
                     self._inputs[name] = _array(value, INPUT_GUARD, placed.get(name))
-                    self.arrays[name] = wrap(self._inputs[name])
+                    self.arrays[name] = (wrap_input or wrap)(self._inputs[name])
                 else:
                     self.arrays[name] = value
             for name, output in outputs.items():
@@ -236,9 +240,11 @@ class CudaWorkspace:
         """Compares on the device, or on the host if no kernel of ours fits dtype or strides."""
         pointer, shape, dtype, strides = self._place(output)
         if strides is None and 0 not in shape:
-            found = compare_on_device(self._runtime, pointer, shape, dtype, expected, tolerance, self._poison)
-            if found is not None:
-                return found
+            compared = compare_on_device(
+                self._runtime, pointer, shape, dtype, expected, tolerance, self._poison
+            )
+            if compared is not None:
+                return compared
         return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
@@ -290,7 +296,7 @@ class CudaWorkspace:
     def damage(self) -> list[Damage]:
         """Returns what was written into the guard zones of inputs and outputs; the device must be idle."""
         arrays = {**self._inputs, **self._outputs}
-        return [found for name, array in arrays.items() for found in array.damage(name)]
+        return [damage for name, array in arrays.items() for damage in array.damage(name)]
 
     def bits(self, output: str) -> str | None:
         """Returns a hash of an output's bytes, computed on the device; None if strided or not aligned."""
@@ -357,6 +363,10 @@ class GpuBackend(Backend):
         """Returns an array of the library's own type on the memory of `array`."""
         raise NotImplementedError
 
+    def wrap_input(self, array: DeviceArray) -> Any:
+        """Returns an input likewise; most libraries have one type for inputs and outputs."""
+        return self.wrap(array)
+
     def workspace(
         self,
         inputs: Mapping[str, Any],
@@ -364,7 +374,7 @@ class GpuBackend(Backend):
         placed: Mapping[str, Placement] | None = None,
     ) -> CudaWorkspace:
         """Makes arrays of the library's own type, inputs loaded and outputs poisoned."""
-        return self.workspace_type(inputs, outputs, self.wrap, placed, self.poisons)
+        return self.workspace_type(inputs, outputs, self.wrap, placed, self.poisons, self.wrap_input)
 
     def synchronize(self) -> None:
         """Waits for the whole device."""

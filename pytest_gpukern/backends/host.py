@@ -80,21 +80,17 @@ def bits_of(array: np.ndarray[Any, Any]) -> str | None:
 
     Returns None for long doubles, whose bytes are not all values.
     """
-    import numpy as np
-
     if array.dtype.char in "gG" or array.dtype.hasobject:
         return None
-    pieces = _in_pieces(np.ascontiguousarray(array).reshape(-1).view("u1"), zlib.crc32)
-    together = hashlib.sha256(b"".join(crc.to_bytes(4, "little") for crc in pieces))
+    together = hashlib.sha256(b"".join(crc.to_bytes(4, "little") for crc in _checksums(array)))
     return f"crc32-16mib:{together.hexdigest()[:16]}"
 
 
-def _digest(array: np.ndarray[Any, Any]) -> int:
-    """Returns a hash of the CRC-32 of the pieces of an array, as if it lay in C order."""
+def _checksums(array: np.ndarray[Any, Any]) -> list[int]:
+    """Returns the CRC-32 of each piece of an array, as if it lay in C order."""
     import numpy as np
 
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return hash(tuple(_in_pieces(flat.view("u1"), zlib.crc32)))
+    return _in_pieces(np.ascontiguousarray(array).reshape(-1).view("u1"), zlib.crc32)
 
 
 def _in_pieces(flat: np.ndarray[Any, Any], function: Callable[[Any], Any]) -> list[Any]:
@@ -186,7 +182,7 @@ class HostWorkspace:
         import numpy as np
 
         placed = placed or {}
-        self.array_type: type[Any] = np.ndarray
+        self.array_type = type(self._given(np.empty(0)))
         self._inputs = [name for name, value in inputs.items() if is_array(value) and name not in outputs]
         self._outputs = list(outputs)
         self._guarded = {
@@ -203,8 +199,13 @@ class HostWorkspace:
         self.load(inputs)
         self._poisons = itertools.cycle(poisons)
         self._bound: dict[str, Any] = {name: self._host[name] for name in outputs}
-        self.arrays: dict[str, Any] = dict(self._host)
+        guarded = {name: self._given(self._host[name]) for name in (*self._inputs, *self._outputs)}
+        self.arrays: dict[str, Any] = {**self._host, **guarded}
         self.poison()
+
+    def _given(self, array: np.ndarray[Any, Any]) -> Any:
+        """Returns an array as the variant gets it."""
+        return array
 
     def load(self, inputs: Mapping[str, Any]) -> None:
         """Copies new contents into the same input arrays."""
@@ -261,9 +262,9 @@ class HostWorkspace:
         if actual.dtype != expected.dtype and actual.nbytes >= _WORTH_COPYING:
             from pytest_gpukern.gpu.compare import compare_copy
 
-            found = compare_copy(actual, expected, tolerance, self._poison)
-            if found is not None:
-                return found
+            compared = compare_copy(actual, expected, tolerance, self._poison)
+            if compared is not None:
+                return compared
         return comparison.compare(actual, expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
@@ -281,11 +282,11 @@ class HostWorkspace:
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """Returns a hash of each of these."""
-        return {name: _digest(inputs[name]) for name in self._inputs}
+        return {name: hash(tuple(_checksums(inputs[name]))) for name in self._inputs}
 
     def damage(self) -> list[Damage]:
         """Returns what was written into the guard zones of inputs and outputs."""
-        return [found for name, guarded in self._guarded.items() for found in guarded.damage(name)]
+        return [damage for name, guarded in self._guarded.items() for damage in guarded.damage(name)]
 
     def bits(self, output: str) -> str | None:
         """Returns a hash of an output's bytes."""
@@ -307,12 +308,4 @@ class HostBackend(Backend):
     """Runs NumPy, and anything else that computes on NumPy arrays."""
 
     name = "host"
-
-    def workspace(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-    ) -> HostWorkspace:
-        """Makes NumPy arrays, inputs copied and outputs poisoned."""
-        return HostWorkspace(inputs, outputs, placed, self.poisons)
+    workspace_type = HostWorkspace

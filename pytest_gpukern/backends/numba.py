@@ -6,18 +6,17 @@ import warnings
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.compare import POISONS
 from pytest_gpukern.backends.backend import Backend
 from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostWorkspace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from pytest_gpukern.arrays.memory import Placement
+    import numpy as np
+
     from pytest_gpukern.backends.backend import Form
     from pytest_gpukern.gpu.runtime import DeviceArray
-    from pytest_gpukern.problems.problem import Output
 
 
 class NumbaBackend(GpuBackend):
@@ -31,9 +30,8 @@ class NumbaBackend(GpuBackend):
         super().__init__()
         self._cuda = cuda
         cuda.current_context()  # Numba takes the primary context, which is the runtime's too
-        self.stream = cuda.external_stream(
-            int(self.timed_stream.handle)
-        )  # Numba uses it if a launch names it
+        # Numba uses it if a launch names it.
+        self.stream = cuda.external_stream(int(self.timed_stream.handle))
 
     def wrap(self, array: DeviceArray) -> Any:
         """Returns a Numba device array on the memory of `array`."""
@@ -62,19 +60,10 @@ def _without_advice() -> Iterator[None]:
 class SimulatedWorkspace(HostWorkspace):
     """Holds simulator arrays on the memory of a host workspace."""
 
-    def __init__(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-        poisons: tuple[int, int] = POISONS,
-    ) -> None:
-        super().__init__(inputs, outputs, placed, poisons)
+    def _given(self, array: np.ndarray[Any, Any]) -> Any:
         from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-        self.array_type = FakeCUDAArray
-        for name in (*self._inputs, *self._outputs):
-            self.arrays[name] = FakeCUDAArray(self._host[name])
+        return FakeCUDAArray(array)
 
     def adopt(self, output: str, value: Any) -> Form | None:
         """Takes a simulator array that a launch returned; None for anything else."""
@@ -88,17 +77,9 @@ class SimulatedBackend(Backend):
 
     name = "numba"
     simulated = True
+    workspace_type = SimulatedWorkspace
 
     def __init__(self) -> None:
         from numba import cuda
 
         self.stream = cuda.stream()
-
-    def workspace(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-    ) -> SimulatedWorkspace:
-        """Makes simulator arrays, inputs copied and outputs poisoned."""
-        return SimulatedWorkspace(inputs, outputs, placed, self.poisons)

@@ -9,16 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
+from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.gpu.runtime import checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from pytest_gpukern.arrays.memory import Placement
     from pytest_gpukern.gpu.runtime import DeviceArray
-    from pytest_gpukern.problems.problem import Output
 
 
 class PycudaBackend(GpuBackend):
@@ -52,19 +50,15 @@ class PycudaBackend(GpuBackend):
         self.stream = pycuda.driver.Stream()  # PyCUDA launches on the default stream unless given it
         self.timed_stream = Stream.from_handle(int(self.stream.handle))
 
-    def workspace(
-        self,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, Output],
-        placed: Mapping[str, Placement] | None = None,
-    ) -> CudaWorkspace:
-        """Makes GPUArrays, which need a current context."""
-        with self.current():
-            return super().workspace(inputs, outputs, placed)
-
     def wrap(self, array: DeviceArray) -> Any:
-        """Returns a GPUArray on the memory of `array`."""
-        return gpuarray_over(array)
+        """Returns a GPUArray on the memory of `array`, which it does not own."""
+        from pycuda.gpuarray import GPUArray
+
+        strides = array.__cuda_array_interface__["strides"]
+        with self.current():
+            return GPUArray(
+                array.shape, array.dtype, base=array, gpudata=_Address(array.pointer), strides=strides
+            )
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -112,26 +106,18 @@ class _Address(int):
         return int(self)
 
 
-def gpuarray_over(array: DeviceArray) -> Any:
-    """Returns a GPUArray on the memory of `array`, which it does not own; the current context is PyCUDA's."""
-    from pycuda.gpuarray import GPUArray
-
-    strides = array.__cuda_array_interface__["strides"]
-    return GPUArray(array.shape, array.dtype, base=array, gpudata=_Address(array.pointer), strides=strides)
-
-
 def _import_driver() -> list[str]:
     """Imports `pycuda.driver`, supplies what it lacks from CUDA's wheels, and returns that in words."""
     supplied = []
     try:
         import pycuda.driver
     except ImportError as error:
-        found = load_library("curand") if "libcurand" in str(error) else None
-        if found is None:
+        library = load_library("curand") if "libcurand" in str(error) else None
+        if library is None:
             raise
         import pycuda.driver  # noqa: F401
 
-        supplied.append(f"libcurand is loaded from {found}")
+        supplied.append(f"libcurand is loaded from {library}")
     folder = nvcc_on_path()
     if folder is not None:
         supplied.append(f"{folder} is appended to PATH, for nvcc")
@@ -216,12 +202,10 @@ def missing_include_folder(header: str, library: str) -> str | None:
     nvcc = shutil.which("nvcc")
     if nvcc is not None:
         toolkit = Path(nvcc).resolve().parent.parent
-        if any(
-            (folder / header).is_file()
-            for folder in (toolkit / "include", *toolkit.glob("targets/*/include"))
-        ):
+        includes = (toolkit / "include", *toolkit.glob("targets/*/include"))
+        if any((include / header).is_file() for include in includes):
             return None
     from cuda.pathfinder import find_nvidia_header_directory
 
-    found = find_nvidia_header_directory(library)
-    return str(found) if found and (Path(found) / header).is_file() else None
+    folder = find_nvidia_header_directory(library)
+    return str(folder) if folder and (Path(folder) / header).is_file() else None

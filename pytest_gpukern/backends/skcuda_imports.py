@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ABSENT = object()
 
 
-class _Finder(MetaPathFinder):
+class _SkcudaFinder(MetaPathFinder):
     """Finds scikit-cuda, and supplies what it needs while one of its modules is executed.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Finder(MetaPathFinder):
             self._supplying = False
 
 
-_FINDER = _Finder()
+_FINDER = _SkcudaFinder()
 
 
 def supply() -> None:
@@ -134,11 +134,11 @@ def _unversioned_libraries(changes: list[str]) -> Iterator[None]:
         try:
             return load(name)
         except OSError:
-            found = _versioned(name)
-            if found is None:
+            path = _versioned(name)
+            if path is None:
                 raise
-            library = load(found)
-            changes.append(f"{name} is {found}")
+            library = load(path)
+            changes.append(f"{name} is {path}")
             return library
 
     ctypes.cdll.LoadLibrary = load_library_of_wheel  # type: ignore[method-assign]

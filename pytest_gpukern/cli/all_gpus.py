@@ -146,7 +146,7 @@ class _Given:
         tokens = [*tokenized(shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), known)[0], *own]
         values = {token.name: token.values[-1] for token in tokens if token.values}
         others = [argument for token in own if token.name != _REPORT for argument in token.written]
-        kept = [argument for each in tokens if is_for_children(each.option) for argument in each.written]
+        kept = [argument for token in tokens if is_for_children(token.option) for argument in token.written]
         return cls(
             values.get("--gpukern-baseline", "compare"),
             tuple(Path(value) for token in own if token.name == _REPORT for value in token.values),
@@ -318,12 +318,13 @@ class _Watch:
 
         Invalid times count, too: they say what the GPU did. Take it while all GPUs have done the same work.
         """
-        measured = [
-            each
+        clocks = [
+            DeviceClocks.of(measurement)
             for result in results
-            for each in (result.measurements if result.fingerprint.device_uuid == uuid else ())
+            if result.fingerprint.device_uuid == uuid
+            for measurement in result.measurements
+            if measurement.scope == "kernel"
         ]
-        clocks = [DeviceClocks.of(each) for each in measured if each.scope == "kernel"]
         setup, limits, ended = Configuration(), PowerLimits(), self._state(uuid)
         with contextlib.suppress(DeviceError):
             setup, limits = self.nvml.configuration(uuid), self.nvml.limits(uuid)
@@ -331,11 +332,11 @@ class _Watch:
         after = ended.limited_ns if ended is not None else {}
         waits = (setup.row_remap_pending, setup.row_remap_failed)
         return CardFacts(
-            sm_mhz=_middle(_without_none(each.sm_mhz for each in clocks)),
-            memory_mhz=_middle(_without_none(each.memory_mhz for each in clocks)),
-            power_w=max(_without_none(each.power_w for each in clocks), default=None),
+            sm_mhz=_middle(_without_none(seen.sm_mhz for seen in clocks)),
+            memory_mhz=_middle(_without_none(seen.memory_mhz for seen in clocks)),
+            power_w=max(_without_none(seen.power_w for seen in clocks), default=None),
             power_limit_w=limits.power_w,
-            temperature_c=max(_without_none(each.temperature_c for each in clocks), default=None),
+            temperature_c=max(_without_none(seen.temperature_c for seen in clocks), default=None),
             limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
             ecc=setup.ecc,
             corrected_errors=setup.corrected_errors,
@@ -366,29 +367,30 @@ _OnCards = dict[str, dict[str, tuple["Result", "Measurement"]]]
 def _on_cards(run: RunResults) -> _OnCards:
     """Returns what of a run can be compared between GPUs; what one GPU got wrong is left out on all."""
     wrong = {result.test for result in run.results if result.correctness is Correctness.INCORRECT}
-    found: _OnCards = {}
+    on_cards: _OnCards = {}
     for result in run.results:
         card = result.fingerprint.device_uuid
         if result.test in wrong or result.simulated or card is None:
             continue
-        for each in result.measurements:
-            if not each.beside and is_valid(each):
-                found.setdefault(f"{result.case.id} {each.key}", {})[card] = (result, each)
-    return found
+        for measurement in result.measurements:
+            if not measurement.beside and is_valid(measurement):
+                kernel = f"{result.case.id} {measurement.key}"
+                on_cards.setdefault(kernel, {})[card] = (result, measurement)
+    return on_cards
 
 
-def _times(found: _OnCards) -> Times:
+def _times(on_cards: _OnCards) -> Times:
     times: Times = {}
-    for kernel, cards in found.items():
+    for kernel, cards in on_cards.items():
         for card, (_, measurement) in cards.items():
             times.setdefault(card, {})[kernel] = measurement.summary.median_ns
     return times
 
 
-def _chosen(found: _OnCards) -> dict[str, str]:
+def _chosen(on_cards: _OnCards) -> dict[str, str]:
     """Returns kernel → class of those to measure again: the quickest tests of each problem in turn."""
     groups: dict[str, dict[str, list[tuple[float, str]]]] = {}
-    for kernel, cards in found.items():
+    for kernel, cards in on_cards.items():
         name = class_of(list(cards.values())) if len(cards) > 1 else None
         if name is not None:
             results = [result for result, _ in cards.values()]
@@ -396,8 +398,8 @@ def _chosen(found: _OnCards) -> dict[str, str]:
             groups.setdefault(name, {}).setdefault(results[0].case.problem, []).append((took_s, kernel))
     chosen: dict[str, str] = {}
     for name, problems in groups.items():
-        in_turn = itertools.zip_longest(*(sorted(each) for each in problems.values()))
-        kernels = [each[1] for turn in in_turn for each in turn if each is not None]
+        in_turn = itertools.zip_longest(*map(sorted, problems.values()))
+        kernels = [timed[1] for turn in in_turn for timed in turn if timed is not None]
         if len(kernels) >= FEWEST_CASES:
             chosen |= dict.fromkeys(kernels[:_KERNELS_OF_A_CLASS], name)
     return chosen
@@ -430,19 +432,19 @@ class _Validation:
         run = self._first_round()
         if run is None:
             return self.statuses[0]
-        found = _on_cards(run)
-        classes = _chosen(found)
-        self.tests = {kernel: next(iter(found[kernel].values()))[0].test for kernel in classes}
+        on_cards = _on_cards(run)
+        classes = _chosen(on_cards)
+        self.tests = {kernel: next(iter(on_cards[kernel].values()))[0].test for kernel in classes}
         further = range(2, ROUNDS + 1) if classes else ()
         again = [self._again(f"session {number} of {ROUNDS}", uuids, classes) for number in further]
-        rounds = [_times(found), *again]
-        found_shifts = combined((shifts_in(times, classes) for times in rounds), statistics.median_low)
-        shifts = {uuid: found_shifts.get(uuid, {}) for uuid in uuids}
+        rounds = [_times(on_cards), *again]
+        by_card = combined((shifts_in(times, classes) for times in rounds), statistics.median_low)
+        shifts = {uuid: by_card.get(uuid, {}) for uuid in uuids}
         facts = {uuid: self.watch.facts(uuid, self.results) for uuid in uuids}
         suspects, held = self._decided(shifts, classes)
         judged = findings(shifts, suspects, held, facts, since_own_record(run.results, run.history))
         exits.show(_report(self.host, judged, facts, _failed(run, self.host), compared=bool(classes)))
-        return max(*self.statuses, int(any(each.bad for each in judged.values())))
+        return max(*self.statuses, int(any(finding.bad for finding in judged.values())))
 
     def _first_round(self) -> RunResults | None:
         """Runs all suites; returns the run, or None if it did not come to its end."""
@@ -466,7 +468,7 @@ class _Validation:
         beside = neighbours(shifts, suspects)
         others = [uuid for uuid in dict.fromkeys(beside.values()) if uuid not in suspects]
         names = ", ".join(self.host.name(uuid) for uuid in suspects)
-        doubtful = {name for found in suspects.values() for name in found}
+        doubtful = set(itertools.chain.from_iterable(suspects.values()))
         kernels = [kernel for kernel, name in classes.items() if name in doubtful]
         fresh = []
         for number in range(1, FRESH_ROUNDS + 1):
@@ -535,28 +537,24 @@ def _report(
             f"not compared: two GPUs have valid times of fewer than {FEWEST_CASES} kernels of a class"
         )
     for uuid, finding in judged.items():
-        lines += _told(host, uuid, finding)
+        lines += _lines_of(host, uuid, finding)
     return [*lines, *_not_validated(host), _last_line(judged, failed)]
 
 
 def _times_table(host: _Host, judged: Mapping[str, CardFinding], failed: Mapping[str, int]) -> list[str]:
-    found = list(judged.values())
-    classes = [name for name in LIMITS if any(name in each.shifts for each in found)]
+    on_gpus = list(judged.values())
 
-    def shifts(name: str) -> tuple[str, ...]:
-        return tuple(_change(each.shifts.get(name)) for each in found)
+    def changes(title: str, log_ratios: Sequence[float | None]) -> list[Column]:
+        """Returns a column, or none where no GPU has a change to show."""
+        known = any(log_ratio is not None for log_ratio in log_ratios)
+        return [Column(title, tuple(map(_change, log_ratios)), numeric=True)] if known else []
 
-    recorded = any(each.since_record is not None for each in found)
     columns = [
         Column("GPU", tuple(map(host.name, judged))),
-        *(Column(name, shifts(name), numeric=True) for name in classes),
-        *(
-            [Column("since its record", tuple(_change(each.since_record) for each in found), numeric=True)]
-            if recorded
-            else []
-        ),
+        *(part for name in LIMITS for part in changes(name, [gpu.shifts.get(name) for gpu in on_gpus])),
+        *changes("since its record", [gpu.since_record for gpu in on_gpus]),
         Column("failed tests", tuple(str(failed.get(uuid, 0)) for uuid in judged), numeric=True),
-        Column("verdict", tuple(each.verdict.value if len(found) > 1 else "" for each in found)),
+        Column("verdict", tuple(gpu.verdict.value if len(on_gpus) > 1 else "" for gpu in on_gpus)),
     ]
     return table(columns, exits.width(), indent="  ")[0]
 
@@ -566,22 +564,20 @@ def _change(log_ratio: float | None) -> str:
 
 
 def _facts_table(host: _Host, facts: Mapping[str, CardFacts]) -> list[str]:
-    found = list(facts.values())
+    def numbers(title: str, cell: Callable[[CardFacts], str]) -> Column:
+        return Column(title, tuple(map(cell, facts.values())), numeric=True)
+
     columns = [
         Column("GPU", tuple(map(host.name, facts))),
-        Column("SM clock", tuple(_known(each.sm_mhz, " MHz") for each in found), numeric=True),
-        Column("memory clock", tuple(_known(each.memory_mhz, " MHz") for each in found), numeric=True),
-        Column(
-            "power of limit",
-            tuple(f"{_known(each.power_w)} of {_known(each.power_limit_w, ' W')}" for each in found),
-            numeric=True,
-        ),
-        Column("hottest", tuple(_known(each.temperature_c, " °C") for each in found), numeric=True),
-        Column("clocks held down", tuple(_limited(each) for each in found)),
-        Column("ECC corrected", tuple(_known(each.corrected_errors) for each in found), numeric=True),
-        Column("uncorrected", tuple(_known(each.uncorrected_errors) for each in found), numeric=True),
-        Column("replaced rows", tuple(_known(each.remapped_rows) for each in found), numeric=True),
-        Column("PCIe", tuple(_link(each.pcie) for each in found)),
+        numbers("SM clock", lambda gpu: _known(gpu.sm_mhz, " MHz")),
+        numbers("memory clock", lambda gpu: _known(gpu.memory_mhz, " MHz")),
+        numbers("power of limit", lambda gpu: f"{_known(gpu.power_w)} of {_known(gpu.power_limit_w, ' W')}"),
+        numbers("hottest", lambda gpu: _known(gpu.temperature_c, " °C")),
+        Column("clocks held down", tuple(map(_limited, facts.values()))),
+        numbers("ECC corrected", lambda gpu: _known(gpu.corrected_errors)),
+        numbers("uncorrected", lambda gpu: _known(gpu.uncorrected_errors)),
+        numbers("replaced rows", lambda gpu: _known(gpu.remapped_rows)),
+        Column("PCIe", tuple(_link(gpu.pcie) for gpu in facts.values())),
     ]
     return table(columns, exits.width(), indent="  ")[0]
 
@@ -608,7 +604,7 @@ def _link(link: PcieLink) -> str:
     return f"{now} of {most}"
 
 
-def _told(host: _Host, uuid: str, finding: CardFinding) -> list[str]:
+def _lines_of(host: _Host, uuid: str, finding: CardFinding) -> list[str]:
     """Says what a GPU's verdict rests on, what is known of the cause, and what to do."""
     index = host.name(uuid).partition(" ")[0]
     said = {
@@ -637,15 +633,15 @@ def _told(host: _Host, uuid: str, finding: CardFinding) -> list[str]:
 
 
 def _not_validated(host: _Host) -> list[str]:
-    return [part.text for each in host.left_out for part in wrapped(f"left out: {each}", exits.width())]
+    return [part.text for why in host.left_out for part in wrapped(f"left out: {why}", exits.width())]
 
 
 def _last_line(judged: Mapping[str, CardFinding], failed: Mapping[str, int]) -> str:
-    slow = sum(each.bad for each in judged.values())
-    told = f"{_count(slow, 'GPU')} slow" if slow else "no GPU is slow"
+    slow = sum(finding.bad for finding in judged.values())
+    text = f"{_count(slow, 'GPU')} slow" if slow else "no GPU is slow"
     failures = sum(failed.values())
-    told += f"; {_count(failures, 'failed test')}" if failures else ""
-    return f"gpukern {_COMMAND}: {_count(len(judged), 'GPU')}, {told}"
+    text += f"; {_count(failures, 'failed test')}" if failures else ""
+    return f"gpukern {_COMMAND}: {_count(len(judged), 'GPU')}, {text}"
 
 
 def _say(text: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpukern.cli.exits import BAD, FINE, add_json, show, show_json
 from pytest_gpukern.doctor.checks import Level, advise
 from pytest_gpukern.doctor.machine import examine
+from pytest_gpukern.values.backend_table import BACKENDS
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +43,7 @@ def _doctor(known: argparse.Namespace) -> int:
     else:
         show((*facts(machine), "", *spoken(advice)))
     bad = {Level.ERROR, Level.WARNING} if known.strict else {Level.ERROR}
-    return BAD if any(each.level in bad for each in advice) else FINE
+    return BAD if any(item.level in bad for item in advice) else FINE
 
 
 def facts(machine: Machine) -> list[str]:
@@ -50,15 +51,17 @@ def facts(machine: Machine) -> list[str]:
     cuda = f", CUDA {machine.cuda[0]}.{machine.cuda[1]}" if machine.cuda else ""
     nvcc = ".".join(map(str, machine.nvcc)) if machine.nvcc else "none on PATH"
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
-    good = "opens" if machine.no_gpu is None else "imports"
-    opened = "".join(
-        f", {name} {good if problem is None else 'does not'}" for name, problem in machine.backends.items()
+    opens = "opens" if machine.no_gpu is None else "imports"
+    goods = {name: opens if BACKENDS[name].needs else "works" for name in machine.backends}
+    opened = ", ".join(
+        f"{name} {goods[name] if problem is None else 'does not'}"
+        for name, problem in machine.backends.items()
     )
     lines = [
         f"driver     {machine.driver or 'none'}{cuda}; nvcc {nvcc}; Python {machine.python}",
         *(line for gpu in machine.gpus for line in _gpu_lines(gpu)),
         f"libraries  {versions or 'none'}",
-        f"backends   host works{opened}",
+        f"backends   {opened}",
         *([f"sanitizer  compute-sanitizer {machine.sanitizer}"] if machine.sanitizer else []),
     ]
     return [part for line in lines for part in _wrapped(line)]
@@ -72,14 +75,14 @@ def _wrapped(line: str) -> list[str]:
 def spoken(advice: Sequence[Advice]) -> list[str]:
     """Returns what is wrong, one paragraph each, or that nothing is."""
     lines = []
-    for each in advice:
-        text = f"{each.level.upper()}  {each.subject}: {each.text}"
+    for item in advice:
+        text = f"{item.level.upper()}  {item.subject}: {item.text}"
         lines += textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        if each.remedy:
-            lines += textwrap.wrap(f"→ {each.remedy}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
-    counts = Counter(each.level for each in advice)
-    found = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
-    return [*lines, f"gpukern doctor: {found or 'nothing to complain of'}"]
+        if item.remedy:
+            lines += textwrap.wrap(f"→ {item.remedy}", _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    counts = Counter(item.level for item in advice)
+    said = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
+    return [*lines, f"gpukern doctor: {said or 'nothing to complain of'}"]
 
 
 def _described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:
@@ -94,7 +97,7 @@ def _described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:
         "versions": dict(machine.versions),
         "backends": dict(machine.backends),
         "sanitizer": machine.sanitizer,
-        "advice": [dataclasses.asdict(each) for each in advice],
+        "advice": [dataclasses.asdict(item) for item in advice],
     }
 
 
@@ -119,5 +122,5 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
     gib = record.memory_total_bytes / 2**30
     hidden = "" if gpu.visible else ", hidden by CUDA_VISIBLE_DEVICES"
     lines = [f"GPU {record.index:<6} {record.name}, {record.uuid}, {major}.{minor}, {gib:.0f} GiB{hidden}"]
-    lines += [f"  instance {each.name}, {each.uuid}" for each in record.mig_instances]
+    lines += [f"  instance {instance.name}, {instance.uuid}" for instance in record.mig_instances]
     return lines

@@ -73,8 +73,8 @@ def init(folder: Path) -> int:
             ),
         )
         written = _write_option(configuration, folder)
-        lines = [_told(folder, configuration.path, written, configuration.line)]
-        lines += [_told(folder, path, _create(path, content), purpose) for path, content, purpose in files]
+        lines = [_line(folder, configuration.path, written, configuration.line)]
+        lines += [_line(folder, path, _create(path, content), purpose) for path, content, purpose in files]
     except (FileError, OSError) as error:
         exits.complain("init", error)
         return exits.UNREADABLE
@@ -100,9 +100,9 @@ def _configuration(folder: Path) -> _Configuration:
             if not path.is_file():
                 continue
             text = _read(path)
-            found = [section for section in sections if _header(section).search(text)]
-            if found or "pytest." in name:  # which pytest reads even without a section
-                return _Configuration(path, text, (*found, *sections)[0])
+            present = [section for section in sections if _header(section).search(text)]
+            if present or "pytest." in name:  # which pytest reads even without a section
+                return _Configuration(path, text, (*present, *sections)[0])
     ours = folder / _PYPROJECT
     return _Configuration(ours, _read(ours) if ours.is_file() else "", _SECTIONS[_PYPROJECT][0])
 
@@ -185,7 +185,7 @@ def _template(name: str) -> bytes:
     return (_TEMPLATES / name).read_bytes()
 
 
-def _told(folder: Path, path: Path, written: bool, purpose: str) -> str:
+def _line(folder: Path, path: Path, written: bool, purpose: str) -> str:
     shown = _shown(folder, path)
     return f"wrote  {shown:30}  {purpose}" if written else f"left   {shown:30}  is there already"
 

@@ -34,11 +34,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="run on every visible GPU of one model side by side, kernels only, and compare the GPUs; with "
         "--gpukern-baseline=append, record each",
     )
-    parser.set_defaults(run=_run, takes_pytest_options=True)
-
-
-def _run(known: argparse.Namespace) -> int:
-    return validate(known.rest, all_gpus=known.all_gpus)
+    parser.set_defaults(
+        run=lambda known: validate(known.rest, all_gpus=known.all_gpus), takes_pytest_options=True
+    )
 
 
 def validate(options: Sequence[str] = (), *, all_gpus: bool = False) -> int:

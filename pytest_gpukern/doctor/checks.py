@@ -49,9 +49,9 @@ class Advice:
 
 def advise(machine: Machine) -> list[Advice]:
     """Returns everything that is worth saying about an installation, the worst first."""
-    found = [advice for check in _CHECKS for advice in check(machine)]
     order = list(Level)
-    return sorted(found, key=lambda advice: order.index(advice.level))
+    said = (advice for check in _CHECKS for advice in check(machine))
+    return sorted(said, key=lambda advice: order.index(advice.level))
 
 
 def _driver(machine: Machine) -> Iterator[Advice]:

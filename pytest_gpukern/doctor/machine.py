@@ -76,7 +76,7 @@ class Machine:
         cuda: newest CUDA version that the driver supports, or None.
         nvcc: version of the nvcc on PATH, or None.
         versions: distribution → installed version, of `DISTRIBUTIONS`.
-        backends: backend whose library is installed → why it cannot be opened, or None.
+        backends: backend whose library is installed, or that needs none → why it cannot be opened, or None.
         timer: why CUPTI cannot time here, in words; None where it can, or where there is no GPU.
         lock: why measurements cannot be kept apart, in words, or None.
         sanitizer: version of compute-sanitizer; None where there is none, or no GPU.
@@ -126,7 +126,7 @@ def examine(
         gpus = _gpus(nvml, environ)
     ask = probe or (lambda name: _probe(name, on_gpu=no_gpu is None, environ=environ))
     sanitizer, sanitizer_problem = _sanitizer(environ, probe) if no_gpu is None else (None, None)
-    installed = [name for name, row in BACKENDS.items() if row.needs and not backends.missing_library(name)]
+    installed = [name for name in BACKENDS if not backends.missing_library(name)]
     return Machine(
         gpus=gpus,
         no_gpu=no_gpu,
@@ -137,7 +137,7 @@ def examine(
         python=".".join(map(str, sys.version_info[:3])),
         versions=_versions(),
         environ=dict(environ),
-        backends={name: ask(name) for name in installed},
+        backends={name: ask(name) if BACKENDS[name].needs else None for name in installed},
         timer=ask(FIRST_TIMER) if no_gpu is None else None,
         lock=next((why for gpu in gpus if (why := _lock_problem(gpu.record.uuid)) is not None), None),
         sanitizer=sanitizer,
@@ -161,20 +161,17 @@ def _gpus(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
         visible = {device.uuid for device in visible_devices(nvml, environ)}
     except DeviceError:
         visible = set()
-    found = []
-    for record in nvml.gpus():
-        uuids = {record.uuid, *(instance.uuid for instance in record.mig_instances)}
-        found.append(
-            Gpu(
-                record=record,
-                setup=nvml.configuration(record.uuid),
-                state=nvml.state(record.uuid),
-                limits=nvml.limits(record.uuid),
-                processes=nvml.compute_processes(record.uuid),
-                visible=bool(uuids & visible),
-            )
+    return tuple(
+        Gpu(
+            record=record,
+            setup=nvml.configuration(record.uuid),
+            state=nvml.state(record.uuid),
+            limits=nvml.limits(record.uuid),
+            processes=nvml.compute_processes(record.uuid),
+            visible=not visible.isdisjoint((record.uuid, *(part.uuid for part in record.mig_instances))),
         )
-    return tuple(found)
+        for record in nvml.gpus()
+    )
 
 
 def _lock_problem(uuid: str) -> str | None:
@@ -191,7 +188,7 @@ def _lock_problem(uuid: str) -> str | None:
 
 
 def _probe(name: str, *, on_gpu: bool, environ: Mapping[str, str]) -> str | None:
-    command = [sys.executable, "-m", "pytest_gpukern.doctor.machine", name, "gpu" if on_gpu else "import"]
+    command = [sys.executable, "-m", "pytest_gpukern.doctor.machine", name, "gpu" if on_gpu else IMPORT_ONLY]
     try:
         done = subprocess.run(
             command,
@@ -240,24 +237,22 @@ def _nvcc() -> tuple[int, int] | None:
 
 def nvcc_version(text: str) -> tuple[int, int] | None:
     """Returns the release in what `nvcc --version` prints, as (13, 0)."""
-    found = re.search(r"release (\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+    release = re.search(r"release (\d+)\.(\d+)", text)
+    return (int(release[1]), int(release[2])) if release else None
 
 
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for name in DISTRIBUTIONS:
-        try:
-            found[name] = version(name) or "unknown"
-        except PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name) or "unknown"
+    return versions
 
 
 FIRST_TIMER = auto_timers()[0]
-ON_GPU, IMPORT_ONLY = "gpu", "import"
+IMPORT_ONLY = "import"
 
 
 def problem_of(name: str, how: str) -> str | None:

@@ -166,6 +166,7 @@ class Against:
         tell(self._config, line)
 
     def _measure(self, items: Mapping[str, pytest.Item]) -> None:
+        """Runs the sessions of both sides, and those that a suspicion needs, and judges by them."""
         children = environment_of(self._config).children
         # Else an ini file that only one side has would change the node ids of that side.
         root = f"--rootdir={self._config.rootpath}"
@@ -173,10 +174,7 @@ class Against:
         children = dataclasses.replace(children, options=options)
         sides = Sides.of(self._revisions, self._worktree)
         assert self._ahead is not None
-        self._take_turns(items, Turns(sides, children, self._say, self._environ, self._ahead, self._folder))
-
-    def _take_turns(self, items: Mapping[str, pytest.Item], turns: Turns) -> None:
-        """Runs the sessions of both sides, and those that a suspicion needs, and judges by them."""
+        turns = Turns(sides, children, self._say, self._environ, self._ahead, self._folder)
         settings = settings_of(self._config)
         base_and_head = (True, False)
         thresholds = {
@@ -194,8 +192,8 @@ class Against:
         )
         cases = turns.cases(list(items))
         hosts = "host" in settings.fail_on
-        found = judging.conclusions(cases, thresholds, hosts=hosts)
-        suspects = [nodeid for nodeid, conclusion in found.items() if conclusion.suspected]
+        conclusions = judging.conclusions(cases, thresholds, hosts=hosts)
+        suspects = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.suspected]
         if suspects:
             fresh, spreads = turns.again(), judging.shared_spreads(cases.values())
             most = max(MOST_FRESH_PAIRS, settings.sessions)
@@ -209,19 +207,19 @@ class Against:
                     then=(False,) if last else base_and_head,
                 )
                 for nodeid, again in fresh.cases(suspects).items():
-                    found[nodeid] = judging.confirm(
-                        *(found[nodeid], cases[nodeid], again, thresholds[nodeid], spreads),
+                    conclusions[nodeid] = judging.confirm(
+                        *(conclusions[nodeid], cases[nodeid], again, thresholds[nodeid], spreads),
                         hosts=hosts,
                         last=last,
                     )
-                suspects = [nodeid for nodeid in suspects if found[nodeid].suspected]
-        slower = [nodeid for nodeid, conclusion in found.items() if conclusion.confirmed]
+                suspects = [nodeid for nodeid in suspects if conclusions[nodeid].suspected]
+        slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
         more: Mapping[str, judging.CaseRuns] = {}
         if slower and settings.run_file is not None:
             more = self._once_more(turns.again(), slower)
         for nodeid, item in items.items():
             sessions = more[nodeid].sessions(SessionRole.FURTHER) if nodeid in more else ()
-            self._replay(item, found[nodeid], sessions)
+            self._replay(item, conclusions[nodeid], sessions)
             if nodeid in turns.head[0].listed:
                 self._controller.listed[nodeid] = turns.head[0].listed[nodeid]
         self._report(turns, cases)
@@ -252,21 +250,21 @@ class Against:
             uncollected=any(map(turns.base[0].why_uncollected, cases)),
         )
 
-    def _replay(self, item: pytest.Item, found: judging.Conclusion, more: tuple[Result, ...]) -> None:
+    def _replay(self, item: pytest.Item, conclusion: judging.Conclusion, more: tuple[Result, ...]) -> None:
         """Has a test report what its sessions found, instead of running."""
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
         verdicts = {
             key: dataclasses.replace(verdict, reason=f"{verdict.reason}; {about}")
-            for key, verdict in found.verdicts.items()
+            for key, verdict in conclusion.verdicts.items()
         }
 
         def say() -> None:
             test = new_test(item, environment_of(self._config))
             test.verified = True  # else the child session has said that the test never called us
-            if found.result is not None:
-                test.result = dataclasses.replace(found.result, verdicts=verdicts, inputs=None)
-                test.sessions = (*found.sessions, *more)
-            end_as(found.outcome, found.text)
+            if conclusion.result is not None:
+                test.result = dataclasses.replace(conclusion.result, verdicts=verdicts, inputs=None)
+                test.sessions = (*conclusion.sessions, *more)
+            end_as(conclusion.outcome, conclusion.text)
 
         replay(item, say)
 
@@ -325,7 +323,7 @@ def closing(
             "libraries on both sides, and times that agree"
         )
     for why in dict.fromkeys(failed_on_base.values()):
-        failed = [nodeid for nodeid, each in failed_on_base.items() if each == why]
+        failed = [nodeid for nodeid, reason in failed_on_base.items() if reason == why]
         lines.append(f"{len(failed)} failed on the base, so not compared: {_some(failed)}: {why}")
     if uncollected:
         lines.append("if the base has to be built first, give --gpukern-against-setup=CMD")

@@ -9,12 +9,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.values.atomic_file import TemporaryFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _OF_A_REPOSITORY = (
     "GIT_DIR",
@@ -46,7 +42,6 @@ class Revisions:
 
     Attributes:
         asked: the revision as the user wrote it.
-        commit: the commit that it means.
         base: merge base of it and HEAD, the commit that is measured.
         changed: whether the working tree holds changes that are not committed, or untracked files.
         notes: what a checkout of the base will lack, in words.
@@ -54,7 +49,6 @@ class Revisions:
 
     top: Path
     asked: str
-    commit: str
     base: str
     head: str
     changed: bool
@@ -74,45 +68,38 @@ def short(commit: str) -> str:
     return commit[:_SHORT]
 
 
-def without_git(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment in which git finds the repository by the current folder, also inside a hook."""
-    return {name: value for name, value in environ.items() if name not in _OF_A_REPOSITORY}
+def _environment() -> dict[str, str]:
+    """Returns variables with which git finds the repository by the current folder, also inside a hook."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
 
 
-def resolve(revision: str, folder: Path, environ: Mapping[str, str] = os.environ) -> Revisions:
+def resolve(revision: str, folder: Path) -> Revisions:
     """Finds the commit that the working tree around `folder` is to be measured against.
 
     Raises:
         GitError: there is no git, no repository, no such revision or no common commit.
     """
-    top = _top(folder, environ)
-    head = _commit("HEAD", top, environ)
+    top = _top(folder)
+    head = _commit("HEAD", top)
     if head is None:
         raise GitError(f"{top} has no commit yet, so there is nothing to measure it against")
-    commit = _commit(revision, top, environ)
+    commit = _commit(revision, top)
     if commit is None:
-        raise GitError(_unknown(revision, top, environ))
-    found = run(["merge-base", head, commit], top, environ, accepted=(0, 1)).strip()
-    if not found:
-        raise GitError(_no_merge_base(revision, top, environ))
+        raise GitError(_unknown(revision, top))
+    bases = run(["merge-base", head, commit], top, accepted=(0, 1)).splitlines()
+    if not bases:
+        raise GitError(_no_merge_base(revision, top))
     return Revisions(
         top=top,
         asked=revision,
-        commit=commit,
-        base=found.splitlines()[0],
+        base=bases[0],
         head=head,
-        changed=bool(run(["status", "--porcelain"], top, environ).strip()),
-        notes=_not_checked_out(found.splitlines()[0], top, environ),
+        changed=bool(run(["status", "--porcelain"], top).strip()),
+        notes=_not_checked_out(bases[0], top),
     )
 
 
-def run(
-    arguments: list[str],
-    folder: Path,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    accepted: tuple[int, ...] = (0,),
-) -> str:
+def run(arguments: list[str], folder: Path, *, accepted: tuple[int, ...] = (0,)) -> str:
     """Runs git, and returns what it prints.
 
     Variables that name another repository are left out, no hook of the repository runs, nothing asks for a
@@ -123,7 +110,7 @@ def run(
     """
     if shutil.which("git") is None:
         raise GitError("there is no git here: install it, or put it on PATH")
-    env = without_git(environ) | {
+    env = _environment() | {
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",
@@ -151,42 +138,39 @@ def last_lines(text: str, count: int = _LAST_LINES) -> str:
     return "\n".join(lines[-count:]) or "it said nothing"
 
 
-def _top(folder: Path, environ: Mapping[str, str]) -> Path:
+def _top(folder: Path) -> Path:
     try:
-        found = run(["rev-parse", "--show-toplevel"], folder, environ)
+        top = run(["rev-parse", "--show-toplevel"], folder)
     except GitError as error:
-        text = str(error)
-        if "not a git repository" in text:
+        if "not a git repository" in str(error):
             raise GitError(f"{folder} is in no git repository") from None
-        if "must be run in a work tree" in text:
-            raise GitError(f"{folder} is in a repository without a working tree") from None
         raise  # such as a folder of another user: git's own words name the remedy
-    return Path(found.removesuffix("\n")).resolve()
+    return Path(top.removesuffix("\n")).resolve()
 
 
-def _commit(revision: str, top: Path, environ: Mapping[str, str]) -> str | None:
+def _commit(revision: str, top: Path) -> str | None:
     """Returns the commit that a revision means, or None; what begins with a dash would be an option."""
     if not revision.strip() or revision.startswith("-") or not revision.isprintable():
         return None
     arguments = ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
-    found = run(arguments, top, environ, accepted=(0, 1, 128)).strip()
-    return found if _COMMIT.fullmatch(found) else None
+    commit = run(arguments, top, accepted=(0, 1, 128)).strip()
+    return commit if _COMMIT.fullmatch(commit) else None
 
 
-def _is_shallow(top: Path, environ: Mapping[str, str]) -> bool:
-    return run(["rev-parse", "--is-shallow-repository"], top, environ).strip() == "true"
+def _is_shallow(top: Path) -> bool:
+    return run(["rev-parse", "--is-shallow-repository"], top).strip() == "true"
 
 
 _UNSHALLOW = "in GitHub Actions give actions/checkout `fetch-depth: 0`, elsewhere run `git fetch --unshallow`"
 
 
-def _unknown(revision: str, top: Path, environ: Mapping[str, str]) -> str:
+def _unknown(revision: str, top: Path) -> str:
     known = run(
-        ["for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags"], top, environ
+        ["for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags"], top
     ).split()
     there = f"; known here: {', '.join(known[:_REFS_SHOWN])}" if known else ""
     more = ", …" if len(known) > _REFS_SHOWN else ""
-    remedy = _UNSHALLOW if _is_shallow(top, environ) else f"fetch it: {_fetch(revision)}"
+    remedy = _UNSHALLOW if _is_shallow(top) else f"fetch it: {_fetch(revision)}"
     return f"{revision!r} names no commit in {top}{there}{more}. {remedy[0].upper()}{remedy[1:]}"
 
 
@@ -197,8 +181,8 @@ def _fetch(revision: str) -> str:
     return "git fetch --all --tags"
 
 
-def _no_merge_base(revision: str, top: Path, environ: Mapping[str, str]) -> str:
-    if _is_shallow(top, environ):
+def _no_merge_base(revision: str, top: Path) -> str:
+    if _is_shallow(top):
         return (
             f"this shallow clone lacks the last common commit of {revision} and HEAD: {_UNSHALLOW}, "
             f"and fetch {revision}"
@@ -206,15 +190,15 @@ def _no_merge_base(revision: str, top: Path, environ: Mapping[str, str]) -> str:
     return f"{revision} and HEAD have no commit in common: name a revision of this branch's history"
 
 
-def _not_checked_out(commit: str, top: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _not_checked_out(commit: str, top: Path) -> tuple[str, ...]:
     """Says what a worktree of a commit lacks: submodules, and the contents of files that git-lfs keeps."""
     notes = []
-    listed = run(["ls-tree", "-r", "-z", commit], top, environ).split("\0")
+    listed = run(["ls-tree", "-r", "-z", commit], top).split("\0")
     if any(entry.startswith("160000 ") for entry in listed):
         remedy = '--gpukern-against-setup="git submodule update --init --recursive"'
         notes.append(f"submodules are not checked out in the base's worktree ({remedy})")
     attributes = [entry.partition("\t")[2] for entry in listed if entry.endswith(".gitattributes")]
-    texts = (run(["show", f"{commit}:{path}"], top, environ) for path in attributes)
+    texts = (run(["show", f"{commit}:{path}"], top) for path in attributes)
     if any("filter=lfs" in text for text in texts):
         remedy = '--gpukern-against-setup="git lfs pull"'
         notes.append(f"git-lfs files are pointers in the base's worktree ({remedy})")
@@ -235,10 +219,9 @@ class Worktree:
     path: Path
     _folder: TemporaryFolder
     _top: Path
-    _environ: Mapping[str, str]
 
     @classmethod
-    def make(cls, revisions: Revisions, environ: Mapping[str, str] = os.environ) -> Worktree:
+    def make(cls, revisions: Revisions) -> Worktree:
         """Checks the base out in a new temporary folder; first removes what killed runs left over.
 
         Raises:
@@ -246,10 +229,10 @@ class Worktree:
         """
         top = revisions.top
         folder = TemporaryFolder(f"against-{short(revisions.base)}")
-        made = cls(Path(folder.name).resolve() / top.name, folder, top, environ)
+        made = cls(Path(folder.name).resolve() / top.name, folder, top)
         try:
-            forget_left_over(top, environ)
-            run(["worktree", "add", "--detach", str(made.path), revisions.base], top, environ)
+            forget_left_over(top)
+            run(["worktree", "add", "--detach", str(made.path), revisions.base], top)
         except BaseException:
             made.remove()
             raise
@@ -265,7 +248,7 @@ class Worktree:
             command,
             shell=True,
             cwd=self.path,
-            env=without_git(self._environ) | {WORKTREE_VARIABLE: str(self.path)},
+            env=_environment() | {WORKTREE_VARIABLE: str(self.path)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -282,17 +265,17 @@ class Worktree:
     def remove(self) -> None:
         """Removes the folder and git's entry for it, as far as they are there."""
         self._folder.cleanup()
-        _forget(self.path, self._top, self._environ)
+        _forget(self.path, self._top)
 
 
-def forget_left_over(top: Path, environ: Mapping[str, str] = os.environ) -> None:
+def forget_left_over(top: Path) -> None:
     """Removes git's entries of our worktrees whose folder is gone, as those of killed runs."""
-    for line in run(["worktree", "list", "--porcelain"], top, environ).splitlines():
+    for line in run(["worktree", "list", "--porcelain"], top).splitlines():
         path = Path(line.removeprefix("worktree "))
         if path.parent.name.startswith("gpukern-against-") and not path.parent.exists():
-            _forget(path, top, environ)
+            _forget(path, top)
 
 
-def _forget(worktree: Path, top: Path, environ: Mapping[str, str]) -> None:
+def _forget(worktree: Path, top: Path) -> None:
     with contextlib.suppress(GitError):  # as where git never made it
-        run(["worktree", "remove", "--force", str(worktree)], top, environ)
+        run(["worktree", "remove", "--force", str(worktree)], top)

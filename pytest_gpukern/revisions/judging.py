@@ -59,33 +59,29 @@ class CaseRuns:
 
         The first session checks in full, so its result says most.
         """
-        found = [ending.result for ending in self.head if ending is not None and ending.result is not None]
-        wrong = [result for result in found if result.correctness is Correctness.INCORRECT]
-        valid = [result for result in found if result.valid]
-        return next((each[0] for each in (wrong, valid, found) if each), None)
+        results = _results(self.head)
+        wrong = [result for result in results if result.correctness is Correctness.INCORRECT]
+        valid = [result for result in results if result.valid]
+        return next(iter((*wrong, *valid, *results)), None)
 
     def sessions(self, role: SessionRole, *, but: Result | None = None) -> tuple[Result, ...]:
         """Returns the working tree's results that passed and are valid, in a role."""
-        passed = [ending.result for ending in self.head if ending is not None and ending.outcome == "passed"]
+        passed = _results(ending for ending in _reported(self.head) if ending.outcome == "passed")
         return tuple(
-            dataclasses.replace(result, role=role)
-            for result in passed
-            if result is not None and result is not but and result.valid
+            dataclasses.replace(result, role=role) for result in passed if result is not but and result.valid
         )
 
     def pairs(self, key: str) -> list[Pair]:
         """Returns the measurements of neighbouring sessions under a key, where both have one."""
-        found = zip(_measured(self.base, key), _measured(self.head, key), strict=True)
-        return [(base, head) for base, head in found if base is not None and head is not None]
+        both = zip(_measured(self.base, key), _measured(self.head, key), strict=True)
+        return [(base, head) for base, head in both if base is not None and head is not None]
 
     def judged_keys(self) -> list[str]:
         """Returns the key that is judged in each scope: the main timer's, else one that both sides have."""
-        result = self.shown
+        measurements = self.shown.measurements if self.shown is not None else ()
         chosen = []
-        for main in result.measurements if result is not None else ():
-            if main.beside or result is None:
-                continue
-            others = [m.key for m in result.measurements if m.beside and m.scope == main.scope]
+        for main in (measurement for measurement in measurements if not measurement.beside):
+            others = [m.key for m in measurements if m.beside and m.scope == main.scope]
             chosen.append(next((key for key in (main.key, *others) if self.pairs(key)), main.key))
         return chosen
 
@@ -109,24 +105,22 @@ def does_the_same(case: CaseRuns, threshold: float) -> bool:
         if not side or side[0] is None or side[0].outcome != "passed" or side[0].result is None:
             return False
         both.append(side[0].result)
-    base, head = both
-    agree = math.log1p(threshold) / 2
-    return (
-        all(_is_known(result) for result in both)
-        and _does(base) == _does(head)
-        and all(abs(log_ratios([(old, new)])[0]) < agree for old, new in _main_pairs(base, head))
-    )
+    if not all(map(_is_known, both)) or _does(both[0]) != _does(both[1]):
+        return False
+    base, head = (_main(result)[0] for result in both)
+    return abs(log_ratios([(base, head)])[0]) < math.log1p(threshold) / 2
 
 
 def _is_known(result: Result) -> bool:
     """Returns whether all that a result's times depend on is known, but for arguments that are no inputs."""
-    main = [each for each in result.measurements if not each.beside]
+    main = _main(result)
     return (
         result.valid
         and result.correctness is Correctness.PASSED
         and result.inputs is not None
-        and [each.scope for each in main] == ["kernel"]
-        and all(each.work and each.summary.median_ns > 0 for each in main)
+        and [measurement.scope for measurement in main] == ["kernel"]
+        and bool(main[0].work)
+        and main[0].summary.median_ns > 0
         and bool(result.kernels)
         and all(kernel.machine_code_sha256 is not None for kernel in result.kernels)
     )
@@ -134,9 +128,9 @@ def _is_known(result: Result) -> bool:
 
 def _does(result: Result) -> tuple[object, ...]:
     """Returns what has to be equal for equal times."""
-    (main,) = [each for each in result.measurements if not each.beside]
+    (main,) = _main(result)
     work = [
-        (each.kind, None if each.kernel else each.name, each.count, each.size_bytes) for each in main.work
+        (part.kind, None if part.kernel else part.name, part.count, part.size_bytes) for part in main.work
     ]
     kernels = [kernel.executed for kernel in result.kernels]
     rates = (main.key, main.buffer_sets, main.traffic_bytes, main.flops)
@@ -144,9 +138,9 @@ def _does(result: Result) -> tuple[object, ...]:
     return (work, kernels, rates, point, result.inputs, result.fingerprint)
 
 
-def _main_pairs(base: Result, head: Result) -> list[Pair]:
-    mains = ([each for each in result.measurements if not each.beside] for result in (base, head))
-    return list(zip(*mains, strict=True))
+def _main(result: Result) -> list[Measurement]:
+    """Returns the measurements by the main timer of each scope."""
+    return [measurement for measurement in result.measurements if not measurement.beside]
 
 
 @dataclass(frozen=True)
@@ -175,7 +169,7 @@ class Conclusion:
     @property
     def confirmed(self) -> bool:
         """Returns whether fresh sessions confirmed that it is slower."""
-        slower = [each for each in self.verdicts.values() if each.kind is VerdictKind.SLOWER]
+        slower = [verdict for verdict in self.verdicts.values() if verdict.kind is VerdictKind.SLOWER]
         again = any(session.role is SessionRole.CONFIRMING for session in self.sessions)
         return again and not all(verdict.suspected for verdict in slower)
 
@@ -188,10 +182,10 @@ class Conclusion:
         failure = failure_of(case)
         if failure is not None:
             return cls("failed", failure, case.shown, {})
-        last = next((ending for ending in reversed(case.head) if ending is not None), None)
-        if last is None:
+        reported = _reported(case.head)
+        if not reported:
             return cls("failed", "no session of the working tree reported this test", None, {})
-        shown = case.shown
+        last, shown = reported[-1], case.shown
         gated = hosts or shown is None or shown.case.on_gpu
         kept = verdicts if gated else {key: of_host(verdict) for key, verdict in verdicts.items()}
         return cls(last.outcome, last.text, shown, kept, case.sessions(SessionRole.FURTHER, but=shown))
@@ -199,8 +193,11 @@ class Conclusion:
 
 def failure_of(case: CaseRuns) -> str | None:
     """Says why a test fails in the working tree, by the first session where it did, or returns None."""
-    endings = [(number, each) for number, each in enumerate(case.head, 1) if each is not None]
-    failed = [(number, each.text) for number, each in endings if each.outcome == "failed"]
+    failed = [
+        (number, ending.text)
+        for number, ending in enumerate(case.head, 1)
+        if ending is not None and ending.outcome == "failed"
+    ]
     if not failed:
         return None
     number, text = failed[0]
@@ -212,8 +209,7 @@ def failure_of(case: CaseRuns) -> str | None:
 
 def failure_on_base(case: CaseRuns) -> str | None:
     """Says what was wrong with a test on the base, or returns None."""
-    texts = [ending.text for ending in case.base if ending is not None and ending.outcome == "failed"]
-    return texts[0] if texts else None
+    return next((ending.text for ending in _reported(case.base) if ending.outcome == "failed"), None)
 
 
 def shared_spreads(cases: Iterable[CaseRuns]) -> dict[str, SharedSpread]:
@@ -284,11 +280,12 @@ def confirm(
                 if barred is not None
                 else _judged(again, key, threshold, spreads, suspicion, last=last)
             )
-    found = Conclusion.of(again, verdicts, hosts=hosts)
-    if found.outcome == "failed":
-        return found
-    found = Conclusion.of(case, verdicts, hosts=hosts)
-    return dataclasses.replace(found, sessions=(*found.sessions, *again.sessions(SessionRole.CONFIRMING)))
+    conclusion = Conclusion.of(again, verdicts, hosts=hosts)
+    if conclusion.outcome == "failed":
+        return conclusion
+    conclusion = Conclusion.of(case, verdicts, hosts=hosts)
+    confirming = again.sessions(SessionRole.CONFIRMING)
+    return dataclasses.replace(conclusion, sessions=(*conclusion.sessions, *confirming))
 
 
 def _judged(
@@ -303,7 +300,7 @@ def _judged(
     """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
     all_pairs = case.pairs(key)
     pairs = _valid(all_pairs)
-    jitter_ns = max(each.jitter_ns for pair in pairs for each in pair)
+    jitter_ns = max(measurement.jitter_ns for pair in pairs for measurement in pair)
     shared = spreads.get(spread_key(key))
     if suspicion is None:
         verdict = judge_paired(pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
@@ -337,8 +334,7 @@ def _same_work(pairs: Sequence[Pair], threshold: float) -> Verdict:
 
 def _barred(case: CaseRuns, key: str) -> Verdict | None:
     """Returns the verdict where times cannot be compared, else None."""
-    found = [each for ending in case.head if ending and ending.result for each in ending.result.measurements]
-    ours = [each.invalid for each in found if each.key == key]
+    ours = [measurement.invalid for measurement in _measured(case.head, key) if measurement is not None]
     if ours and all(ours):
         return Verdict(VerdictKind.INVALID, str(ours[-1]))
     if not any(case.base):
@@ -349,7 +345,8 @@ def _barred(case: CaseRuns, key: str) -> Verdict | None:
     pairs = case.pairs(key)
     if len(_valid(pairs)) >= FEWEST_PAIRS:
         return None
-    invalid = next((each.invalid for pair in pairs for each in pair if each.invalid), "not measured")
+    reasons = (measurement.invalid for pair in pairs for measurement in pair)
+    invalid = next(filter(None, reasons), "not measured")
     return Verdict(
         VerdictKind.UNCOMPARABLE,
         f"{len(_valid(pairs))} of {len(pairs)} pairs of sessions are valid, {FEWEST_PAIRS} needed: {invalid}",
@@ -357,7 +354,7 @@ def _barred(case: CaseRuns, key: str) -> Verdict | None:
 
 
 def _valid(pairs: Iterable[Pair]) -> list[Pair]:
-    return [pair for pair in pairs if all(each.invalid is None for each in pair)]
+    return [(base, head) for base, head in pairs if base.invalid is None and head.invalid is None]
 
 
 def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
@@ -365,9 +362,9 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
     failed = failure_on_base(case)
     if failed is not None:
         return f"failed on the base: {first_line(failed)}"
-    base = next((each.result for each in case.base if each is not None and each.result is not None), None)
+    base = next(iter(_results(case.base)), None)
     if base is None or not base.measurements:
-        ending = next(each for each in case.base if each is not None)
+        ending = _reported(case.base)[0]
         why = f": {first_line(ending.text)}" if ending.text else ""
         return f"{'skipped' if ending.outcome == 'skipped' else 'not measured'} on the base{why}"
     head = case.shown
@@ -380,7 +377,7 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
         if old != new:
             return f"{label} {old} on the base, {new} in the working tree"
     if not case.pairs(key):
-        measured = ", ".join(each.key for each in base.measurements)
+        measured = ", ".join(measurement.key for measurement in base.measurements)
         return f"measured as {measured} on the base, as {key} in the working tree"
     return None
 
@@ -390,18 +387,24 @@ def first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
+def _reported(side: Sequence[SessionEnding | None]) -> list[SessionEnding]:
+    """Returns how a test ended in the sessions of a side that reported it."""
+    return [ending for ending in side if ending is not None]
+
+
+def _results(endings: Iterable[SessionEnding | None]) -> list[Result]:
+    return [ending.result for ending in endings if ending is not None and ending.result is not None]
+
+
 def _measured(side: Sequence[SessionEnding | None], key: str) -> list[Measurement | None]:
     """Returns a side's measurements under a key, session by session."""
-    results = [ending.result if ending is not None else None for ending in side]
-    return [
-        next((each for each in result.measurements if each.key == key), None) if result is not None else None
-        for result in results
-    ]
+    sessions = (ending.result.measurements if ending and ending.result else () for ending in side)
+    return [next((measured for measured in session if measured.key == key), None) for session in sessions]
 
 
 def _codes(side: Sequence[SessionEnding | None]) -> tuple[str, ...] | None:
     """Returns the machine code of a test's kernels; None where it is not known."""
-    results = [ending.result for ending in side if ending is not None and ending.result is not None]
+    results = _results(side)
     codes = [kernel.machine_code_sha256 for kernel in results[-1].kernels] if results else []
     known = [code for code in codes if code is not None]
     return tuple(sorted(known)) if known and len(known) == len(codes) else None

@@ -161,7 +161,7 @@ class Turns:
         self._sides = sides
         self._ahead = ahead
         self._folder = folder
-        self._known = {True: _Known(), False: _Known()}
+        self._earlier = {True: _EarlierSessions(), False: _EarlierSessions()}
         self._same_work: set[str] = set()
         self._environ = environ
         self._children = children
@@ -215,17 +215,17 @@ class Turns:
     def again(self) -> Turns:
         """Returns turns for more sessions of the same sides, which know what these checked."""
         more = Turns(self._sides, self._children, self._tell, self._environ, self._ahead, self._folder)
-        more._known = self._known
+        more._earlier = self._earlier
         return more
 
     def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
         """Returns how each test ended in all sessions."""
-        found = {}
+        cases = {}
         for nodeid in nodeids:
             once = nodeid in self._same_work
             base, head = (runs[: 1 if once else None] for runs in (self.base, self.head))
-            found[nodeid] = CaseRuns(_ends(base, nodeid), _ends(head, nodeid), once)
-        return found
+            cases[nodeid] = CaseRuns(_ends(base, nodeid), _ends(head, nodeid), once)
+        return cases
 
     def code(self) -> list[str]:
         """Says how many modules of its own each side loaded, and one hash over them."""
@@ -250,12 +250,12 @@ class Turns:
     ) -> ChildRun:
         sides = self._sides
         side, other = (sides.base, sides.head) if on_base else (sides.head, sides.base)
-        known = self._known[on_base]
+        earlier = self._earlier[on_base]
         if on_base and self.base:  # what it lacks, or what failed, is not compared
             first = self.base[0].outcomes
             nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid][0] != "failed"]
         # If the run names single tests, the others in their files were not removed.
-        names_tests = any("::" in each for each in self._children.positional)
+        names_tests = any("::" in argument for argument in self._children.positional)
         request = ChildRequest(
             nodeids=tuple(nodeids),
             moved=sides.moved if on_base else {},
@@ -263,24 +263,22 @@ class Turns:
             watched_roots=(str(sides.base.top), str(sides.head.top)),
             watched_names=sides.names,
             collects_all=on_base and not self.base and not names_tests,
-            checked=frozenset(known.checked),
+            checked=frozenset(earlier.checked),
             datasets=self._folder / ("base" if on_base else "head"),
         )
         run = self._children.run(request, telling_now_and_then(self._tell, line), started)
-        problem = run.problem if run.ended_early and (on_base or not run.outcomes) else None
-        if problem is not None:
+        if run.ended_early and (on_base or not run.outcomes):
             build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
             hint = build if on_base else ""
-            raise AgainstError(f"a session of {side.label} failed: {problem}{hint}")
-        wrong = misplaced(run.modules, side, other)
-        wrong = wrong or known.changed(run.modules)
+            raise AgainstError(f"a session of {side.label} failed: {run.problem}{hint}")
+        wrong = misplaced(run.modules, side, other) or earlier.changed(run.modules)
         if wrong is not None:
             raise AgainstError(wrong)
-        known.add(run)
+        earlier.add(run)
         return run
 
 
-class _Known:
+class _EarlierSessions:
     """Holds what the sessions of a side found so far: tests that passed their checks, and loaded files."""
 
     def __init__(self) -> None:
@@ -312,16 +310,16 @@ def turns(pairs: int) -> Iterator[bool]:
 
 def _ends(runs: Sequence[ChildRun], nodeid: str) -> tuple[SessionEnding | None, ...]:
     """Returns how a test ended in each session; in one that ended before its turn, it failed."""
-    found: list[SessionEnding | None] = []
+    endings: list[SessionEnding | None] = []
     for run in runs:
         if nodeid in run.outcomes:
             outcome, text = run.outcomes[nodeid]
-            found.append(SessionEnding(outcome, text.removeprefix("Failed: "), run.results.get(nodeid)))
+            endings.append(SessionEnding(outcome, text.removeprefix("Failed: "), run.results.get(nodeid)))
         elif not run.ended_early:
-            found.append(None)
+            endings.append(None)
         else:
-            found.append(SessionEnding("failed", f"its session ended early: {run.problem}", None))
-    return tuple(found)
+            endings.append(SessionEnding("failed", f"its session ended early: {run.problem}", None))
+    return tuple(endings)
 
 
 _OF_INSTALLERS = ("site-packages", "dist-packages")
@@ -363,16 +361,16 @@ def own_names(top: Path) -> dict[str, Path]:
     Namespace packages are known only if they are declared by name.
     """
     declared = _pyproject(top)
-    found: dict[str, Path] = {}
+    names: dict[str, Path] = {}
     for folder in dict.fromkeys([top, top / "src", *(top / where for where in _folders(declared))]):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             name = _import_name(path)
             if name is not None:
-                found.setdefault(name, path)
+                names.setdefault(name, path)
     for path in (top / package for package in _texts(_at(declared, "hatch/build/targets/wheel/packages"))):
         if path.is_dir():
-            found.setdefault(path.name, path)
-    return {name: path for name, path in found.items() if name not in _NOT_OF_PROJECTS}
+            names.setdefault(path.name, path)
+    return {name: path for name, path in names.items() if name not in _NOT_OF_PROJECTS}
 
 
 def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str | None:
@@ -473,7 +471,7 @@ def _at(declared: Mapping[str, Any], path: str) -> Any:
 
 def _texts(value: Any) -> list[str]:
     values = value if isinstance(value, list) else [value]
-    return [each for each in values if isinstance(each, str)]
+    return [text for text in values if isinstance(text, str)]
 
 
 def _folders(declared: Mapping[str, Any]) -> Iterator[str]:

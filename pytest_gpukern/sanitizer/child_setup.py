@@ -8,6 +8,7 @@ import inspect
 import os
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends import backend as backends
@@ -56,22 +57,17 @@ def prepare_libraries() -> Callable[[], None]:
 
     PyTorch's pool and nvcc's flags have environment variables, which were set before this process began.
     """
-    undo: list[Callable[[], None]] = []
+    undo = ExitStack()
     cupy = _imported("cupy")
     if cupy is not None:
         cupy.cuda.set_allocator(None)
-        undo.append(lambda: cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc))
+        undo.callback(lambda: cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc))
     cuda = _imported("numba.cuda")
     if cuda is not None:
         original = cuda.jit
         cuda.jit = with_lines(original)
-        undo.append(lambda: setattr(cuda, "jit", original))
-
-    def undone() -> None:
-        while undo:
-            undo.pop()()
-
-    return undone
+        undo.callback(setattr, cuda, "jit", original)
+    return undo.close
 
 
 def with_lines(jit: Callable[..., Any]) -> Callable[..., Any]:

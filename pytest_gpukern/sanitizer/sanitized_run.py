@@ -14,9 +14,16 @@ from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_
 from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_test, place_of, settings_of, tell
 from pytest_gpukern.sanitizer.finding import Home
 from pytest_gpukern.sanitizer.judge import Judgement, State
-from pytest_gpukern.sanitizer.messages import counted, ending, records_of, why_nothing_was_checked
 from pytest_gpukern.sanitizer.self_check import why_not_believed
-from pytest_gpukern.sanitizer.sessions import SanitizedSessions, TestRun, attributed
+from pytest_gpukern.sanitizer.sessions import (
+    SanitizedSessions,
+    TestRun,
+    attributed,
+    counted,
+    ending,
+    records_of,
+    why_nothing_was_checked,
+)
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.untrusted_json import printable_lines
@@ -45,7 +52,7 @@ class Sanitizer:
         self._config = config
         self._controller = controller
         self._tools = settings_of(config).sanitize
-        self._found: dict[str, dict[str, TestRun]] = {}
+        self._tests: dict[str, dict[str, TestRun]] = {}  # tool → test → what it found
         self._took_s: dict[str, float] = {}
         self._option = f"--gpukern-sanitize={','.join(self._tools)}"
         refuse_distribution(config, self._option, "the sessions under a tool")
@@ -76,21 +83,21 @@ class Sanitizer:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Puts what the tools found on the report, and shows the records of a failure."""
         report = yield
-        found = self._of(item.nodeid)
+        by_tool = self._of(item.nodeid)
         carried = getattr(report, "gpukern", None)
-        if call.when == "call" and found and carried is not None:
+        if call.when == "call" and by_tool and carried is not None:
             travelling = {
                 tool: {
                     "state": test.judgement.state.value,
                     "reason": test.judgement.reason,
                     "findings": [dataclasses.asdict(finding) for finding in test.judgement.findings],
                 }
-                for tool, test in found.items()
+                for tool, test in by_tool.items()
             }
             report.gpukern = {**carried, "sanitizer": travelling}  # type: ignore[attr-defined]
             report.sections += [
                 (f"compute-sanitizer {tool}", printable_lines(records_of(test.judgement.findings)))
-                for tool, test in found.items()
+                for tool, test in by_tool.items()
                 if test.judgement.findings
             ]
         return report
@@ -100,7 +107,7 @@ class Sanitizer:
         """Writes one line for each tool that has finished: how the tests came out."""
         for tool, took_s in self._took_s.items():
             terminalreporter.write_line(
-                f"gpukern: {tool}: {counted(self._found[tool].values())} in {took_s:.0f} s, "
+                f"gpukern: {tool}: {counted(self._tests[tool].values())} in {took_s:.0f} s, "
                 f"by compute-sanitizer {self._program.version}"
             )
 
@@ -146,31 +153,31 @@ class Sanitizer:
             doubt = why_not_believed(self._program, tool) if items else None
         if doubt is not None:
             unchecked = TestRun(Judgement(State.UNCHECKED, reason=doubt))
-            self._found[tool] = dict.fromkeys([*together, *alone], unchecked)
+            self._tests[tool] = dict.fromkeys([*together, *alone], unchecked)
         else:
-            self._found[tool] = attributed(together, run)
+            self._tests[tool] = attributed(together, run)
             for nodeid in alone:
-                self._found[tool] |= attributed([nodeid], run)
+                self._tests[tool] |= attributed([nodeid], run)
         self._took_s[tool] = time.monotonic() - start_s
-        why = why_nothing_was_checked(list(self._found[tool].values()))
+        why = why_nothing_was_checked(list(self._tests[tool].values()))
         if why is not None:
             self._controller.problems.append(f"{self._option}: {tool} checked nothing: {why}")
 
     def _of(self, nodeid: str) -> dict[str, TestRun]:
         """Returns what each tool found in a test."""
-        return {tool: found[nodeid] for tool, found in self._found.items() if nodeid in found}
+        return {tool: tests[nodeid] for tool, tests in self._tests.items() if nodeid in tests}
 
     def _replay(self, item: pytest.Item) -> None:
         """Has a test report what the tools found, instead of running."""
-        found = self._of(item.nodeid)
-        end = ending(found, detected_by=_detected_by(item), home=self._home(item))
+        by_tool = self._of(item.nodeid)
+        end = ending(by_tool, detected_by=_detected_by(item), home=self._home(item))
 
         def say() -> None:
             test = new_test(item, environment_of(self._config))
             test.verified = True  # else the child session has said that the test never called us
             if end.rejected:
                 test.rejected = case_of(item)
-            test.result = next((each.result for each in reversed(found.values()) if each.result), None)
+            test.result = next((run.result for run in reversed(by_tool.values()) if run.result), None)
             end_as(end.outcome, end.text)
 
         replay(item, say)

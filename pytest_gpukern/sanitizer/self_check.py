@@ -50,11 +50,11 @@ def why_not_believed(
             status = None
         finally:
             end_group(process)
-        found = judge(Evidence.in_folder(Path(folder), tool, status))
-    if found.is_in_a_kernel:
+        judgement = judge(Evidence.in_folder(Path(folder), tool, status))
+    if judgement.is_in_a_kernel:
         return None
-    said = "; ".join(finding.text for finding in found.findings)
-    reason = found.reason or said or "it reports no error"
+    said = "; ".join(finding.text for finding in judgement.findings)
+    reason = judgement.reason or said or "it reports no error"
     return f"{tool} missed the fault that we planted to test it: {reason}"
 
 

@@ -101,9 +101,9 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
         file = folder / NAME
         if file.is_file() and os.access(file, os.X_OK):
             yield str(file)
-    found = shutil.which(NAME, path=environ.get("PATH"))
-    if found is not None:
-        yield found
+    on_path = shutil.which(NAME, path=environ.get("PATH"))
+    if on_path is not None:
+        yield on_path
 
 
 def wheel_folders() -> list[Path]:
@@ -122,10 +122,10 @@ def _version(path: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolMissingError(f"{path} does not run: {error}; {REMEDY}") from error
-    found = re.search(r"Version (\S+)", asked.stdout)
-    if asked.returncode or found is None:
+    version = re.search(r"Version (\S+)", asked.stdout)
+    if asked.returncode or version is None:
         said = " ".join((asked.stdout + asked.stderr).split())[:200] or "nothing"
         raise ToolMissingError(
             f"{path} --version ended with status {asked.returncode}, and said {said}; {REMEDY}"
         )
-    return found[1]
+    return version[1]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.selftest.targets import Row
+    from pytest_gpukern.selftest.targets import TargetRow
 
 SESSIONS = 8
 """Fresh processes by default."""
@@ -150,7 +150,8 @@ def _remarks(run: RunResults) -> Iterator[str]:
     yield from run.problems
     for result in run.results:
         if known_times.known_times_of(result) is not None:
-            yield from (note.text for each in result.measurements for note in each.summary.notes)
+            for measurement in result.measurements:
+                yield from (note.text for note in measurement.summary.notes)
 
 
 def _device(run: RunResults) -> str:
@@ -160,7 +161,7 @@ def _device(run: RunResults) -> str:
     return f"{machine.device_name} · {driver} · {machine.cpu_model} · {made}"
 
 
-def _table(rows: Sequence[Row], width: int) -> list[str]:
+def _table(rows: Sequence[TargetRow], width: int) -> list[str]:
     def column(title: str, cells: Iterable[str], *, numeric: bool = True) -> Column:
         return Column(title, tuple(cells), numeric=numeric)
 
@@ -188,7 +189,7 @@ _TITLES = {
 }
 
 
-def _signed(ns: float, row: Row) -> str:
+def _signed(ns: float, row: TargetRow) -> str:
     """Writes an error with its sign, and any other time without."""
     text = units.time(abs(ns))
     return text if not ns or row.section is not Section.TRUTH else f"{'−' if ns < 0 else '+'}{text}"

@@ -67,7 +67,7 @@ class Section(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class TargetRow:
     """Holds one quantity against its target, in nanoseconds.
 
     Attributes:
@@ -82,14 +82,14 @@ class Row:
 
     section: Section
     what: str
-    against: str
-    timer: str
-    time_ns: float | None
     found_ns: float
-    worst_ns: float | None
     allowed_ns: float | None
-    sessions: int
-    asked_sessions: int
+    against: str = ""
+    timer: str = ""
+    time_ns: float | None = None
+    worst_ns: float | None = None
+    sessions: int = 1
+    asked_sessions: int = 1
 
     @property
     def reached(self) -> bool | None:
@@ -103,7 +103,7 @@ class Row:
 class Conclusions:
     """Holds all rows; `missing` says what should have been measured and was not."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TargetRow, ...]
     missing: tuple[str, ...]
 
     @property
@@ -132,8 +132,8 @@ class Session:
 
     def median_ns(self, kernel: str, way: str) -> float | None:
         """Returns the main median of a kernel; by graphs less the cost that they state."""
-        found = self.kernels.get((kernel, way))
-        return found[0].summary.median_ns - (found[0].fixed_cost_ns or 0.0) if found else None
+        measured = self.kernels.get((kernel, way))
+        return measured[0].summary.median_ns - (measured[0].fixed_cost_ns or 0.0) if measured else None
 
 
 def sessions_of(run: RunResults) -> list[Session]:
@@ -146,7 +146,7 @@ def sessions_of(run: RunResults) -> list[Session]:
             if known is not None:
                 session.known = known
             elif "way" in result.case.parameters:
-                valid = [each for each in result.measurements if each.invalid is None]
+                valid = [measured for measured in result.measurements if measured.invalid is None]
                 session.kernels[name_of(result.case), result.case.parameters["way"]] = valid
     return list(sessions.values())
 
@@ -164,33 +164,37 @@ def conclude(run: RunResults, asked_sessions: int) -> Conclusions:
     return Conclusions((*truth, *kernels), tuple(_missing(run, sessions, truth)))
 
 
-def suites_row(seconds: float) -> Row:
+def suites_row(seconds: float) -> TargetRow:
     """Returns the row of the wall time of all suites."""
-    return Row(Section.SUITES, "all suites", "", "", None, 1e9 * seconds, None, 1e9 * SUITES_S, 1, 1)
+    return TargetRow(Section.SUITES, "all suites", found_ns=1e9 * seconds, allowed_ns=1e9 * SUITES_S)
 
 
-_Known = dict[str, tuple[float, float]]
+_Readings = dict[str, tuple[float, float]]
 """One session's readings: what was timed → its known time, and what the timer reads beyond that."""
 
 
-def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[Row]:
+def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]:
     known = [session.known for session in sessions if session.known is not None]
     if not known:
         return
     default = known[0].default_timer
-    found = [*_spin_errors(known, default), *_node_errors(known, default), *_kernel_errors(sessions, default)]
-    for error in (error for error in found if error.pairs):
+    errors = [
+        *_spin_errors(known, default),
+        *_node_errors(known, default),
+        *_kernel_errors(sessions, default),
+    ]
+    for error in (error for error in errors if error.pairs):
         truth_ns, tick_ns = error.truth_ns, TIMERS[default].step_ns if error.timer == default else 0.0
         share = DEFAULT_SHARE if error.timer == default else EVENT_SHARE
-        errors = [round(beyond_ns, 2) for _, beyond_ns in error.pairs]  # of floats in ms
-        yield Row(
+        beyond = [round(beyond_ns, 2) for _, beyond_ns in error.pairs]  # of floats in ms
+        yield TargetRow(
             Section.TRUTH,
             error.what,
-            error.against,
-            error.timer,
+            against=error.against,
+            timer=error.timer,
             time_ns=truth_ns,
-            found_ns=statistics.median(errors),
-            worst_ns=max(errors, key=abs),
+            found_ns=statistics.median(beyond),
+            worst_ns=max(beyond, key=abs),
             allowed_ns=max(share * truth_ns, tick_ns) if truth_ns >= error.judged_from_ns else None,
             sessions=len(error.pairs),
             asked_sessions=asked,
@@ -215,7 +219,7 @@ class _Error(NamedTuple):
 def _spin_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
     """Compares timers with the spinning kernel's own time."""
     for timer in dict.fromkeys((default, "event")):
-        spins = [_spins(each, timer) for each in known]
+        spins = [_spins(session, timer) for session in known]
         judged_from_ns = 0.0 if timer == default else EVENT_FROM_NS
         for longer, shortest in _longer(spins):
             pairs = _differences(spins, longer, shortest)
@@ -224,13 +228,13 @@ def _spin_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
 
 def _node_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
     """Compares timers with the slope of graphs of spins."""
-    less_cost = [_less_cost(each) for each in known]
+    less_cost = [_less_cost(session) for session in known]
     for name in _names(less_cost):
-        pairs = [each[name] for each in less_cost if name in each]
+        pairs = [readings[name] for readings in less_cost if name in readings]
         yield _Error(f"{name}, less the stated cost", "graph slope", "event", pairs, EVENT_FROM_NS)
     nodes = [
-        {_spin(node.asked_ns): _beyond(node.node_ns, node.reading_ns) for node in each.nodes}
-        for each in known
+        {_spin(node.asked_ns): _beyond(node.node_ns, node.reading_ns) for node in session.nodes}
+        for session in known
     ]
     for longer, shortest in _longer(nodes):
         pairs = _differences(nodes, longer, shortest)
@@ -239,20 +243,22 @@ def _node_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
 
 def _kernel_errors(sessions: Sequence[Session], default: str) -> Iterator[_Error]:
     """Compares the default timer with the plugin's timer by graphs."""
-    for kernel in dict.fromkeys(name for each in sessions for name, way in each.kernels if way == GRAPH):
-        both = [(each.median_ns(kernel, GRAPH), each.median_ns(kernel, "hot")) for each in sessions]
+    for kernel in dict.fromkeys(
+        name for session in sessions for name, way in session.kernels if way == GRAPH
+    ):
+        both = [(session.median_ns(kernel, GRAPH), session.median_ns(kernel, "hot")) for session in sessions]
         pairs = [_beyond(graph, hot) for graph, hot in both if graph is not None and hot is not None]
         yield _Error(f"{kernel}, hot", "graph", default, pairs, NODES_FROM_NS)
 
 
-def _spins(known: KnownTimes, timer: str) -> _Known:
+def _spins(known: KnownTimes, timer: str) -> _Readings:
     """Returns the own times of spins by length, and what a timer reads beyond them."""
-    return {_spin(each.asked_ns): (each.own_ns, each.beyond_ns) for each in _by(known, timer)}
+    return {_spin(spin.asked_ns): (spin.own_ns, spin.beyond_ns) for spin in _by(known, timer)}
 
 
-def _less_cost(known: KnownTimes) -> _Known:
+def _less_cost(known: KnownTimes) -> _Readings:
     """Returns slopes of spins, and what events read beyond them less the fixed cost that they state."""
-    cost_ns, readings = known.event_cost_ns, {each.asked_ns: each.reading_ns for each in _by(known, "event")}
+    cost_ns, readings = known.event_cost_ns, {spin.asked_ns: spin.reading_ns for spin in _by(known, "event")}
     if cost_ns is None:
         return {}
     return {
@@ -263,25 +269,25 @@ def _less_cost(known: KnownTimes) -> _Known:
 
 
 def _by(known: KnownTimes, timer: str) -> list[Spin]:
-    return sorted((each for each in known.spins if each.timer == timer), key=lambda spin: spin.asked_ns)
+    return sorted((spin for spin in known.spins if spin.timer == timer), key=lambda spin: spin.asked_ns)
 
 
 def _beyond(truth_ns: float, reading_ns: float) -> tuple[float, float]:
     return truth_ns, reading_ns - truth_ns
 
 
-def _names(sessions: Iterable[_Known]) -> list[str]:
+def _names(sessions: Iterable[_Readings]) -> list[str]:
     return list(dict.fromkeys(name for session in sessions for name in session))
 
 
-def _longer(sessions: Sequence[_Known]) -> list[tuple[str, str]]:
+def _longer(sessions: Sequence[_Readings]) -> list[tuple[str, str]]:
     """Pairs every spin with the shortest."""
     names = _names(sessions)
     return [(name, names[0]) for name in names[1:]]
 
 
-def _differences(sessions: Sequence[_Known], longer: str, shortest: str) -> list[tuple[float, float]]:
-    both = [(each[longer], each[shortest]) for each in sessions if longer in each and shortest in each]
+def _differences(sessions: Sequence[_Readings], longer: str, shortest: str) -> list[tuple[float, float]]:
+    both = [(read[longer], read[shortest]) for read in sessions if longer in read and shortest in read]
     return [(long[0] - short[0], long[1] - short[1]) for long, short in both]
 
 
@@ -293,51 +299,57 @@ def _spin(ns: float) -> str:
     return f"spin {ns:g} ns"
 
 
-def _kernel_rows(sessions: Sequence[Session], asked: int) -> Iterator[Row]:
+def _kernel_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]:
     """Yields how far the sessions' medians are apart, then how long measuring took."""
     ways = dict.fromkeys(key for session in sessions for key in session.kernels if key[1] != GRAPH)
     walls = []
     for kernel, way in ways:
-        measured = [session.kernels.get((kernel, way), []) for session in sessions]
         what = f"{kernel}, {way}"
-        for timer in dict.fromkeys(each.timer for found in measured for each in found):
-            group = [each for found in measured for each in found if each.timer == timer]
+        measured = [timed for session in sessions for timed in session.kernels.get((kernel, way), [])]
+        for timer in dict.fromkeys(measurement.timer for measurement in measured):
+            group = [measurement for measurement in measured if measurement.timer == timer]
             yield _repeat_row(what, timer, group, asked)
-        seconds = [1e9 * taken for found in measured for each in found if (taken := seconds_of(each))]
-        if seconds:
-            median_ns, worst_ns, allowed_ns = statistics.median(seconds), max(seconds), 1e9 * CASE_S
-            counted = (len(seconds), asked)
-            walls.append(Row(Section.WALLS, what, "", "", None, median_ns, worst_ns, allowed_ns, *counted))
+        walls_ns = [1e9 * seconds for measurement in measured if (seconds := seconds_of(measurement))]
+        if walls_ns:
+            row = TargetRow(
+                Section.WALLS,
+                what,
+                found_ns=statistics.median(walls_ns),
+                worst_ns=max(walls_ns),
+                allowed_ns=1e9 * CASE_S,
+                sessions=len(walls_ns),
+                asked_sessions=asked,
+            )
+            walls.append(row)
     yield from walls
 
 
-def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int) -> Row:
-    summaries = [each.summary for each in group]
+def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int) -> TargetRow:
+    summaries = [measurement.summary for measurement in group]
     medians = [summary.median_ns for summary in summaries]
     width = statistics.median(
-        round(each.high_ns - each.low_ns, 2) / each.median_ns if each.median_ns else 0.0 for each in summaries
+        round(summary.high_ns - summary.low_ns, 2) / summary.median_ns if summary.median_ns else 0.0
+        for summary in summaries
     )
     share = max(REPEAT_SHARE, min(REPEAT_WIDTHS * width, MOST_RESOLVED))
     allowed_ns = max(share * min(medians), REPEAT_TICKS * TIMERS[timer].step_ns)
-    return Row(
+    return TargetRow(
         Section.REPEATS,
         what,
-        "",
-        timer,
+        timer=timer,
         time_ns=statistics.median(medians),
         found_ns=max(medians) - min(medians),
-        worst_ns=None,
         allowed_ns=None if group[0].beside else allowed_ns,
         sessions=len(group),
         asked_sessions=max(2, asked),
     )
 
 
-def _missing(run: RunResults, sessions: Sequence[Session], truth: Sequence[Row]) -> Iterator[str]:
+def _missing(run: RunResults, sessions: Sequence[Session], truth: Sequence[TargetRow]) -> Iterator[str]:
     """Says what should have been measured and was not."""
     yield from (f"{test}: {why}" for test, why in run.skips)
     yield from (f"{test.rpartition('::')[2]}: {failure.text}" for test, failure in run.failures.items())
-    timers = dict.fromkeys(each.known.default_timer for each in sessions if each.known is not None)
+    timers = dict.fromkeys(session.known.default_timer for session in sessions if session.known is not None)
     if len(timers) > 1:
         yield f"sessions chose different timers: {', '.join(timers)}"
     judged = [row for row in truth if row.allowed_ns is not None]

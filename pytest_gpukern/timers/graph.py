@@ -143,7 +143,7 @@ class GraphTimer:
     ) -> Batch:
         """Samples replays of one graph that holds the iterations several times over."""
         runs = [iteration.run for iteration in iterations] * times_over
-        befores = list(dict.fromkeys(each.before for each in iterations if each.before is not None))
+        befores = list(dict.fromkeys(filter(None, (iteration.before for iteration in iterations))))
 
         def before() -> None:
             for queue in befores:

@@ -18,7 +18,7 @@ from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpukern.gpu.runtime import CudaRuntime
@@ -48,9 +48,6 @@ class Marks(Protocol):
 
     def end(self, number: int) -> None:
         """Is called after its launch."""
-
-    def close(self) -> None:
-        """Ends the launches of the part."""
 
     def take(self, count: int) -> None:
         """Keeps the first `count` executions of the part, which are done."""
@@ -130,23 +127,19 @@ class LaunchQueue:
                     break
         finally:
             self._blocking.release()
-            marks.close()
         self._runtime.synchronize()
         return queued, not self._blocking.timed_out
 
     def _unqueued(self, iterations: Sequence[Iteration], marks: Marks, *, cold: bool) -> None:
         marks.restart()
         marks.open(len(iterations))
-        try:
-            for number, iteration in enumerate(iterations):
-                self._runtime.synchronize()  # else the flush slows work on another stream
-                self._prepare(iteration, marks, cold=cold)
-                self._runtime.synchronize()
-                marks.start(number)
-                iteration.run()
-                marks.end(number)
-        finally:
-            marks.close()
+        for number, iteration in enumerate(iterations):
+            self._runtime.synchronize()  # else the flush slows work on another stream
+            self._prepare(iteration, marks, cold=cold)
+            self._runtime.synchronize()
+            marks.start(number)
+            iteration.run()
+            marks.end(number)
         self._runtime.synchronize()
         marks.take(len(iterations))
 
@@ -224,8 +217,6 @@ def blocking_kernel() -> BlockingKernel:
 
 _DOCUMENTED_RESOLUTION_NS = 500.0
 
-Pairs = list[tuple[Any, Any]]
-
 
 class EventQueue:
     """Times executions on one stream with pairs of events.
@@ -240,14 +231,14 @@ class EventQueue:
         self._runtime = runtime
         self._stream = stream or runtime.stream
         self._queue = LaunchQueue(runtime, self._stream, queues=queues)
-        self._events: Pairs = []
+        self._marks = _EventMarks(runtime, self._stream)
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
         """Takes a sample of each iteration with `LaunchQueue.execute`; the batch says if unqueued."""
-        marks = _EventMarks(self._stream, self._pairs)
-        if self._queue.execute(iterations, marks, cold=cold):
-            return Batch(marks.samples_ns)
-        return Batch(marks.samples_ns, launch_included=True, notes=[LAUNCH_COST])
+        self._marks.restart()
+        if self._queue.execute(iterations, self._marks, cold=cold):
+            return Batch(self._marks.samples_ns)
+        return Batch(self._marks.samples_ns, launch_included=True, notes=[LAUNCH_COST])
 
     @property
     def queues(self) -> bool:
@@ -258,15 +249,6 @@ class EventQueue:
     def resolution_ns(self) -> float:
         """The smallest step between readings of an empty pair, or the 500 ns that CUDA documents."""
         return event_tick_ns(self._runtime)
-
-    def _pairs(self, count: int) -> Pairs:
-        from cuda.core import EventOptions
-
-        options = EventOptions(timing_enabled=True)
-        create = self._runtime.device.create_event
-        while len(self._events) < count:
-            self._events.append((create(options), create(options)))
-        return self._events[:count]
 
 
 @functools.cache
@@ -282,16 +264,20 @@ def event_tick_ns(runtime: CudaRuntime) -> float:
 
 
 class _EventMarks:
-    """Records an event before and after each execution."""
+    """Records an event before and after each execution; uses its events again in the next part."""
 
-    def __init__(self, stream: Any, pairs: Callable[[int], Pairs]) -> None:
+    def __init__(self, runtime: CudaRuntime, stream: Any) -> None:
+        self._create = runtime.device.create_event
         self._stream = stream
-        self._make_pairs = pairs
-        self._pairs: Pairs = []
+        self._pairs: list[tuple[Any, Any]] = []
         self.samples_ns: list[float] = []
 
     def open(self, count: int) -> None:
-        self._pairs = self._make_pairs(count)
+        from cuda.core import EventOptions
+
+        options = EventOptions(timing_enabled=True)
+        while len(self._pairs) < count:
+            self._pairs.append((self._create(options), self._create(options)))
 
     def preparing(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -302,14 +288,11 @@ class _EventMarks:
     def end(self, number: int) -> None:
         self._stream.record(self._pairs[number][1])
 
-    def close(self) -> None:
-        """Does nothing: events stay where they were recorded."""
-
     def take(self, count: int) -> None:
         self.samples_ns += [(end - start) * 1e6 for start, end in self._pairs[:count]]
 
     def restart(self) -> None:
-        self.samples_ns.clear()
+        self.samples_ns = []
 
 
 _LAGS = 5

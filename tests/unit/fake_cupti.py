@@ -620,8 +620,22 @@ class FakeMachine:
 def recorded(trace, *calls, concurrently=True):
     """The activities of these calls, numbered from 2."""
     trace.open(concurrently=concurrently)
-    for number, call in enumerate(calls, start=OURS + 1):
-        trace.push(number)
-        call()
-        trace.pop()
-    return trace.close()
+    try:
+        for number, call in enumerate(calls, start=OURS + 1):
+            trace.push(number)
+            call()
+            trace.pop()
+    finally:
+        activities = trace.close()
+    return activities
+
+
+def in_a_thread(call):
+    """Has a call made by a thread of its own, which is waited for."""
+
+    def run():
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    return run

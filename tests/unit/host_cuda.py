@@ -1,5 +1,6 @@
 """The CUDA layer in host memory, and stand-ins for libraries above it, so that backends run without a GPU."""
 
+# ruff: noqa: N802 - named as in CUDA
 from __future__ import annotations
 
 import ctypes
@@ -10,66 +11,101 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
-from pytest_gpukern.arrays import memory as guards
+from pytest_gpukern.backends import gpu_backend
+from pytest_gpukern.gpu import runtime as cuda
+from pytest_gpukern.gpu.runtime import DeviceArray
 
 STREAM = 0x5100
 """Handle of the runtime's stream."""
-PINNED = {}
-"""Page-locked memory that was not given back."""
 PRIMARY = 0xC0DE
 """The primary context, which is current."""
 
 
-class HostArray:
-    """As `backends.cuda.DeviceArray`, in host memory."""
+class Driver:
+    """Memory calls of the driver, on buffers of the host; any other host memory passes for the device's, too.
 
-    def __init__(self, shape, dtype, *, guard=None):
-        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
-        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        self.allocated_bytes = max(16, -(-self.nbytes // 16) * 16)
-        self.guard, self.zone = guard or 0, guards.GUARD_BYTES if guard else 0
-        self.whole = np.zeros(2 * self.zone + self.allocated_bytes, np.uint8)
-        self.whole[: self.zone] = guards.guard_pattern(self.guard, 0, self.zone)
-        behind = self.whole[self.zone + self.nbytes :]
-        behind[:] = guards.guard_pattern(self.guard, self.nbytes % 4, behind.size)
-        self.memory = self.whole[self.zone : self.zone + self.allocated_bytes]
-        self.filled = None
-        self.pointer = self.memory.ctypes.data
-        self.__cuda_array_interface__ = {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "data": (self.pointer, False),
-            "strides": None,
-            "version": 3,
-        }
+    Attributes:
+        calls: their names, in order.
+        allocated: address → buffer of what was not freed.
+        pinned: the same of page-locked memory.
+    """
+
+    def __init__(self, total_bytes=2**20):
+        self.total_bytes = total_bytes
+        self.allocated, self.pinned = {}, {}
+        self.calls = []
+
+    def __call__(self, call, *arguments):
+        self.calls.append(call)
+        return getattr(self, call)(*arguments)
 
     @property
-    def contents(self):
-        return self.memory[: self.nbytes].view(self.dtype).reshape(self.shape)
+    def used_bytes(self):
+        return sum(len(buffer) for buffer in self.allocated.values())
 
-    def upload(self, host):
-        self.contents[...] = host
+    def cuMemAlloc(self, size):
+        buffer = ctypes.create_string_buffer(b"\xab" * size, size)
+        self.allocated[ctypes.addressof(buffer)] = buffer
+        return ctypes.addressof(buffer)
 
-    def copy_from(self, other):
-        self.contents[...] = other.contents
+    def cuMemFree(self, pointer):
+        del self.allocated[pointer]  # a second time is a KeyError
 
-    def fill(self, word, stream=None):
-        self.filled = word
-        self.memory[: -(-self.nbytes // 4) * 4].view(np.uint32)[...] = word
+    def cuMemGetInfo(self):
+        return self.total_bytes - self.used_bytes, self.total_bytes
 
-    def damage(self, name):
-        zones = self.whole[: self.zone], self.whole[self.zone + self.nbytes :]
-        return guards.damage(
-            name,
-            *zones,
-            guard=self.guard,
-            nbytes=self.nbytes,
-            itemsize=self.dtype.itemsize,
-            fill=self.filled,
-        )
+    def room(self, pointer):
+        """Bytes from an address to the end of its allocation, if it is in one."""
+        ends = ((start, start + len(buffer)) for start, buffer in self.allocated.items())
+        return next((end - pointer for start, end in ends if start <= pointer < end), math.inf)
 
-    def free(self):
-        self.pointer = 0
+    def cuMemcpyHtoD(self, device, host, size):
+        assert size <= self.room(device)
+        ctypes.memmove(device, host, size)
+
+    def cuMemcpyDtoH(self, host, device, size):
+        assert size <= self.room(device)
+        ctypes.memmove(host, device, size)
+
+    def cuMemcpyDtoD(self, target, source, size):
+        assert size <= min(self.room(target), self.room(source))
+        ctypes.memmove(target, source, size)
+
+    def cuMemcpyDtoDAsync(self, target, source, size, stream):
+        assert stream == STREAM
+        self.cuMemcpyDtoD(target, source, size)
+
+    def cuMemsetD32(self, pointer, word, words):
+        assert pointer % 4 == 0, "the driver refuses others"
+        assert 4 * words <= self.room(pointer)
+        ctypes.memmove(pointer, word.to_bytes(4, "little") * words, 4 * words)
+
+    def cuMemsetD8(self, pointer, byte, count):
+        assert count <= self.room(pointer)
+        ctypes.memset(pointer, byte, count)
+
+    def cuMemsetD8Async(self, pointer, byte, count, stream):
+        assert stream == STREAM
+        self.cuMemsetD8(pointer, byte, count)
+
+    def cuMemsetD32Async(self, pointer, word, words, stream):
+        assert stream == STREAM
+        self.cuMemsetD32(pointer, word, words)
+
+    def cuMemcpyDtoHAsync(self, host, device, size, stream):
+        assert stream == STREAM
+        self.cuMemcpyDtoH(host, device, size)
+
+    def cuMemHostAlloc(self, size, flags):
+        block = ctypes.create_string_buffer(size)
+        self.pinned[ctypes.addressof(block)] = block
+        return ctypes.addressof(block)
+
+    def cuMemFreeHost(self, pointer):
+        del self.pinned[pointer]
+
+    def cuCtxGetCurrent(self):
+        return PRIMARY
 
 
 class HostRuntime:
@@ -82,13 +118,12 @@ class HostRuntime:
     stream = SimpleNamespace(handle=STREAM)
 
     def __init__(self):
-        self.synchronized = 0
+        self.driver = Driver()
         self.elsewhere = []
         self.held_ns = 0.0
 
     def synchronize(self):
         """Does what was queued on another stream."""
-        self.synchronized += 1
         while self.elsewhere:
             self.elsewhere.pop(0)()
 
@@ -96,7 +131,7 @@ class HostRuntime:
         self.held_ns = ns
 
     def copy_of(self, host):
-        copy = HostArray(host.shape, host.dtype)
+        copy = DeviceArray(host.shape, host.dtype)
         copy.upload(host)
         return copy
 
@@ -105,30 +140,6 @@ class HostRuntime:
 
     def hash_at(self, pointer, nbytes):
         return zlib.crc32(ctypes.string_at(pointer, nbytes))
-
-
-def driver_call(call, *arguments):
-    """The few calls of the driver that backends and workspaces make themselves."""
-    if call in ("cuMemcpyDtoH", "cuMemcpyHtoD"):
-        return ctypes.memmove(*arguments)
-    if call == "cuMemcpyDtoHAsync":
-        assert arguments[3] == STREAM
-        return ctypes.memmove(*arguments[:3])
-    if call == "cuMemHostAlloc":
-        block = ctypes.create_string_buffer(arguments[0])
-        PINNED[ctypes.addressof(block)] = block
-        return ctypes.addressof(block)
-    if call == "cuMemFreeHost":
-        return PINNED.pop(arguments[0])
-    if call == "cuMemsetD32":
-        pointer, word, count = arguments
-        assert pointer % 4 == 0
-        return ctypes.memmove(pointer, word.to_bytes(4, "little") * count, 4 * count)
-    if call == "cuMemsetD8":
-        return ctypes.memset(*arguments)
-    if call == "cuCtxGetCurrent":
-        return PRIMARY
-    raise AssertionError(call)
 
 
 class OnDevice(np.ndarray):
@@ -141,16 +152,19 @@ class OnDevice(np.ndarray):
         return {**self.__array_interface__, "version": 3}
 
 
+def contents_of(array, kind=OnDevice):
+    """A view of this type on the memory of a `DeviceArray`."""
+    memory = (ctypes.c_ubyte * max(1, array.nbytes)).from_address(array.pointer)
+    return np.ndarray(array.shape, array.dtype, memory).view(kind)
+
+
 def install(monkeypatch, *modules):
     """Puts the layer under workspaces and the backends in `modules`; returns the runtime."""
-    from pytest_gpukern.backends import gpu_backend
-
     made = HostRuntime()
-    for module in (gpu_backend, *modules):
-        for name, stand_in in (("runtime", lambda: made), ("checked", driver_call)):
+    for module in (cuda, gpu_backend, *modules):
+        for name, stand_in in (("runtime", lambda: made), ("checked", made.driver)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, stand_in)
-    monkeypatch.setattr(gpu_backend, "DeviceArray", HostArray)
     monkeypatch.setattr(gpu_backend, "compare_on_device", lambda *_: None)
     return made
 
@@ -187,14 +201,11 @@ def put_cupy(monkeypatch, events):
         stream.ptr = external.handle
         return stream
 
-    def asarray(array):
-        return array.contents.view(OnDevice)
-
     pool = SimpleNamespace(free_all_blocks=lambda: events.append("pool emptied"))
     return put_module(
         monkeypatch,
         "cupy",
-        asarray=asarray,
+        asarray=contents_of,
         cuda=SimpleNamespace(Stream=SimpleNamespace(from_external=stream_of)),
         get_default_memory_pool=lambda: pool,
         get_default_pinned_memory_pool=lambda: pool,

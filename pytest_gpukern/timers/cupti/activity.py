@@ -20,7 +20,7 @@ import itertools
 import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.gpu.live_threads import threads_by_id
@@ -107,15 +107,8 @@ class ActivityTrace:
         except Exception as error:
             raise TimerUnavailable(f"cupti-python does not load: {error}") from error
         self.cupti = cupti
-        kinds = cupti.ActivityKind
-        self._kinds = [
-            kinds.MEMCPY,
-            kinds.MEMSET,
-            kinds.EXTERNAL_CORRELATION,
-            kinds.DRIVER,
-        ]
         self._id_kind = cupti.ExternalCorrelationKind.CUSTOM0
-        self._kernels = kinds.KERNEL
+        self._kernels = cupti.ActivityKind.KERNEL
         self.listeners: dict[int, Callable[[Any], None]] = {}
         self._enabled: list[Any] = []
         self._depth = 0
@@ -124,7 +117,7 @@ class ActivityTrace:
         self._launches: dict[int, tuple[int, int]] = {}  # correlation → host's time and thread
         self._windows: list[tuple[int, int, int]] = []  # host's time of a push and its pop, and the call
         self._pushed: list[tuple[int, int]] = []
-        self._found: list[Any] = []
+        self._work: list[Any] = []
         self._keeps_host_calls = False
         self._host_calls: list[Any] = []
         self._error: BaseException | None = None
@@ -146,8 +139,10 @@ class ActivityTrace:
         self._uncollected.enter_context(uncollected())
         kinds = self.cupti.ActivityKind
         self._kernels = kinds.CONCURRENT_KERNEL if concurrently else kinds.KERNEL
+        recorded = [self._kernels, kinds.MEMCPY, kinds.MEMSET, kinds.EXTERNAL_CORRELATION, kinds.DRIVER]
+        self._buffers.reads_api_calls = self._follows_threads
         try:
-            for kind in (self._kernels, *self._kinds):
+            for kind in (*recorded, *([kinds.RUNTIME] if self._follows_threads else [])):
                 self.attempt(lambda kind=kind: self.cupti.activity_enable(kind))
                 self._enabled.append(kind)
             self.push(OURS)
@@ -175,9 +170,9 @@ class ActivityTrace:
         self._stop()
         with self._reading():
             # A float holds nanoseconds since 1970 in steps of 256, so subtract whole numbers.
-            origin = min((record.start for record in self._found), default=0)
-            found = [self._activity(record, origin) for record in self._found]
-        return sorted(found, key=lambda activity: activity.start_ns)
+            origin = min((record.start for record in self._work), default=0)
+            activities = [self._activity(record, origin) for record in self._work]
+        return sorted(activities, key=lambda activity: activity.start_ns)
 
     def record_in_full(self, scope: str, execute: Callable[[], Any], wait: Callable[[], None]) -> Trace:
         """Executes once and returns all that reports show of it, with the host's calls of CUDA's APIs.
@@ -190,25 +185,21 @@ class ActivityTrace:
             execute: executes once. The device must be idle.
             wait: waits for the device.
         """
-        before = self._kinds, self._follows_threads
-        runtime_calls = self.cupti.ActivityKind.RUNTIME
-        with self._buffers.reading(_READ_IN_FULL):
-            self._kinds = list(dict.fromkeys([*self._kinds, runtime_calls]))
-            self._follows_threads = self._keeps_host_calls = True
+        before = self._follows_threads
+        self._follows_threads = self._keeps_host_calls = True
+        try:
+            self.open(concurrently=True)
             try:
-                self.open(concurrently=True)
-                try:
-                    self.push(OURS + 1)
-                    execute()
-                    self.pop()
-                finally:
-                    try:
-                        wait()
-                    finally:
-                        self._stop()
+                self.push(OURS + 1)
+                execute()
+                self.pop()
             finally:
-                self._kinds, self._follows_threads = before
-                self._keeps_host_calls = False
+                try:
+                    wait()
+                finally:
+                    self._stop()
+        finally:
+            self._follows_threads, self._keeps_host_calls = before, False
         with self._reading():
             return self._trace(scope)
 
@@ -234,13 +225,13 @@ class ActivityTrace:
 
     def _trace(self, scope: str) -> Trace:
         ((began, ended, call),) = self._windows
-        work = [record for record in self._found if self._calls.get(record.correlation_id) == call]
+        work = [record for record in self._work if self._calls.get(record.correlation_id) == call]
         host_calls = [record for record in self._host_calls if began <= record.start <= ended]
         origin = min((record.start for record in (*work, *host_calls)), default=0)
         return Trace(
             scope,
-            tuple(sorted((self._in_full(each, origin) for each in work), key=lambda each: each.start_ns)),
-            tuple(sorted((self._host_call(each, origin) for each in host_calls), key=_by_start_and_length)),
+            tuple(self._in_full(record, origin) for record in sorted(work, key=_by_start_and_length)),
+            tuple(self._host_call(record, origin) for record in sorted(host_calls, key=_by_start_and_length)),
         )
 
     def follow_threads(self) -> bool:
@@ -255,24 +246,22 @@ class ActivityTrace:
         """
         if self._follows_threads:
             return False
-        self._buffers.read_api_calls()
-        self._kinds.append(self.cupti.ActivityKind.RUNTIME)
         self._follows_threads = True
         return True
 
     def _launched_for_calls(self) -> dict[int, int]:
         """Returns the calls of work whose threads launch only while a call runs."""
         by_thread: dict[int, dict[int, int | None]] = {}
-        for record in self._found:
+        for record in self._work:
             correlation = record.correlation_id
             if correlation not in self._calls and correlation in self._launches:
                 at, thread = self._launches[correlation]
                 by_thread.setdefault(thread, {})[correlation] = self._call_at(at)
         return {
             correlation: call
-            for found in by_thread.values()
-            if None not in found.values()
-            for correlation, call in found.items()
+            for launched in by_thread.values()
+            if None not in launched.values()
+            for correlation, call in launched.items()
             if call is not None
         }
 
@@ -292,7 +281,7 @@ class ActivityTrace:
         return int(self.cupti.get_stream_id_ex(context, handle, 0))
 
     def _clear(self) -> None:
-        self._calls, self._launches, self._found, self._error = {}, {}, [], None
+        self._calls, self._launches, self._work, self._error = {}, {}, [], None
         self._windows, self._pushed, self._host_calls = [], [], []
 
     def _disable(self) -> None:
@@ -336,7 +325,7 @@ class ActivityTrace:
             elif kind in self.listeners:
                 self.listeners[kind](record)
             elif kind in (self._kernels, kinds.MEMCPY, kinds.MEMSET):
-                self._found.append(record)
+                self._work.append(record)
 
     def _activity(self, record: Any, origin: int) -> Activity:
         call = self._calls.get(record.correlation_id)
@@ -365,18 +354,16 @@ class ActivityTrace:
         }
         kinds = self.cupti.ActivityKind
         if record.kind == kinds.MEMCPY:
-            direction = _COPY_KINDS.get(record.copy_kind, f"kind {record.copy_kind}")
-            source, target = _memory(record.src_kind), _memory(record.dst_kind)
             return DeviceActivity(
                 "memcpy",
-                f"memcpy {direction}",
+                f"memcpy {_named(_COPY_KINDS, record.copy_kind)}",
                 **of_all,
                 size_bytes=record.bytes,
-                source=source,
-                target=target,
+                source=_named(_MEMORY_KINDS, record.src_kind).capitalize(),  # as nvprof writes it
+                target=_named(_MEMORY_KINDS, record.dst_kind).capitalize(),
             )
         if record.kind == kinds.MEMSET:
-            source = _memory(record.memory_kind)
+            source = _named(_MEMORY_KINDS, record.memory_kind).capitalize()
             return DeviceActivity("memset", "memset", **of_all, size_bytes=record.bytes, source=source)
         return DeviceActivity(
             "kernel",
@@ -410,14 +397,13 @@ class ActivityTrace:
         return _ADDED_TO_NAMES.sub("", name)
 
 
-def _by_start_and_length(call: HostCall) -> tuple[int, int]:
+def _by_start_and_length(record: Any) -> tuple[int, int]:
     """Orders a call before those that it makes itself."""
-    return call.start_ns, -call.end_ns
+    return record.start, -record.end
 
 
-def _memory(kind: int) -> str:
-    """Names a kind of memory as nvprof does, such as `Pageable`."""
-    return _MEMORY_KINDS.get(kind, f"kind {kind}").capitalize()
+def _named(names: Mapping[int, str], kind: int) -> str:
+    return names.get(kind, f"kind {kind}")
 
 
 def _kernel(record: Any) -> KernelFacts:
@@ -434,9 +420,9 @@ def _kernel(record: Any) -> KernelFacts:
 
 def _direction(record: Any) -> str:
     """Describes a copy's direction and the kind of host memory, such as pinned."""
-    direction = _COPY_KINDS.get(record.copy_kind, f"kind {record.copy_kind}")
+    direction = _named(_COPY_KINDS, record.copy_kind)
     kind = {"HtoD": record.src_kind, "DtoH": record.dst_kind}.get(direction)
-    host = "" if kind is None else f", {_MEMORY_KINDS.get(kind, f'kind {kind}')}"
+    host = "" if kind is None else f", {_named(_MEMORY_KINDS, kind)}"
     return f"memcpy {direction}{host}"
 
 
@@ -466,41 +452,34 @@ _Completed = ctypes.CFUNCTYPE(
 _Register = ctypes.CFUNCTYPE(ctypes.c_int, _Requested, _Completed)
 _Next = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p))
 
-_TIMES = ("kind", "start", "end", "stream_id", "correlation_id")
+_WORK = ("kind", "start", "end", "device_id", "context_id", "stream_id", "correlation_id")
 _KERNEL = (
-    *_TIMES,
-    *("name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread"),
-    *("static_shared_memory", "dynamic_shared_memory", "local_memory_per_thread"),
+    *_WORK,
+    *("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread"),
+    *("static_shared_memory", "dynamic_shared_memory", "local_memory_per_thread", "name"),
 )
+_API_CALL = ("kind", "cbid", "start", "end", "thread_id", "correlation_id")
 _READ = {
     "KERNEL": ("kernel", _KERNEL),
     "CONCURRENT_KERNEL": ("kernel", _KERNEL),
-    "MEMCPY": ("memcpy", (*_TIMES, "copy_kind", "src_kind", "dst_kind", "bytes")),
-    "MEMSET": ("memset", (*_TIMES, "bytes")),
+    "MEMCPY": ("memcpy", (*_WORK, "copy_kind", "src_kind", "dst_kind", "bytes")),
+    "MEMSET": ("memset", (*_WORK, "memory_kind", "bytes")),
     "EXTERNAL_CORRELATION": (
         "external_correlation",
         ("kind", "external_kind", "external_id", "correlation_id"),
     ),
     "FUNCTION": ("function", ("kind", "module_id", "name")),
+    "DRIVER": ("api", _API_CALL),
+    "RUNTIME": ("api", _API_CALL),
 }
-"""Kind of record → its layout's name in cupti-python without version, and the fields that we read."""
-_API_CALL = ("api", ("kind", "start", "thread_id", "correlation_id"))
-_READ_OF_API_CALLS = {"DRIVER": _API_CALL, "RUNTIME": _API_CALL}
-_API_CALL_IN_FULL = ("api", ("kind", "cbid", "start", "end", "thread_id", "correlation_id"))
-_READ_IN_FULL = {
-    "CONCURRENT_KERNEL": ("kernel", (*_KERNEL, "device_id", "context_id")),
-    "MEMCPY": ("memcpy", (*_READ["MEMCPY"][1], "device_id", "context_id")),
-    "MEMSET": ("memset", (*_READ["MEMSET"][1], "device_id", "context_id", "memory_kind")),
-    "DRIVER": _API_CALL_IN_FULL,
-    "RUNTIME": _API_CALL_IN_FULL,
-}
+"""Kind of record → its layout's name in cupti-python without version, and the fields that we read.
+
+A name comes last."""
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(NamedTuple):
     dtype: np.dtype[Any]
-    fields: tuple[str, ...]
-    record: Any
+    record: Any  # a class of named tuples
 
 
 class RecordBuffers:
@@ -518,6 +497,9 @@ class RecordBuffers:
         completed: takes the records of a buffer; runs on a CUPTI thread.
         failed: takes an error in reading or handling them; runs there too.
 
+    Attributes:
+        reads_api_calls: whether to read the records of API calls, which outnumber all others together.
+
     Raises:
         TimerUnavailable: cupti-python does not export what is needed.
     """
@@ -529,7 +511,9 @@ class RecordBuffers:
         failed: Callable[[Exception], None],
     ) -> None:
         self._cupti = cupti
-        self._layouts = _layouts(cupti, _READ)
+        self._layouts = _layouts(cupti)
+        self._api_calls = (cupti.ActivityKind.DRIVER, cupti.ActivityKind.RUNTIME)
+        self.reads_api_calls = False
         self._register, self._next = _functions()
         self._hand_over = completed
         self._fail = failed
@@ -542,20 +526,6 @@ class RecordBuffers:
         status = self._register(*self._callbacks)
         if status:
             raise self._cupti.cuptiError(status)
-
-    def read_api_calls(self) -> None:
-        """Also reads the records of API calls, which outnumber all others together."""
-        self._layouts |= _layouts(self._cupti, _READ_OF_API_CALLS)
-
-    @contextmanager
-    def reading(self, more: Mapping[str, tuple[str, tuple[str, ...]]]) -> Iterator[None]:
-        """Reads these fields of these kinds of records, too, while entered."""
-        before = self._layouts
-        self._layouts = before | _layouts(self._cupti, more)
-        try:
-            yield
-        finally:
-            self._layouts = before
 
     def _requested(self, buffer: Any, size: Any, most_records: Any) -> None:
         buffer[0], size[0], most_records[0] = None, 0, 0
@@ -586,44 +556,38 @@ class RecordBuffers:
         Raises:
             ValueError: a record is longer or shorter than its layout.
         """
-        found, places = ctypes.c_void_p(), []
-        while not self._next(address, valid, ctypes.byref(found)):
-            places.append(found.value or 0)
+        record, places = ctypes.c_void_p(), []
+        while not self._next(address, valid, ctypes.byref(record)):
+            places.append(record.value or 0)
         by_kind: dict[int, list[int]] = {}
         for place, end in itertools.pairwise([*places, address + valid]):
             kind = ctypes.c_int32.from_address(place).value
-            if kind not in self._layouts:
+            if kind not in self._layouts or (kind in self._api_calls and not self.reads_api_calls):
                 continue
             if end - place != self._layouts[kind].dtype.itemsize:
                 raise ValueError("CUPTI's records are not as long as cupti-python declares")
             by_kind.setdefault(kind, []).append(place)
-        return [
-            record for kind, found_at in by_kind.items() for record in _copied(found_at, self._layouts[kind])
-        ]
+        copied = (_copied(at, self._layouts[kind]) for kind, at in by_kind.items())
+        return list(itertools.chain.from_iterable(copied))
 
 
 def _copied(places: Sequence[int], layout: _Layout) -> list[Any]:
     import numpy as np
 
-    size = layout.dtype.itemsize
+    size, fields = layout.dtype.itemsize, layout.record._fields
     data = b"".join([ctypes.string_at(place, size) for place in places])
-    values = np.frombuffer(data, layout.dtype)[list(layout.fields)].tolist()
-    if "name" not in layout.fields:
-        return [layout.record._make(each) for each in values]
-    at, names = layout.fields.index("name"), dict[int, str]()
-    records = []
-    for each in values:
-        pointer = each[at]
-        if pointer not in names:
-            names[pointer] = ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
-        records.append(layout.record._make((*each[:at], names[pointer], *each[at + 1 :])))
-    return records
+    rows = np.frombuffer(data, layout.dtype)[list(fields)].tolist()
+    if fields[-1] == "name":  # which is where the text lies
+        places_of_names = {row[-1] for row in rows}
+        names = {at: ctypes.string_at(at).decode(errors="replace") if at else "" for at in places_of_names}
+        rows = [(*row[:-1], names[row[-1]]) for row in rows]
+    return [layout.record._make(row) for row in rows]
 
 
-def _layouts(cupti: Any, read: Mapping[str, tuple[str, tuple[str, ...]]]) -> dict[int, _Layout]:
+def _layouts(cupti: Any) -> dict[int, _Layout]:
     """Returns kind → layout, in cupti-python's newest version, which cupti-python reads itself."""
     layouts = {}
-    for kind, (name, fields) in read.items():
+    for kind, (name, fields) in _READ.items():
         versions = {
             int(match[1] or 0): attribute
             for attribute in dir(cupti)
@@ -636,7 +600,7 @@ def _layouts(cupti: Any, read: Mapping[str, tuple[str, tuple[str, ...]]]) -> dic
         if missing:
             raise TimerUnavailable(f"cupti-python's layout of {name} records has no field {missing[0]!r}")
         record = collections.namedtuple(f"_{name}", fields)  # type: ignore[misc]
-        layouts[int(getattr(cupti.ActivityKind, kind))] = _Layout(dtype, fields, record)
+        layouts[int(getattr(cupti.ActivityKind, kind))] = _Layout(dtype, record)
     return layouts
 
 
@@ -650,10 +614,10 @@ def _functions() -> tuple[Any, Any]:
         raise TimerUnavailable(f"cupti-python does not export CUPTI's functions: {error}") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    found = []
+    functions = []
     for (name, signature), prototype in zip(_SIGNATURES.items(), (_Register, _Next), strict=True):
         try:
-            found.append(prototype(pointer(exported[name], signature)))
+            functions.append(prototype(pointer(exported[name], signature)))
         except (KeyError, ValueError) as error:
             raise TimerUnavailable(f"cupti-python exports no {name} that we can call") from error
-    return found[0], found[1]
+    return functions[0], functions[1]

@@ -92,7 +92,7 @@ class MachineCode:
         self._from = KernelModules()
         self._launches: dict[tuple[str, int], None] = {}
         self._modules: dict[int, str] = {}
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _CodeFacts] = {}
         self._images: dict[str, bytes] = {}
         self.refused: str | None = None
         """Why loaded modules could not be read, the last time that this happened."""
@@ -108,9 +108,10 @@ class MachineCode:
             kernel: mangled name.
             registers: registers a thread, as recorded at the launch.
         """
-        modules, each = self._candidates(kernel, registers)
-        codes = sorted({self._read(module).code for module in modules})
-        if len(codes) > 1 and each:
+        origin = self._from.of(kernel)
+        modules = map(self._read, self._loaded_with(origin))
+        codes = sorted({module.code for module in modules if module.may_take(registers, kernel)})
+        if len(codes) > 1 and origin.from_all:
             method = "module" if any(code.startswith("module:") for code in codes) else "code"
             return f"{method}:{hashlib.sha256(' '.join(codes).encode()).hexdigest()}"
         return codes[0] if len(codes) == 1 else None
@@ -122,22 +123,16 @@ class MachineCode:
         """
         return any(self._read(module).launches for module in self._loaded_with(self._from.of(kernel)))
 
-    def _candidates(self, kernel: str, registers: int) -> tuple[set[str], bool]:
-        """Returns hashes of a kernel's possible modules, and whether it was launched from each of them."""
-        origin = self._from.of(kernel)
-        loaded = self._loaded_with(origin)
-        return {module for module in loaded if self._read(module).may_take(registers, kernel)}, origin.each
-
     def _loaded_with(self, origin: Origin) -> set[str]:
         """Returns hashes of those modules of an origin that we saw being loaded."""
         return {self._modules[number] for number in origin.modules if number in self._modules}
 
-    def _read(self, module: str) -> _Known:
+    def _read(self, module: str) -> _CodeFacts:
         """Returns the facts of a module's code by its hash, reading it on first use."""
         if module not in self._known:
             image = self._images.pop(module, b"")
             code = cubin.code_sha256(image)
-            self._known[module] = _Known(
+            self._known[module] = _CodeFacts(
                 f"module:{module}" if code is None else f"code:{code}",
                 cubin.registers(image),
                 cubin.launches_from_device(image),
@@ -169,10 +164,9 @@ class MachineCode:
         self._launches.clear()
         with self._called_back_at(*self._places):
             yield
-        kernels = self._from.launched(self._launches)
-        for kernel in kernels:  # so that nothing is read during timing
-            for number in self._from.of(kernel).modules & self._modules.keys():
-                self._read(self._modules[number])
+        for kernel in self._from.launched(self._launches):  # so that nothing is read during timing
+            for module in self._loaded_with(self._from.of(kernel)):
+                self._read(module)
 
     @contextmanager
     def _called_back_at(self, *calls: int) -> Iterator[None]:
@@ -230,8 +224,8 @@ class MachineCode:
         self._from.has(record.module_id, record.name)
 
 
-class _Known(NamedTuple):
-    """Facts of a module's code: its hash, its kernels' registers, and whether one launches others."""
+class _CodeFacts(NamedTuple):
+    """Holds facts of a module's code: its hash, its kernels' registers, and whether one launches others."""
 
     code: str
     registers: Mapping[str, int]
@@ -259,15 +253,15 @@ def observed(observation: Callable[[MachineCode], AbstractContextManager[None]])
     Args:
         observation: enters `MachineCode.loading` or `MachineCode.launches`.
     """
-    found = machine_code()
-    if found is None:
+    code = machine_code()
+    if code is None:
         yield
         return
-    observing = observation(found)
+    observing = observation(code)
     try:
         observing.__enter__()
     except TimerUnavailable as error:
-        found.refused = str(error)
+        code.refused = str(error)
         yield
         return
     try:
@@ -276,7 +270,7 @@ def observed(observation: Callable[[MachineCode], AbstractContextManager[None]])
         try:
             observing.__exit__(None, None, None)
         except TimerUnavailable as error:  # modules loaded before are known all the same
-            found.refused = str(error)
+            code.refused = str(error)
 
 
 @dataclass(frozen=True)
@@ -285,18 +279,18 @@ class Origin:
 
     Attributes:
         modules: their numbers.
-        each: whether it was launched from every one of them; otherwise from at least one.
+        from_all: whether it was launched from every one of them; otherwise from at least one.
     """
 
     modules: frozenset[int]
-    each: bool
+    from_all: bool
 
     def __or__(self, other: Origin) -> Origin:
         """Merges the origins of two launches."""
-        return Origin(self.modules | other.modules, each=self.each and other.each)
+        return Origin(self.modules | other.modules, from_all=self.from_all and other.from_all)
 
 
-_NOWHERE = Origin(frozenset(), each=True)
+_NOWHERE = Origin(frozenset(), from_all=True)
 
 
 class KernelModules:
@@ -363,7 +357,7 @@ class KernelModules:
 
     def _origin(self, kernel: str, handle: int) -> Origin:
         known = self._of_handle[kernel].get(handle)
-        return self._any(kernel) if known is None else Origin(frozenset({known}), each=True)
+        return self._any(kernel) if known is None else Origin(frozenset({known}), from_all=True)
 
     def _any(self, kernel: str) -> Origin:
-        return Origin(frozenset(self._with[kernel]), each=False)
+        return Origin(frozenset(self._with[kernel]), from_all=False)

@@ -137,7 +137,7 @@ class CuptiTimer:
         if missing:
             raise TimerUnavailable(f"{missing} of {len(calls)} executions left no record")
         self._refuse_device_launches(calls)
-        self._elsewhere = self._elsewhere or self._found_elsewhere(activities, calls)
+        self._elsewhere = self._elsewhere or self._work_elsewhere(activities, calls)
         self._looked = True
         if not self._concurrently:
             cost_ns = serial_cost_ns(self._runtime, cold=cold)
@@ -175,7 +175,7 @@ class CuptiTimer:
             # Only the timed stream waits behind the blocking kernel; on others the calls ran at once. Look
             # now, before we give up the queue: work that the timed stream waits for ends before the marker,
             # other work after it. Unqueued, short work would end too early to be seen.
-            self._elsewhere = self._elsewhere or self._found_elsewhere(activities, calls)
+            self._elsewhere = self._elsewhere or self._work_elsewhere(activities, calls)
             self._notes += [] if self._any_stream else [_UNORDERED]
             self._apart = True
             self._queue.give_up()
@@ -217,7 +217,7 @@ class CuptiTimer:
             self.collect([iteration.again()], cold=False)
         return self._elsewhere
 
-    def _found_elsewhere(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> str | None:
+    def _work_elsewhere(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> str | None:
         strangers = _strangers(activities)
         if strangers:
             return (
@@ -275,9 +275,9 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
         runtime.synchronize()
     finally:
         activities = trace.close()
-    found = [activity for activity in activities if activity.call == OURS + 1]
-    if len(found) != 1 or found[0].end_ns <= found[0].start_ns:
-        raise TimerUnavailable(f"CUPTI recorded {len(found)} kernels instead of one")
+    kernels = [activity for activity in activities if activity.call == OURS + 1]
+    if len(kernels) != 1 or kernels[0].end_ns <= kernels[0].start_ns:
+        raise TimerUnavailable(f"CUPTI recorded {len(kernels)} kernels instead of one")
     return trace
 
 
@@ -377,9 +377,6 @@ class _Marks:
             self.marker()
             self.trace.pop()
 
-    def close(self) -> None:
-        """Does nothing: the records come when all is done."""
-
     def take(self, count: int) -> None:
         self.calls += self._part[:count]
 
@@ -389,11 +386,11 @@ class _Marks:
 
 def _by_call(activities: Sequence[Activity], calls: Sequence[int]) -> list[list[Activity]]:
     """Returns the activities of each call, in the order of the calls."""
-    found: dict[int, list[Activity]] = {call: [] for call in calls}
+    by_call: dict[int, list[Activity]] = {call: [] for call in calls}
     for activity in activities:
-        if activity.call in found:
-            found[activity.call].append(activity)
-    return list(found.values())
+        if activity.call in by_call:
+            by_call[activity.call].append(activity)
+    return list(by_call.values())
 
 
 def _strangers(activities: Sequence[Activity]) -> list[Activity]:
@@ -413,21 +410,21 @@ def overlapping(activities: Sequence[Activity]) -> list[Activity]:
     Args:
         activities: all of them, sorted by start.
     """
-    found: list[Activity] = []
+    beside: list[Activity] = []
     ours_until = 0.0
     latest: Activity | None = None  # the calls' activity that ends last
     for activity in activities:
         if activity.call == OURS:
             if latest is not None and latest.end_ns > activity.start_ns + _ROUNDING_NS:
-                found.append(latest)
+                beside.append(latest)
                 latest = None
             ours_until = max(ours_until, activity.end_ns)
             continue
         if activity.start_ns + _ROUNDING_NS < ours_until:
-            found.append(activity)
+            beside.append(activity)
         elif latest is None or activity.end_ns > latest.end_ns:
             latest = activity
-    return found
+    return beside
 
 
 def _blocks(activity: Activity) -> int:
@@ -470,18 +467,18 @@ def summed(calls: Sequence[list[Activity]]) -> tuple[DeviceWork, ...]:
             kind=kind,
             name=name,
             kernel=kernel,
-            count=statistics.fmean(len(found) for found in each),
-            time_ns=statistics.median(sum(a.end_ns - a.start_ns for a in found) for found in each),
-            size_bytes=statistics.fmean(sum(a.size_bytes for a in found) for found in each),
+            count=statistics.fmean(map(len, by_call)),
+            time_ns=statistics.median(sum(a.end_ns - a.start_ns for a in work) for work in by_call),
+            size_bytes=statistics.fmean(sum(a.size_bytes for a in work) for work in by_call),
         )
-        for (kind, name, kernel), each in groups.items()
+        for (kind, name, kernel), by_call in groups.items()
     )
 
 
 def in_order(calls: Sequence[list[Activity]]) -> tuple[int, ...]:
     """Returns the places in `summed(calls)` of a call's activities; none where calls differ or are long."""
-    kinds = [[(each.kind, each.name, each.kernel) for each in work] for work in calls]
-    if len(kinds[0]) > _MOST_IN_ORDER or any(each != kinds[0] for each in kinds):
+    kinds = [[(activity.kind, activity.name, activity.kernel) for activity in work] for work in calls]
+    if len(kinds[0]) > _MOST_IN_ORDER or any(other != kinds[0] for other in kinds):
         return ()
     places = {kind: place for place, kind in enumerate(dict.fromkeys(kinds[0]))}
     return tuple(places[kind] for kind in kinds[0])

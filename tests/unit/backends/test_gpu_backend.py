@@ -7,100 +7,27 @@ import gc
 
 import numpy as np
 import pytest
+from host_cuda import STREAM, Driver
 
 from pytest_gpukern import Output
 from pytest_gpukern.arrays.compare import POISON, POISONS
 from pytest_gpukern.arrays.memory import OUTPUT_GUARD
-from pytest_gpukern.backends import gpu_backend as cuda_placed
 from pytest_gpukern.backends import gpu_backend as workspace_module
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray
 
-STREAM_HANDLE = 70_007
-
-
-class FakeDriver:
-    """Memory calls of the driver, on buffers of the host; `calls` has their names in order."""
-
-    def __init__(self, total_bytes=2**20):
-        self.total_bytes = total_bytes
-        self.allocated = {}
-        self.calls = []
-
-    def __call__(self, call, *arguments):
-        self.calls.append(call)
-        return getattr(self, call)(*arguments)
-
-    @property
-    def used_bytes(self):
-        return sum(len(buffer) for buffer in self.allocated.values())
-
-    def cuMemAlloc(self, size):  # noqa: N802 - the driver's names
-        buffer = ctypes.create_string_buffer(b"\xab" * size, size)
-        self.allocated[ctypes.addressof(buffer)] = buffer
-        return ctypes.addressof(buffer)
-
-    def cuMemFree(self, pointer):  # noqa: N802
-        del self.allocated[pointer]  # a second time is a KeyError
-
-    def cuMemGetInfo(self):  # noqa: N802
-        return self.total_bytes - self.used_bytes, self.total_bytes
-
-    def room(self, pointer):
-        """Bytes from an address to the end of its allocation."""
-        (room,) = (
-            start + len(buffer) - pointer
-            for start, buffer in self.allocated.items()
-            if start <= pointer < start + len(buffer)
-        )
-        return room
-
-    def cuMemcpyHtoD(self, device, host, size):  # noqa: N802
-        assert size <= self.room(device)
-        ctypes.memmove(device, host, size)
-
-    def cuMemcpyDtoH(self, host, device, size):  # noqa: N802
-        assert size <= self.room(device)
-        ctypes.memmove(host, device, size)
-
-    def cuMemcpyDtoD(self, target, source, size):  # noqa: N802
-        assert size <= min(self.room(target), self.room(source))
-        ctypes.memmove(target, source, size)
-
-    def cuMemcpyDtoDAsync(self, target, source, size, stream):  # noqa: N802
-        assert stream == STREAM_HANDLE
-        self.cuMemcpyDtoD(target, source, size)
-
-    def cuMemsetD32(self, pointer, word, words):  # noqa: N802
-        assert pointer % 4 == 0, "the driver refuses others"
-        assert 4 * words <= self.room(pointer)
-        ctypes.memmove(pointer, word.to_bytes(4, "little") * words, 4 * words)
-
-    def cuMemsetD8(self, pointer, byte, count):  # noqa: N802
-        assert count <= self.room(pointer)
-        ctypes.memset(pointer, byte, count)
-
-    def cuMemsetD8Async(self, pointer, byte, count, stream):  # noqa: N802
-        assert stream == STREAM_HANDLE
-        self.cuMemsetD8(pointer, byte, count)
-
-    def cuMemsetD32Async(self, pointer, word, words, stream):  # noqa: N802
-        assert stream == STREAM_HANDLE
-        self.cuMemsetD32(pointer, word, words)
-
 
 class Stream:
-    handle = STREAM_HANDLE
+    handle = STREAM
 
 
 @pytest.fixture
 def driver(monkeypatch):
     """The driver that every call goes to."""
-    made = FakeDriver()
+    made = Driver()
     monkeypatch.setattr(cuda, "checked", made)
     monkeypatch.setattr(workspace_module, "checked", made)
-    monkeypatch.setattr(cuda_placed, "checked", made)
     return made
 
 

@@ -54,9 +54,7 @@ def test_a_workspace_hashes_what_was_adopted():
 def workspace(monkeypatch):
     """A device's workspace in host memory, whose output nobody may copy to the host."""
     host_cuda.install(monkeypatch)
-    made = CudaWorkspace(
-        {}, {"out": Output((5,), "uint8")}, lambda array: array.contents.view(host_cuda.OnDevice)
-    )
+    made = CudaWorkspace({}, {"out": Output((5,), "uint8")}, host_cuda.contents_of)
 
     def refuse(*_, **__):
         raise AssertionError("the output was copied to the host")
@@ -138,8 +136,7 @@ WRITES = np.arange(1, 6, dtype="uint8")
 def device(monkeypatch):
     """(the runtime, a workspace in host memory with one output)."""
     runtime = host_cuda.install(monkeypatch)
-    output = {"out": Output((5,), "uint8")}
-    return runtime, CudaWorkspace({}, output, lambda array: array.contents.view(host_cuda.OnDevice))
+    return runtime, CudaWorkspace({}, {"out": Output((5,), "uint8")}, host_cuda.contents_of)
 
 
 def test_what_is_written_behind_the_copy_on_the_timed_stream_is_late(device):
@@ -160,7 +157,7 @@ def test_what_is_written_behind_the_copy_on_the_timed_stream_is_late(device):
         runtime.synchronize()
 
     assert workspace.written_late(launch_and_wait, hold_ns=1e6) == []
-    assert not host_cuda.PINNED, "the memory was given back"
+    assert not runtime.driver.pinned, "the memory was given back"
 
 
 def test_of_a_large_output_the_end_is_looked_at_and_of_what_a_launch_returned_that(device, monkeypatch):
@@ -177,4 +174,4 @@ def test_of_a_large_output_the_end_is_looked_at_and_of_what_a_launch_returned_th
 
     assert workspace.written_late(writes(slice(0, 3)), hold_ns=0) == []
     assert workspace.written_late(writes(slice(4, 5)), hold_ns=0) == ["out"]
-    assert not host_cuda.PINNED
+    assert not runtime.driver.pinned

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 
 import host_cuda
 import numpy as np
 import pytest
-from host_cuda import put_module
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.backends import pycuda as backend_module
-from pytest_gpukern.backends import pycuda as wheels
 from pytest_gpukern.backends import skcuda_imports
 from pytest_gpukern.gpu.libcuda import CudaError
 
@@ -132,7 +131,7 @@ def test_arrays_lie_on_the_workspaces_memory(opened, pycuda):
     array = made.arrays["x"]
     assert isinstance(array, GPUArray)
     assert (array.gpudata, array.shape, array.dtype) == (array.base.pointer, (4,), np.dtype("float64"))
-    assert array.base.contents.tolist() == [0, 1, 2, 3]
+    assert array.base.download().tolist() == [0, 1, 2, 3]
     assert made.arrays["k"] == 3
     assert made.compare("y", np.zeros(4), Tolerance()).unwritten == 4
     assert pycuda.context.depth == 1
@@ -157,33 +156,30 @@ def test_autoinit_is_refused_with_what_to_import_instead(pycuda, monkeypatch):
         backend_module.PycudaBackend()
 
 
-class AsksForADevice:
-    """Finds `pycuda.autoprimaryctx` and notes which device the environment asks for while it is imported."""
+class Executes:
+    """Finds a module of PyCUDA, and executes it by a function."""
 
-    def __init__(self, state):
-        self.state = state
+    def __init__(self, monkeypatch, name, function):
+        self.name, self.exec_module = f"pycuda.{name}", function
+        monkeypatch.delitem(sys.modules, self.name)
+        monkeypatch.delattr(sys.modules["pycuda"], name)
+        monkeypatch.setattr(sys.modules["pycuda"], "__path__", [], raising=False)
+        monkeypatch.setattr(sys, "meta_path", [self, *sys.meta_path])
 
     def find_spec(self, name, path=None, target=None):
-        if name != "pycuda.autoprimaryctx":
-            return None
-        from importlib.machinery import ModuleSpec
-
-        return ModuleSpec(name, self)
+        return ModuleSpec(name, self) if name == self.name else None
 
     def create_module(self, spec):
         return None
 
-    def exec_module(self, module):
-        self.state.device = os.environ.get("CUDA_DEVICE")
-        module.context = self.state.context
-
 
 @pytest.mark.parametrize("chosen", ["1", None])
 def test_pycuda_takes_the_pinned_device_whatever_its_own_variable_says(pycuda, monkeypatch, chosen):
-    monkeypatch.delitem(sys.modules, "pycuda.autoprimaryctx")
-    monkeypatch.delattr(sys.modules["pycuda"], "autoprimaryctx")
-    monkeypatch.setattr(sys.modules["pycuda"], "__path__", [], raising=False)
-    monkeypatch.setattr(sys, "meta_path", [AsksForADevice(pycuda), *sys.meta_path])
+    def imported(module):
+        pycuda.device = os.environ.get("CUDA_DEVICE")
+        module.context = pycuda.context
+
+    Executes(monkeypatch, "autoprimaryctx", imported)
     if chosen is None:
         monkeypatch.delenv("CUDA_DEVICE", raising=False)
     else:
@@ -196,36 +192,17 @@ def test_pycuda_takes_the_pinned_device_whatever_its_own_variable_says(pycuda, m
 # what is supplied
 
 
-class NeedsCurand:
-    """Finds `pycuda.driver`, which loads only once libcurand is there."""
-
-    def __init__(self, loaded):
-        self.loaded = loaded
-
-    def find_spec(self, name, path=None, target=None):
-        if name != "pycuda.driver":
-            return None
-        from importlib.machinery import ModuleSpec
-
-        return ModuleSpec(name, self)
-
-    def create_module(self, spec):
-        return None
-
-    def exec_module(self, module):
-        if not self.loaded:
-            raise ImportError("libcurand.so.10: cannot open shared object file: No such file or directory")
-        module.Stream = lambda: SimpleNamespace(handle=OWN_STREAM)
-
-
 @pytest.fixture
 def without_curand(pycuda, monkeypatch):
     """PyCUDA on a machine where libcurand is in a wheel; the list holds what was loaded."""
     loaded = []
-    monkeypatch.delitem(sys.modules, "pycuda.driver")
-    monkeypatch.delattr(sys.modules["pycuda"], "driver")
-    monkeypatch.setattr(sys.modules["pycuda"], "__path__", [], raising=False)
-    monkeypatch.setattr(sys, "meta_path", [NeedsCurand(loaded), *sys.meta_path])
+
+    def imported(module):
+        if not loaded:
+            raise ImportError("libcurand.so.10: cannot open shared object file: No such file or directory")
+        module.Stream = lambda: SimpleNamespace(handle=OWN_STREAM)
+
+    Executes(monkeypatch, "driver", imported)
     return loaded
 
 
@@ -284,10 +261,12 @@ def skcuda(pycuda, monkeypatch):
     return state
 
 
-def test_cublas_is_on_the_timed_stream_while_the_backend_is_current(skcuda, pycuda):
+def test_cublas_is_initialized_and_on_the_timed_stream_while_the_backend_is_current(skcuda, pycuda):
     from pytest_gpukern.backends.skcuda import SkcudaBackend
 
     backend = SkcudaBackend()
+    assert skcuda.initialized == 1
+    assert (backend.name, backend.on_gpu, backend.simulated) == ("skcuda", True, False)
     skcuda.stream = 0x77
     with backend.current():
         assert (skcuda.stream, pycuda.context.depth) == (OWN_STREAM, 2)
@@ -295,14 +274,6 @@ def test_cublas_is_on_the_timed_stream_while_the_backend_is_current(skcuda, pycu
     with pytest.raises(RuntimeError), backend.current():
         raise RuntimeError
     assert skcuda.stream == 0x77
-
-
-def test_scikit_cuda_is_initialized(skcuda):
-    from pytest_gpukern.backends.skcuda import SkcudaBackend
-
-    backend = SkcudaBackend()
-    assert skcuda.initialized == 1
-    assert (backend.name, backend.on_gpu, backend.simulated) == ("skcuda", True, False)
 
 
 class DynamicLibNotFoundError(RuntimeError):
@@ -320,7 +291,7 @@ def pathfinder(monkeypatch):
             raise DynamicLibNotFoundError(name)
         return Found
 
-    return put_module(
+    return host_cuda.put_module(
         monkeypatch,
         "cuda.pathfinder",
         DynamicLibNotFoundError=DynamicLibNotFoundError,
@@ -346,22 +317,22 @@ def toolkit(tmp_path, monkeypatch):
 
 
 def test_a_library_is_loaded_and_its_path_returned(pathfinder):
-    assert wheels.load_library("cublas") == "/wheels/libcublas.so.13"
-    assert wheels.load_library("cusolver") is None
+    assert backend_module.load_library("cublas") == "/wheels/libcublas.so.13"
+    assert backend_module.load_library("cusolver") is None
 
 
 def test_nvcc_of_a_wheel_is_appended_to_path(pathfinder, toolkit, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     pathfinder.find_nvidia_binary_utility = lambda name: str(toolkit / "bin" / name)
-    assert wheels.nvcc_on_path() == str(toolkit / "bin")
+    assert backend_module.nvcc_on_path() == str(toolkit / "bin")
     assert os.environ["PATH"] == f"/nowhere{os.pathsep}{toolkit / 'bin'}"
-    assert wheels.nvcc_on_path() is None
+    assert backend_module.nvcc_on_path() is None
 
 
 def test_without_any_nvcc_the_error_says_what_brings_it(pathfinder, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(wheels.ToolkitError, match=r"PyCUDA compiles with nvcc, .*nvidia-cuda-nvcc"):
-        wheels.nvcc_on_path()
+    with pytest.raises(backend_module.ToolkitError, match=r"PyCUDA compiles with nvcc, .*nvidia-cuda-nvcc"):
+        backend_module.nvcc_on_path()
 
 
 @pytest.mark.parametrize("folder", ["include", "targets/x86_64-linux/include"])
@@ -369,13 +340,13 @@ def test_headers_of_the_toolkit_are_enough(pathfinder, toolkit, tmp_path, folder
     (toolkit / folder).mkdir(parents=True, exist_ok=True)
     (toolkit / folder / "curand_kernel.h").touch()
     pathfinder.find_nvidia_header_directory = lambda name: pytest.fail("nothing is missing")
-    assert wheels.missing_include_folder("curand_kernel.h", "curand") is None
+    assert backend_module.missing_include_folder("curand_kernel.h", "curand") is None
 
 
 def test_headers_of_a_wheel_are_found_where_the_toolkit_has_none(pathfinder, toolkit, tmp_path):
-    assert wheels.missing_include_folder("curand_kernel.h", "curand") is None
+    assert backend_module.missing_include_folder("curand_kernel.h", "curand") is None
     pathfinder.find_nvidia_header_directory = lambda name: str(tmp_path / name)
-    assert wheels.missing_include_folder("curand_kernel.h", "curand") is None
+    assert backend_module.missing_include_folder("curand_kernel.h", "curand") is None
     (tmp_path / "curand").mkdir()
     (tmp_path / "curand" / "curand_kernel.h").touch()
-    assert wheels.missing_include_folder("curand_kernel.h", "curand") == str(tmp_path / "curand")
+    assert backend_module.missing_include_folder("curand_kernel.h", "curand") == str(tmp_path / "curand")

@@ -20,7 +20,7 @@ def torch(monkeypatch):
 
     def as_tensor(array, device):
         assert device == "cuda"
-        return array.contents.view(host_cuda.OnDevice)
+        return host_cuda.contents_of(array)
 
     return host_cuda.put_module(
         monkeypatch,
@@ -70,7 +70,7 @@ class Tensor(host_cuda.OnDevice):
 
 @pytest.fixture
 def workspace(torch):
-    torch.as_tensor = lambda array, device: array.contents.view(Tensor)
+    torch.as_tensor = lambda array, device: host_cuda.contents_of(array, Tensor)
     return torch_module.TorchBackend().workspace({}, {"y": Output((3,), "float32")})
 
 

@@ -217,7 +217,8 @@ def test_a_machine_is_asked_for_every_gpu_and_each_installed_backend():
     assert [each.visible for each in found.gpus] == [False, True]
     assert found.driver == "580.159.03"
     assert found.cuda == (13, 0)
-    assert [name for name in asked if name != "sanitizer"] == [*found.backends, "cupti"]
+    asked_to_open = [name for name in found.backends if BACKENDS[name].needs]
+    assert [name for name in asked if name != "sanitizer"] == [*asked_to_open, "cupti"]
     assert nvml.closed
     (hidden,) = (advice for advice in advise(found) if advice.subject == "environment")
     assert "leaves 1 of 2 GPUs" in hidden.text
@@ -307,6 +308,15 @@ def test_a_library_that_cannot_be_imported_is_said_with_its_error(monkeypatch):
     )
     monkeypatch.setitem(BACKENDS, "cupy", BackendRow("", needs=(("json", "cupy"),)))
     assert machine.problem_of("cupy", machine.IMPORT_ONLY) is None
+
+
+def test_a_backend_of_a_users_that_needs_no_library_works_under_its_own_name(monkeypatch):
+    monkeypatch.setitem(BACKENDS, "threads", BackendRow("threads:ThreadsBackend", on_gpu=False))
+    (found, asked) = examined(FakeNvml(records=(gpu(0),)))
+    assert "threads" not in asked
+    (line,) = (line for line in doctor.facts(found) if line.startswith("backends"))
+    assert line.startswith("backends   host works")
+    assert "threads works" in " ".join(doctor.facts(found))
 
 
 def test_nvccs_release_is_read():

@@ -157,14 +157,23 @@ class Waiting:
         self.ended = True
 
 
-def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(sides):
-    started, counts = [], []
+@pytest.fixture
+def started():
+    """The sessions that were started, in order; calling it starts another one."""
 
-    def start(on_base):
-        started.append(Waiting(on_base))
-        return started[-1]
+    class Started(list):
+        dead = False
 
-    ahead, children = Ahead(start, 2, (), None), Children(RAN)
+        def __call__(self, on_base):
+            self.append(Waiting(on_base, dead=self.dead))
+            return self[-1]
+
+    return Started()
+
+
+def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(sides, started):
+    counts = []
+    ahead, children = Ahead(started, 2, (), None), Children(RAN)
     measure = children.run
 
     def run(*arguments):
@@ -184,18 +193,12 @@ def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(s
     assert all(each.ended for each in left)
 
 
-def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_path, monkeypatch):
+def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_path, monkeypatch, started):
     for name in ("known_early", "known_late", "other"):
         (tmp_path / f"{name}.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("known_early")
-    started = []
-
-    def start(on_base):
-        started.append(Waiting(on_base))
-        return started[-1]
-
-    ahead = Ahead(start, 2, ["known_early", "known_late", "known_never"], None)
+    ahead = Ahead(started, 2, ["known_early", "known_late", "known_never"], None)
     try:
         ahead.prepare([True])
         importlib.import_module("other")
@@ -209,15 +212,9 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
     assert ahead not in sys.meta_path
 
 
-def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides):
-    started, said = [], []
-
-    def start(on_base):
-        started.append(Waiting(on_base, dead=True))
-        return started[-1]
-
-    children = Children(RAN)
-    turns_of(sides, children, [].append, {}, ahead=Ahead(start, 1, (), said.append)).take([A], 2)
+def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides, started):
+    said, children, started.dead = [], Children(RAN), True
+    turns_of(sides, children, [].append, {}, ahead=Ahead(started, 1, (), said.append)).take([A], 2)
     assert children.started == [None] * 4
     assert len(started) == 1
     assert started[0].ended
@@ -297,15 +294,15 @@ def test_a_path_that_leads_into_the_working_tree_by_a_link_is_mapped_to_the_base
     top, path = tmp_path / "head", tmp_path / "base"
     (top / "src").mkdir(parents=True)
     (tmp_path / "link").symlink_to(top)
-    revisions = Revisions(top, "main", "c" * 40, "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, None, top, {}), [str(tmp_path / "link/src")])
+    revisions = Revisions(top, "main", "b" * 40, "h" * 40, changed=True)
+    found = Sides.of(revisions, Worktree(path, None, top), [str(tmp_path / "link/src")])
     assert found.moved == {str(top): str(path), str(tmp_path / "link/src"): str(path / "src")}
 
 
 def test_an_environment_inside_the_working_tree_is_not_mapped_to_the_base(tmp_path):
     top, path = tmp_path / "head", tmp_path / "base"
     installed = top / ".venv/lib/site-packages"
-    revisions = Revisions(top, "main", "c" * 40, "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, None, top, {}), [str(top / "src"), str(installed), "/usr/lib"])
+    revisions = Revisions(top, "main", "b" * 40, "h" * 40, changed=True)
+    found = Sides.of(revisions, Worktree(path, None, top), [str(top / "src"), str(installed), "/usr/lib"])
     assert found.moved == {str(top): str(path), str(path / ".venv/lib/site-packages"): str(installed)}
     assert Path(found.base.top) == path

@@ -7,14 +7,16 @@ from recorded_sanitizer import recorded
 
 from pytest_gpukern.sanitizer.finding import Home, Place, ToolFinding, python_line
 from pytest_gpukern.sanitizer.judge import Judgement, State, findings_in
-from pytest_gpukern.sanitizer.messages import (
+from pytest_gpukern.sanitizer.sessions import (
+    TestRun,
     ToolOutcome,
+    ToolRun,
+    attributed,
     counted,
     ending,
     records_of,
     why_nothing_was_checked,
 )
-from pytest_gpukern.sanitizer.sessions import TestRun, ToolRun, attributed
 
 RACE = "racecheck"
 CLEAN = Judgement(State.CLEAN)

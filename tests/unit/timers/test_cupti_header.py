@@ -15,12 +15,9 @@ from pathlib import Path
 import pytest
 from fake_cupti import LAYOUTS
 
-from pytest_gpukern.timers.cupti.activity import _READ, _READ_IN_FULL
+from pytest_gpukern.timers.cupti.activity import _READ
 
-FIELDS = {
-    name: {*fields, *_READ.get(kind, ("", ()))[1]}
-    for kind, (name, fields) in {**_READ, **_READ_IN_FULL}.items()
-}
+FIELDS = {name: set(fields) for name, fields in _READ.values()}
 """Name of a layout without version → the fields that we read."""
 
 

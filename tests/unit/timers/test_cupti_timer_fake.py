@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fake_cupti import ActivityKind, FakeCupti, FakeMachine, Result, install
+from fake_cupti import ActivityKind, FakeCupti, FakeMachine, in_a_thread, install
 from fakes import repeated, with_fresh_arguments
 
 from pytest_gpukern.gpu import cubin
@@ -296,15 +295,6 @@ def test_a_stream_of_its_own_is_known_from_then_on_and_arguments_are_fresh(machi
 # what escapes
 
 
-def in_a_thread(call):
-    def run():
-        thread = threading.Thread(target=call)
-        thread.start()
-        thread.join()
-
-    return run
-
-
 @pytest.fixture
 def heart(machine, monkeypatch):
     """Has a thread of its own launch a kernel whenever it is called, and between the calls too."""
@@ -520,14 +510,6 @@ def test_a_cupti_that_attaches_and_stays_silent_is_not_used(machine):
     assert unused(machine)
     machine.cupti.lost = lambda record: False
     assert collected(machine, machine.kernel(ns=1000)).samples_ns == [1000.0] * COUNT
-
-
-@pytest.mark.parametrize("name", ["cuptiActivityRegisterCallbacks", "activity_enable", "activity_flush_all"])
-def test_a_cupti_that_refuses_says_why_when_the_timer_is_made(machine, name):
-    machine.cupti.errors[name] = Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
-    with pytest.raises(TimerUnavailable, match="CUPTI: another profiler is attached to this process"):
-        CuptiTimer(machine)
-    assert unused(machine)
 
 
 # when a call fails or waits

@@ -28,7 +28,7 @@ class Observed:
         origin = self.modules.of("k")
         for module in then:
             self.modules.has(module, "k")
-        return origin.modules if origin.each else any_of(*origin.modules)
+        return origin.modules if origin.from_all else any_of(*origin.modules)
 
 
 def any_of(*modules):

@@ -130,16 +130,6 @@ def test_no_python_runs_for_a_launch_but_in_the_one_call_that_nobody_times(cupti
     assert hashes("k") == {"k": sha256(CODE)}
 
 
-def test_what_an_autotuner_has_loaded_cannot_be_told_apart_so_it_has_no_hash(cupti):
-    """Unless a later call is the only one that is left, or all code is the same."""
-    with loading_observed():
-        for config in (b"1 warp", b"2 warps", b"4 warps"):
-            cupti.module_loaded(config, "k")
-    with launches_observed():
-        cupti.kernel_launched("k", 0xB0)
-    assert hashes("k") == {}
-
-
 def test_what_an_earlier_call_launched_counts_no_longer(cupti):
     with loading_observed():
         cupti.module_loaded(b"small", "k")
