@@ -9,6 +9,7 @@ from pytest_gpukern.baseline.codec import load
 
 from .conftest import FIRST, SECOND, results_in
 
+
 def baseline_file(pytester, folder="baselines"):
     (path,) = (pytester.path / folder).iterdir()
     return path
@@ -39,8 +40,8 @@ def test_create_writes_a_file_a_problem_and_device_model_and_later_adds_what_is_
 
 def test_update_opens_a_new_epoch_and_later_runs_are_told_against_the_first(recorded, pytester, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "1060")
-    update = ("--gpukern-baseline=update", "--gpukern-reason=new tiles", "--gpukern-sessions=3", "-k", "first")
-    recorded(*update).assert_outcomes(passed=1, deselected=1)
+    update = ("--gpukern-baseline=update", "--gpukern-reason=new tiles", "--gpukern-sessions=3")
+    recorded(*update, "-k", "first").assert_outcomes(passed=1, deselected=1)
     epochs = record_of(baseline_file(pytester))["epochs"]
     assert [median_of(epoch) for epoch in epochs] == pytest.approx([1000, 1060])
     assert [epoch.get("reason") for epoch in epochs] == [None, "new tiles"]

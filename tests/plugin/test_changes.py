@@ -105,7 +105,9 @@ def test_new_machine_code_and_a_new_driver_are_among_the_reasons(with_kernels, m
     )
 
 
-def test_registers_that_grew_are_reported_and_fail_where_asked_to_until_an_update_accepts_them(with_kernels, monkeypatch, pytester):
+def test_registers_that_grew_are_reported_and_fail_where_asked_to_until_an_update_accepts_them(
+    with_kernels, monkeypatch, pytester
+):
     monkeypatch.setenv("FIRST_KERNEL", json.dumps({"registers": 96, "code": "cafe", "local": 48}))
     text = "saxpy: registers 32 → 96, local 0 → 48 B"
     result = with_kernels("--gpukern-report=run.json")

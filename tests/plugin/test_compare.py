@@ -12,29 +12,6 @@ from .conftest import FIRST, SECOND
 KEY = "kernel/event/cold"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return tmp_path_factory.mktemp("compared") / "files"
-
-
-@pytest.fixture
-def files(made, request, tmp_path, monkeypatch):
-    """Two runs, before and after the first variant became slower, also as folders of baselines.
-
-    Only the first test measures them.
-    """
-    if not made.exists():
-        gpu = request.getfixturevalue("gpu")
-        pytester = request.getfixturevalue("pytester")
-        gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
-        gpu("--gpukern-report=before.json").assert_outcomes(passed=2)
-        (pytester.path / "baselines").rename(pytester.path / "before")
-        monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-        gpu("--gpukern-report=after.json", "--gpukern-baseline=create", "--gpukern-baseline-dir=after")
-        shutil.copytree(pytester.path, made)
-    return shutil.copytree(made, tmp_path / "files")
-
-
 @pytest.fixture
 def compare(capsys):
     def run(*arguments):
