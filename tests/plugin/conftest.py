@@ -200,6 +200,13 @@ def gpu(pytester, monkeypatch):
 
 
 @pytest.fixture
+def with_cupti(gpu, monkeypatch):
+    """As `gpu`, on a machine with CUPTI."""
+    fake_gpu.install(monkeypatch, cupti=True)
+    return gpu
+
+
+@pytest.fixture
 def beside_a_row(pytester, monkeypatch):
     """Prepares runs in another process: a plugin that adds a row, modules in `library`, and files beside."""
 

@@ -13,7 +13,6 @@ from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
-from . import fake_gpu
 from .conftest import FIRST, GPU_PROBLEM, SECOND
 
 KERNEL = DeviceWork(
@@ -34,9 +33,8 @@ BREAKDOWN = [
 
 
 @pytest.fixture
-def seen(gpu, monkeypatch):
-    """As `gpu`, with CUPTI, which sees what a launch has the device do."""
-    fake_gpu.install(monkeypatch, cupti=True)
+def seen(with_cupti, monkeypatch):
+    """As `with_cupti`, which sees what a launch has the device do."""
     from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
     collect = CuptiTimer.collect
@@ -45,7 +43,7 @@ def seen(gpu, monkeypatch):
         return dataclasses.replace(collect(self, iterations, cold=cold), work=(KERNEL,))
 
     monkeypatch.setattr(CuptiTimer, "collect", collect_and_see)
-    return gpu
+    return with_cupti
 
 
 @pytest.fixture

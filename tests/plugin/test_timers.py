@@ -13,13 +13,6 @@ from .conftest import FIRST, SECOND, repeat_sessions, results_in
 CUPTI, EVENT = "kernel/cupti/cold", "kernel/event/cold"
 
 
-@pytest.fixture
-def with_cupti(gpu, monkeypatch):
-    """As `gpu`, on a machine with CUPTI."""
-    fake_gpu.install(monkeypatch, cupti=True)
-    return gpu
-
-
 def recorded_keys(pytester):
     (stored,) = (pytester.path / "baselines").glob("*.json")
     cases = json.loads(stored.read_text())["records"]

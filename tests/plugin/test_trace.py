@@ -34,13 +34,6 @@ def test_rounds(gpu_benchmark, count):
 
 
 @pytest.fixture
-def with_cupti(gpu, monkeypatch):
-    """As `gpu`, on a machine with CUPTI."""
-    fake_gpu.install(monkeypatch, cupti=True)
-    return gpu
-
-
-@pytest.fixture
 def stored(with_cupti, pytester):
     """The file of a run of two cases, both with a trace."""
     result = with_cupti("--gpukern-trace", "--gpukern-report=run.json")
