@@ -108,10 +108,6 @@ def test_a_backward_pass_is_timed_whatever_thread_launches_it(measured):
 
 
 LAUNCH_LATENCY = """
-import numpy as np
-import pytest
-from numba import cuda
-
 @cuda.jit
 def spins(x):
     value = x[0]
@@ -125,7 +121,7 @@ def test_spins(gpu_benchmark):
 
 
 def test_the_scope_launch_is_the_hosts_time_and_not_the_devices(measured):
-    done, (found,) = measured(LAUNCH_LATENCY, "--gpukern-scope=kernel,launch")
+    done, (found,) = measured(KERNELS + LAUNCH_LATENCY, "--gpukern-scope=kernel,launch")
     done.assert_outcomes(passed=1)
     times = {each["scope"]: each["summary"]["median_ns"] for each in found["measurements"][::-1]}
     assert times["kernel"] > 400_000
@@ -164,9 +160,6 @@ def test_kernels_that_launch_others_are_timed_by_events(measured):
 
 
 ROUNDS = """
-import numpy as np
-from numba import cuda
-
 @cuda.jit
 def rounds(x, out):
     i = cuda.grid(1)
@@ -185,7 +178,7 @@ def test_rounds(gpu_benchmark):
 def test_a_plain_kernel_whose_source_has_changed_has_another_hash(measured):
     hashes = []
     for count in (200, 230):
-        done, (result,) = measured(ROUNDS.replace("COUNT", str(count)), "--gpukern-baseline=off")
+        done, (result,) = measured(KERNELS + ROUNDS.replace("COUNT", str(count)), "--gpukern-baseline=off")
         done.assert_outcomes(passed=1)
         (kernel,) = result["kernels"]
         hashes.append(kernel["machine_code_sha256"])
