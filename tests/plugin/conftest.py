@@ -208,10 +208,11 @@ def with_cupti(gpu, monkeypatch):
 
 @pytest.fixture
 def beside_a_row(pytester, monkeypatch):
-    """Prepares runs in another process: a plugin that adds a row, modules in `library`, and files beside."""
+    """Prepares runs in another process, with a plugin that adds modules and a row to a room, and files."""
 
-    def prepare(row, library, **files):
-        pytester.makepyfile(row=row, **files)
+    def prepare(room, library, row, **files):
+        path = f"pytest_gpukern.{room}.__path__.append({str(pytester.path / 'library')!r})"
+        pytester.makepyfile(row=f"import pytest_gpukern.{room}\n{path}\n{row}", **files)
         for name, source in library.items():
             pytester.mkdir("library").joinpath(f"{name}.py").write_text(source)
         monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)

@@ -534,15 +534,8 @@ def test_ctrl_c_and_sigterm_end_the_other_process_and_keep_what_was_measured(
     temporary = pytester.mkdir("temporary")
     monkeypatch.setenv("TMPDIR", str(temporary))
     (pytester.path / "test_it.py").write_text(TESTS.replace("BROKEN", "time.sleep(600)"))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "fake_gpu",
-        "--gpu-benchmark",
-        "--gpukern-report=run.json",
-    ]
+    options = ("-p", "fake_gpu", "--gpu-benchmark", "--gpukern-report=run.json")
+    command = [sys.executable, "-m", "pytest", *options]
     with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.PIPE, text=True) as process:
         log = pytester.path / "ran.log"
         give_up_s = time.monotonic() + 60

@@ -380,7 +380,7 @@ def test_elsewhere(gpu_benchmark):
     ]
 
 
-def test_guarded_arrays_end_with_the_test_also_where_it_fails_or_measures_nothing(plain, pytester):
+def test_guarded_arrays_end_with_the_test_also_where_it_fails(plain, pytester):
     result = plain(
         """
 import gc
@@ -401,13 +401,9 @@ def test_fails(gpu_benchmark):
 
 def test_closed():
     assert closed[0] == 1
-
-def test_refused(gpu_benchmark):
-    with pytest.raises(TypeError, match="give a NumPy array"):
-        gpu_benchmark.guarded([1, 2])
 """
     )
-    result.assert_outcomes(passed=2, failed=1)
+    result.assert_outcomes(passed=1, failed=1)
 
 
 def test_a_thread_is_a_note_unless_what_the_call_has_written_changes_after_it_returned(plain, pytester):
