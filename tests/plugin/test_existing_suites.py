@@ -493,46 +493,6 @@ def test_without_a_gpu_and_without_the_simulator_marked_tests_are_skipped(pytest
     result.stdout.fnmatch_lines(["3 skipped: no GPU: *"])
 
 
-def test_in_the_simulator_marked_tests_are_unmeasured_and_run_once_or_in_the_rounds_of_pedantic(pytester):
-    pytest.importorskip("numba_cuda")
-    pytester.makepyfile(
-        test_it="""
-import numpy as np
-import pytest
-from numba import cuda
-
-@cuda.jit
-def double(x, y):
-    i = cuda.grid(1)
-    if i < x.size:
-        y[i] = 2 * x[i]
-
-@pytest.mark.gpu_benchmark
-def test_it(benchmark):
-    x, y, calls = np.arange(4.0), np.zeros(4), []
-    assert benchmark.disabled
-    def launch():
-        calls.append(1)
-        double[1, 32](x, y)
-        return y
-    assert benchmark(launch)[3] == 6
-    assert calls == [1]
-    assert benchmark.stats["mean"] > 0 and benchmark.stats.stats.rounds == 1, "of the call that was made"
-
-@pytest.mark.gpu_benchmark
-def test_pedantic(benchmark):
-    log = []
-    benchmark.pedantic(log.append, setup=lambda: ((1,), {}), teardown=lambda _: log.append(2), rounds=9)
-    assert log == [1, 2] * 9
-"""
-    )
-    options = ("--gpu-benchmark", "--gpukern-simulator=always", "--benchmark-json=out.json")
-    result = pytester.runpytest_subprocess(*options)
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["*test_it * simulated  unchecked", "gpukern: 0 passed, 2 unchecked"])
-    assert not (pytester.path / "out.json").exists()
-
-
 MIXED = """
 import numpy as np
 import pytest
@@ -576,6 +536,24 @@ def test_simulated(gpu_benchmark):
     y = np.zeros(4)
     gpu_benchmark(double[1, 32], np.arange(4.0), y)
     gpu_benchmark.verify(y, 2 * np.arange(4.0))
+
+@pytest.mark.gpu_benchmark
+def test_marked_kernel(benchmark):
+    x, y, calls = np.arange(4.0), np.zeros(4), []
+    assert benchmark.disabled
+    def launch():
+        calls.append(1)
+        double[1, 32](x, y)
+        return y
+    assert benchmark(launch)[3] == 6
+    assert calls == [1]
+    assert benchmark.stats["mean"] > 0 and benchmark.stats.stats.rounds == 1, "of the call that was made"
+
+@pytest.mark.gpu_benchmark
+def test_marked_rounds(benchmark):
+    log = []
+    benchmark.pedantic(log.append, setup=lambda: ((1,), {}), teardown=lambda _: log.append(2), rounds=9)
+    assert log == [1, 2] * 9
 """
 
 
@@ -584,7 +562,8 @@ def test_without_a_gpu_what_is_not_ours_stays_pytest_benchmarks_and_the_hosts_cl
     pytester.makepyfile(test_it=MIXED)
     run = ("--gpu-benchmark", "--gpukern-all", "--gpukern-simulator=always", "--gpukern-report=run.json")
     result = pytester.runpytest_subprocess(*run, "--benchmark-json=out.json", *FAST)
-    result.assert_outcomes(passed=7, warnings=2)
+    result.assert_outcomes(passed=9, warnings=2)
+    result.stdout.fnmatch_lines(["*test_marked_kernel * simulated * unchecked", "gpukern: * 5 unchecked*"])
     measured = {"test_sort", "test_pedantic", "test_marked", "test_ours"}
     assert {name.partition("::")[2] for name in benchmarks_of(pytester)} == measured
     found = results_in(pytester.path / "run.json")
@@ -594,10 +573,13 @@ def test_without_a_gpu_what_is_not_ours_stays_pytest_benchmarks_and_the_hosts_cl
         "test_marked": True,
         "test_ours": True,
         "test_simulated": False,
+        "test_marked_kernel": False,
+        "test_marked_rounds": False,
     }
     (times,) = found["test_it/test_marked"]["measurements"]
     assert (times["scope"], times["timer"], times["cache"]) == ("end_to_end", "host", "hot")
-    assert [each["simulated"] for each in found.values()] == [True, True, False, False, True]
+    simulated = [name.partition("/")[2] for name, each in found.items() if each["simulated"]]
+    assert simulated == ["test_kernel", "test_ufunc", "test_simulated", "test_marked_kernel"]
 
 
 def test_a_benchmark_that_nobody_took_over_lists_times_of_the_host_and_none_of_the_simulator(pytester):
@@ -605,7 +587,7 @@ def test_a_benchmark_that_nobody_took_over_lists_times_of_the_host_and_none_of_t
     pytester.makepyfile(test_it=MIXED)
     run = ("--gpukern-simulator=always", "--benchmark-json=out.json", *FAST)
     pytester.runpytest_subprocess("-k", "not ours and not simulated and not marked", *run).assert_outcomes(
-        passed=4, deselected=3
+        passed=4, deselected=5
     )
     assert {name.partition("::")[2] for name in benchmarks_of(pytester)} == {"test_sort", "test_pedantic"}
 
