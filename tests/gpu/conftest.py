@@ -2,19 +2,15 @@
 
 import contextlib
 import importlib
+import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from on_device import SPIN
 
 HERE = Path(__file__).parent
-SPIN = r"""
-extern "C" __global__ void spin(unsigned long long ns) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
-}
-"""
 
 
 def pytest_collection_modifyitems(items):
@@ -51,6 +47,19 @@ def plugin_option():
 
 
 @pytest.fixture
+def measured(pytester, plugin_option):
+    """Measures a module of tests in a process of its own; returns how that ended, and the file's results."""
+
+    def run(source, *options):
+        pytester.makepyfile(test_it=source)
+        told = ("--gpu-benchmark", "--gpukern-report=run.json", *plugin_option, *options)
+        done = pytester.runpytest_subprocess(*told)
+        return done, json.loads((pytester.path / "run.json").read_text())["results"]
+
+    return run
+
+
+@pytest.fixture
 def runtime():
     from pytest_gpukern.gpu.runtime import runtime
 
@@ -60,7 +69,6 @@ def runtime():
 @pytest.fixture
 def spin(runtime):
     """Makes launches of a kernel that spins for so many nanoseconds, loaded and run once."""
-    import numpy as np
     from cuda.core import LaunchConfig, launch
 
     kernel = runtime.kernel(SPIN, "spin")
@@ -72,3 +80,22 @@ def spin(runtime):
     make(1000)()
     runtime.synchronize()
     return make
+
+
+@pytest.fixture
+def array(runtime):
+    """Makes device arrays of zeros, freed at the end."""
+    from pytest_gpukern.gpu.runtime import DeviceArray
+
+    made = []
+
+    def make(shape, dtype=np.float32):
+        made.append(DeviceArray(shape, dtype))
+        made[-1].fill(0)
+        runtime.synchronize()
+        return made[-1]
+
+    yield make
+    runtime.synchronize()
+    for one in made:
+        one.free()

@@ -1,7 +1,6 @@
 """Tests each backend on a device: one context, no copies, work on the timed stream, memory given back."""
 
 import ast
-import functools
 import math
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from on_device import opened, skip_without
 
 from pytest_gpukern import Output
 from pytest_gpukern.timers.timer import Iteration
@@ -22,20 +22,8 @@ PASSES = 20
 """Over 256 MiB of float32: a few milliseconds on any device, long after the host has launched the last."""
 
 
-@functools.cache
-def opened(name):
-    from pytest_gpukern.backends.backend import open_backend
-
-    return open_backend(name, simulated=False)
-
-
 @pytest.fixture(params=GPU_BACKENDS)
 def backend(request):
-    """A backend; one whose library is there must open."""
-    from pytest_gpukern.backends.backend import missing_library
-
-    if missing_library(request.param):
-        pytest.skip(missing_library(request.param))
     return opened(request.param)
 
 
@@ -107,10 +95,6 @@ def read_by(library, array):
 
 @pytest.mark.parametrize("reader", ["numba", "cupy", "torch"])
 def test_another_library_reads_the_same_memory(backend, workspace, reader):
-    from pytest_gpukern.backends.backend import missing_library
-
-    if missing_library(reader):
-        pytest.skip(missing_library(reader))
     opened(reader)
     read = read_by(reader, workspace.arrays["y"])
     assert pointer_of(read) == pointer_of(workspace.arrays["y"])
@@ -291,10 +275,6 @@ def test_launches_that_name_no_stream_go_to_the_timed_one(runtime, backend, work
 
 
 def test_cublas_of_scikit_cuda_is_on_the_timed_stream_only_while_that_is_current():
-    from pytest_gpukern.backends.backend import missing_library
-
-    if missing_library("skcuda"):
-        pytest.skip(missing_library("skcuda"))
     backend = opened("skcuda")
     from skcuda import cublas, misc
 
@@ -346,10 +326,7 @@ def test_what_a_variant_allocated_is_given_back(runtime, backend, workspace):
 
 @pytest.mark.parametrize("name", ["pycuda", "skcuda", "torch", "dask"])
 def test_every_variant_of_the_suites_is_right_and_every_broken_one_rejected(pytester, plugin_option, name):
-    from pytest_gpukern.backends.backend import missing_library
-
-    if missing_library(name):
-        pytest.skip(missing_library(name))
+    skip_without(name)
     args = (SUITES, *plugin_option, f"--gpukern-backend={name}", "-v", "-p", "no:cacheprovider")
     result = pytester.runpytest_subprocess(*args)
     mine = [line for line in result.outlines if f"/{name}." in line and "::" in line]

@@ -1,7 +1,5 @@
 """Tests cases that take turns on buffer sets, on the device: times, poison, and who is caught."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -135,16 +133,12 @@ def forks(a, out, stream):
 
 
 @pytest.fixture
-def run_case(pytester, plugin_option):
+def run_case(measured):
     """Runs a variant of the problem in a process of its own; the outcome and what the run file says."""
 
     def run(variant, *options, scopes=("kernel",)):
         source = PROBLEM.replace("SCOPES", repr(scopes)).replace("VARIANT", variant)
-        pytester.makepyfile(test_doubling=source)
-        result = pytester.runpytest_subprocess(
-            "--gpu-benchmark", "--gpukern-report=run.json", *plugin_option, *options
-        )
-        (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+        result, (found,) = measured(source, *options)
         return result, found
 
     return run

@@ -2,26 +2,33 @@
 
 import numpy as np
 import pytest
+from on_device import opened
 
 from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays import compare as comparison
 
 
 @pytest.fixture
-def upload():
-    from pytest_gpukern.gpu.runtime import DeviceArray
-
-    made = []
-
+def upload(array):
     def run(host):
-        array = DeviceArray(host.shape, host.dtype)
-        array.upload(host)
-        made.append(array)
-        return array
+        on_device = array(host.shape, host.dtype)
+        on_device.upload(host)
+        return on_device
 
-    yield run
-    for array in made:
-        array.free()
+    return run
+
+
+@pytest.fixture
+def compared(runtime, upload):
+    """Compares arrays on the device and on the host."""
+    from pytest_gpukern.gpu.compare import compare_on_device
+
+    def run(actual, expected, tolerance):
+        place = (upload(actual).pointer, actual.shape, actual.dtype)
+        on_device = compare_on_device(runtime, *place, expected, tolerance, comparison.POISON)
+        return on_device, comparison.compare(actual, expected, tolerance)
+
+    return run
 
 
 def damaged(actual, rng):
@@ -46,20 +53,14 @@ def damaged(actual, rng):
 @pytest.mark.parametrize(
     "dtype", ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64"]
 )
-def test_the_device_comparison_agrees_with_the_host_comparison(runtime, upload, dtype):
-    from pytest_gpukern.gpu.compare import compare_on_device
-
+def test_the_device_comparison_agrees_with_the_host_comparison(compared, dtype):
     rng = np.random.default_rng(7)
     if dtype.startswith("float"):
         expected = rng.standard_normal((37, 1013)).astype(np.float64 if dtype != "float16" else np.float32)
     else:
         expected = rng.integers(0, 100, (37, 1013)).astype(dtype)
     actual = damaged(expected.astype(dtype), rng)
-    tolerance = Tolerance(rtol=1e-6, atol=1e-9)
-    on_host = comparison.compare(actual, expected, tolerance)
-    on_device = compare_on_device(
-        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance, comparison.POISON
-    )
+    on_device, on_host = compared(actual, expected, Tolerance(rtol=1e-6, atol=1e-9))
     assert on_host.unwritten == 3
     for name in ("shape", "mismatches", "unwritten", "unexpected_nan", "first_unwritten"):
         assert getattr(on_device, name) == getattr(on_host, name), name
@@ -84,51 +85,27 @@ def test_a_host_array_is_compared_on_the_device_as_on_the_host(runtime):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint64"])
-def test_integers_within_a_tolerance_pass_on_the_device_as_on_the_host(runtime, upload, dtype):
-    from pytest_gpukern.gpu.compare import compare_on_device
-
+def test_integers_within_a_tolerance_pass_on_the_device_as_on_the_host(compared, dtype):
     expected = np.arange(100, dtype=dtype)
     actual = expected + np.arange(100).astype(dtype) % 3
     for tolerance, mismatches in ((Tolerance(atol=1), 33), (Tolerance(atol=2), 0), (Tolerance(), 66)):
-        on_device = compare_on_device(
-            runtime,
-            upload(actual).pointer,
-            actual.shape,
-            actual.dtype,
-            expected,
-            tolerance,
-            comparison.POISON,
-        )
-        assert on_device.mismatches == mismatches
-        assert comparison.compare(actual, expected, tolerance).mismatches == mismatches
+        assert [each.mismatches for each in compared(actual, expected, tolerance)] == [mismatches] * 2
 
 
-def test_poison_is_not_written_where_the_reference_is_nan_either(runtime, upload):
-    from pytest_gpukern.gpu.compare import compare_on_device
-
+def test_poison_is_not_written_where_the_reference_is_nan_either(compared):
     expected = np.array([np.nan, np.nan, 1.0])
     actual = np.array([0, 0, 0], np.uint32)
     actual[0] = comparison.POISON
     actual = actual.view(np.float32)
     actual[1:] = np.nan, 1.0
-    on_device = compare_on_device(
-        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, Tolerance(), comparison.POISON
-    )
-    on_host = comparison.compare(actual, expected, Tolerance())
-    assert (on_device.mismatches, on_device.unwritten, on_device.first_unwritten) == (1, 1, 0)
-    assert (on_host.mismatches, on_host.unwritten, on_host.first_unwritten) == (1, 1, 0)
+    for found in compared(actual, expected, Tolerance()):
+        assert (found.mismatches, found.unwritten, found.first_unwritten) == (1, 1, 0)
 
 
-def test_an_infinite_reference_is_met_by_the_same_infinity_only(runtime, upload):
-    from pytest_gpukern.gpu.compare import compare_on_device
-
+def test_an_infinite_reference_is_met_by_the_same_infinity_only(compared):
     expected = np.array([np.inf, np.inf, -np.inf, np.inf, np.nan, 1.0, 0.0])
     actual = np.array([np.inf, 1e30, np.inf, np.nan, np.nan, np.nan, -0.0], np.float32)
-    tolerance = Tolerance(rtol=1e-3)
-    on_device = compare_on_device(
-        runtime, upload(actual).pointer, actual.shape, actual.dtype, expected, tolerance, comparison.POISON
-    )
-    on_host = comparison.compare(actual, expected, tolerance)
+    on_device, on_host = compared(actual, expected, Tolerance(rtol=1e-3))
     assert (on_device.mismatches, on_device.unexpected_nan) == (on_host.mismatches, on_host.unexpected_nan)
     assert on_device.mismatches == 4
     assert on_device.first_mismatch.index == on_host.first_mismatch.index == 1
@@ -217,11 +194,7 @@ def test_arrays_between_guard_zones_are_aligned_for_every_vector_load(workspace)
 
 @pytest.mark.parametrize("name", ["numba", "cupy"])
 def test_a_workspace_is_poisoned_all_over_and_holds_its_inputs(name):
-    from pytest_gpukern.backends.backend import missing_library, open_backend
-
-    if missing_library(name):
-        pytest.skip(missing_library(name))
-    backend = open_backend(name, simulated=False)
+    backend = opened(name)
     x = np.random.default_rng(2).standard_normal(1001)
     workspace = backend.workspace({"x": x, "a": 3.0}, {"y": Output((1001,), np.float32)})
     try:

@@ -1,5 +1,6 @@
 """Tests the CUPTI timer on a device, against kernels that know how long they ran."""
 
+import functools
 import itertools
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from on_device import opened
 
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 
@@ -44,29 +46,16 @@ def cupti():
 
 
 @pytest.fixture
-def timer(runtime):
+def timer_on(runtime):
+    """Makes timers of a stream."""
     from pytest_gpukern.timers.cupti.timer import CuptiTimer
 
-    return CuptiTimer(runtime)
+    return functools.partial(CuptiTimer, runtime)
 
 
 @pytest.fixture
-def array(runtime):
-    """Makes device arrays and frees them."""
-    from pytest_gpukern.gpu.runtime import DeviceArray
-
-    made = []
-
-    def make(shape, dtype=np.float32):
-        made.append(DeviceArray(shape, dtype))
-        made[-1].fill(0)
-        runtime.synchronize()
-        return made[-1]
-
-    yield make
-    runtime.synchronize()
-    for one in made:
-        one.free()
+def timer(timer_on):
+    return timer_on()
 
 
 @pytest.fixture
@@ -177,9 +166,7 @@ def test_copies_and_memsets_inside_a_call_are_counted_apart(runtime, timer, spin
     assert middle(batch.samples_ns) >= sum(work.time_ns for work in batch.work) - TICK_NS
 
 
-def test_copies_from_and_to_pageable_memory_are_named(runtime, spin, array):
-    from pytest_gpukern.timers.cupti.timer import CuptiTimer
-
+def test_copies_from_and_to_pageable_memory_are_named(runtime, timer_on, spin, array):
     host = np.random.default_rng(0).random(1 << 18)
     device = array(host.shape, np.float64)
     kernel = spin(10_000)
@@ -190,7 +177,7 @@ def test_copies_from_and_to_pageable_memory_are_named(runtime, spin, array):
         runtime.synchronize()
         device.download()
 
-    timer = CuptiTimer(runtime, any_stream=True)
+    timer = timer_on(any_stream=True)
     batch = timer.collect([Iteration(call)] * 5, cold=False)
     assert batch.launch_included
     assert [work.name for work in batch.work] == ["memcpy HtoD, pageable", "spin", "memcpy DtoH, pageable"]
@@ -322,25 +309,21 @@ def test_a_call_that_fills_the_launch_queue_is_timed_as_a_whole(timer, spin):
 # streams of a call's own
 
 
-def test_kernels_on_the_default_stream_are_queued_like_those_on_any_other(runtime, spin):
+def test_kernels_on_the_default_stream_are_queued_like_those_on_any_other(runtime, timer_on, spin):
     """It is what a plain test is timed on: the legacy default stream, which the blocking kernel holds too."""
-    from pytest_gpukern.timers.cupti.timer import CuptiTimer
-
     default = runtime.device.default_stream
     first, second = spin(10_000, default), spin(20_000, default, name="spin_again")
-    timer = CuptiTimer(runtime, default, any_stream=True)
+    timer = timer_on(default, any_stream=True)
     batch = timer.collect([Iteration(lambda: (first(), second()))] * 20, cold=True)
     assert not batch.launch_included
     assert 30_000 <= middle(batch.samples_ns) < 40_000
     assert timer.suspicion(Iteration(first)) is None
 
 
-def test_a_call_with_a_stream_of_its_own_begins_from_an_idle_device(runtime, spin):
-    from pytest_gpukern.timers.cupti.timer import CuptiTimer
-
+def test_a_call_with_a_stream_of_its_own_begins_from_an_idle_device(runtime, timer_on, spin):
     default = runtime.device.default_stream
     own, timed = spin(200_000, runtime.device.create_stream()), spin(20_000, default, name="spin_again")
-    timer = CuptiTimer(runtime, default, any_stream=True)
+    timer = timer_on(default, any_stream=True)
     batch = timer.collect([Iteration(lambda: (own(), timed()))] * 10, cold=True)
     assert batch.launch_included
     assert 200_000 <= np.median(batch.samples_ns) < 220_000, "both at once"
@@ -394,18 +377,13 @@ def cublas_call(backend):
     [("numba", numba_call), ("cupy", cupy_call), ("cupy", cublas_call)],
     ids=["numba", "cupy", "cublas"],
 )
-def test_kernels_of_every_library_are_attributed(runtime, name, make):
-    from pytest_gpukern.backends.backend import missing_library, open_backend
-    from pytest_gpukern.timers.cupti.timer import CuptiTimer
-
-    if missing_library(name):
-        pytest.skip(missing_library(name))
-    backend = open_backend(name, simulated=False)
+def test_kernels_of_every_library_are_attributed(timer_on, name, make):
+    backend = opened(name)
     with backend.current():
         call, part_of_the_name = make(backend)
         call()
         backend.synchronize()
-        timer = CuptiTimer(runtime, backend.timed_stream)
+        timer = timer_on(backend.timed_stream)
         batch = timer.collect([Iteration(call)] * 200, cold=True)
         assert timer.suspicion(Iteration(call)) is None
     assert len(batch.samples_ns) == 200
@@ -416,10 +394,8 @@ def test_kernels_of_every_library_are_attributed(runtime, name, make):
     assert not batch.launch_included
 
 
-def test_grid_block_and_registers_are_those_of_the_launch(runtime, timer):
-    from pytest_gpukern.backends.backend import open_backend
-
-    backend = open_backend("numba", simulated=False)
+def test_grid_block_and_registers_are_those_of_the_launch(timer):
+    backend = opened("numba")
     with backend.current():
         call, _ = numba_call(backend)
         call()
@@ -506,16 +482,13 @@ def test_saxpy(gpu_benchmark):
 
 
 @pytest.fixture
-def measurements_of(pytester, plugin_option):
+def measurements_of(pytester, measured):
     """Measures a plain test in a process of its own; what its run file says of it."""
-    import json
 
     def run(conftest=""):
         pytester.makeconftest(conftest)
-        pytester.makepyfile(PLAIN_TEST)
-        result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-report=run.json", *plugin_option)
-        result.assert_outcomes(passed=1)
-        (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+        done, (found,) = measured(PLAIN_TEST)
+        done.assert_outcomes(passed=1)
         return found["measurements"]
 
     return run

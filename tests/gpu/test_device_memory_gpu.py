@@ -1,6 +1,7 @@
 """Tests that a test's leaks in real libraries are reported, and that first allocations are not leaks."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -89,16 +90,13 @@ def test_after(gpu_benchmark):
 
 
 @pytest.fixture
-def found(pytester, plugin_option):
+def found(measured):
     """The results of a run of a file's tests, all of which pass, by test."""
 
-    def run(source, *options):
-        pytester.makepyfile(test_it=source)
-        options = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "-v", *options)
-        done = pytester.runpytest_subprocess(*options)
+    def run(source):
+        done, results = measured(source, "-v")
         done.assert_outcomes(passed=source.count("def test_"))
         done.stdout.fnmatch_lines(["*device memory of libraries: before *, at most *, after *"])
-        results = json.loads((pytester.path / "run.json").read_text())["results"]
         return {result["case"]["variant"]: result for result in results}
 
     return run
@@ -129,23 +127,15 @@ def test_a_leak_through_cupy_is_reported_for_its_test_and_no_neighbour(found):
     assert memory["test_last"]["kept_bytes"] == 0
 
 
-def test_a_leak_through_numba_is_reported_for_its_test(found):
-    told = findings(found(NUMBA))
-    assert told.keys() == {"test_leaks"}, told
-    assert LEFT in told["test_leaks"][0]
-
-
-def test_torchs_workspace_for_cublas_is_no_leak_and_its_tensors_are_one(found):
-    pytest.importorskip("torch")
-    results = found(TORCH)
-    told = findings(results)
+@pytest.mark.parametrize(("library", "source"), [("numba", NUMBA), ("torch", TORCH)])
+def test_a_leak_is_reported_for_its_test_and_a_workspace_of_cublas_is_none(found, library, source):
+    pytest.importorskip(library)
+    told = findings(found(source))
     assert told.keys() == {"test_leaks"}, told
     assert LEFT in told["test_leaks"][0]
 
 
 def test_cases_of_the_suites_leak_nothing_and_have_figures(pytester, plugin_option):
-    from pathlib import Path
-
     suites = Path(__file__).parents[2] / "suites"
     options = ("--gpu-benchmark", "--gpukern-baseline=off", "--gpukern-size=smoke", *plugin_option)
     output = f"--gpukern-report={pytester.path}/run.json"

@@ -1,65 +1,62 @@
 """Tests the event timer on a device, against kernels of known behaviour."""
 
+import time
+
 import numpy as np
 import pytest
 
 from pytest_gpukern.timers.timer import Iteration
 
 
-@pytest.mark.parametrize("ns", [50_000, 200_000, 2_000_000])
-@pytest.mark.parametrize("cold", [True, False])
-def test_a_kernel_that_spins_for_a_known_time_reads_about_that_time(runtime, spin, ns, cold):
+@pytest.fixture
+def timer(runtime):
     from pytest_gpukern.timers.event import EventTimer
 
-    samples = EventTimer(runtime).collect([Iteration(spin(ns))] * 30, cold=cold).samples_ns
+    return EventTimer(runtime)
+
+
+@pytest.mark.parametrize("ns", [50_000, 200_000, 2_000_000])
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_kernel_that_spins_for_a_known_time_reads_about_that_time(timer, spin, ns, cold):
+    samples = timer.collect([Iteration(spin(ns))] * 30, cold=cold).samples_ns
     assert ns <= np.median(samples) <= ns + 10_000
 
 
-def test_a_call_that_waits_for_the_device_is_timed_and_says_so(runtime, spin):
-    from pytest_gpukern.timers.event import EventTimer
-
+def test_a_call_that_waits_for_the_device_is_timed_and_says_so(runtime, timer, spin):
     launch = spin(100_000)
 
     def waits():
         launch()
         runtime.synchronize()
 
-    batch = EventTimer(runtime).collect([Iteration(waits)] * 10, cold=True)
+    batch = timer.collect([Iteration(waits)] * 10, cold=True)
     assert len(batch.samples_ns) == 10
     assert "waits for the device" in batch.notes[0].text
     assert np.median(batch.samples_ns) >= 100_000
 
 
-def test_work_on_a_stream_that_is_not_timed_is_suspicious(runtime, spin):
-    from pytest_gpukern.timers.event import EventTimer
-
+def test_work_on_a_stream_that_is_not_timed_is_suspicious(runtime, timer, spin):
     other = runtime.device.create_stream()
-    assert "outside the timed stream" in EventTimer(runtime).suspicion(Iteration(spin(500_000, other)))
-    assert EventTimer(runtime).suspicion(Iteration(spin(500_000))) is None
+    assert "outside the timed stream" in timer.suspicion(Iteration(spin(500_000, other)))
+    assert timer.suspicion(Iteration(spin(500_000))) is None
 
 
-def test_a_measurement_of_a_spinning_kernel_is_precise_enough_to_stop_early(runtime, spin):
+def test_a_measurement_of_a_spinning_kernel_is_precise_enough_to_stop_early(timer, spin):
     from pytest_gpukern.measure.measure import Repeated, measure
-    from pytest_gpukern.timers.event import EventTimer
 
-    found = measure(Repeated(spin(300_000)), EventTimer(runtime), scope="kernel", cache="cold", call_ns=3e5)
+    found = measure(Repeated(spin(300_000)), timer, scope="kernel", cache="cold", call_ns=3e5)
     assert "median known" in found.stopped
     assert found.invalid is None
     assert len(found.samples_ns) == found.summary.n
 
 
-def test_a_call_that_is_known_to_fill_the_launch_queue_is_queued_alone_without_a_time_out(runtime, spin):
-    import time
-
-    from pytest_gpukern.timers.event import EventTimer
-
+def test_a_call_that_is_known_to_fill_the_launch_queue_is_queued_alone_without_a_time_out(timer, spin):
     launch = spin(1_000)
 
     def many():
         for _ in range(300):
             launch()
 
-    timer = EventTimer(runtime)
     started = time.perf_counter()
     batch = timer.collect([Iteration(many, launches=300)] * 4, cold=True)
     assert time.perf_counter() - started < 0.2, "no blocking kernel timed out"

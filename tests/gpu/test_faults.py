@@ -102,6 +102,11 @@ def project(pytester, plugin_option):
     return run
 
 
+def results_in(path):
+    """The results of a run file by case."""
+    return {each["case"]["id"]: each for each in json.loads(path.read_text())["results"]}
+
+
 @pytest.fixture
 def on_device():
     """Asks NVML for the processes with a context on the device."""
@@ -125,9 +130,7 @@ def test_a_fault_fails_its_own_test_and_leaves_nothing_on_the_device(project, py
     assert why in result.stdout.str()
     assert "still on the GPU" not in result.stdout.str()
     assert on_device() == before
-    found = {
-        each["case"]["id"]: each for each in json.loads((pytester.path / "run.json").read_text())["results"]
-    }
+    found = results_in(pytester.path / "run.json")
     for name in ("test_before", "test_after"):
         assert found[f"test_it/{name}"]["correctness"] == "PASSED"
         assert found[f"test_it/{name}"]["measurements"]
@@ -267,17 +270,12 @@ def test_a_launch_that_is_refused_names_its_line_and_what_is_swallowed_fails(pyt
     pytester.makepyfile(test_it=IN_A_PROBLEM)
     result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-report=run.json", "-rf")
     result.assert_outcomes(passed=2, failed=2)
-    line = (
-        IN_A_PROBLEM.strip()
-        .splitlines()
-        .index("    return lambda: double[1, 2048, stream](x, y)  # the fault")
-    )
-    told = f"launch failed: launching numba.too_many_threads, test_it.py:{line + 1} in <lambda>: *"
+    lines = IN_A_PROBLEM.strip().splitlines()
+    (line,) = [number for number, text in enumerate(lines, 1) if text.endswith("# the fault")]
+    told = f"launch failed: launching numba.too_many_threads, test_it.py:{line} in <lambda>: *"
     result.stdout.fnmatch_lines([f"INCORRECT: {told}"])
     result.stdout.fnmatch_lines(["INCORRECT: *not written*", "  the test caught this and went on; *"])
     result.stdout.fnmatch_lines(["gpukern: 0 passed, 2 incorrect, 2 unchecked*"])
-    found = {
-        each["case"]["id"]: each for each in json.loads((pytester.path / "run.json").read_text())["results"]
-    }
+    found = results_in(pytester.path / "run.json")
     (times,) = found["test_it/test_on_the_host"]["measurements"]
     assert (times["scope"], times["timer"], times["invalid"]) == ("kernel", "host", None)

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from on_device import opened
 
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 
@@ -12,7 +13,6 @@ extern "C" __global__ void exponential(const float *x, float *y, unsigned long l
   size_t stride = (size_t)gridDim.x * blockDim.x;
   for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) y[i] = expf(x[i]);
 }
-extern "C" __global__ void increment(unsigned *x) { *x += 1; }
 """
 
 
@@ -33,25 +33,6 @@ def usable(runtime, timer, spin):
         assert timer.collect([Iteration(spin(300_000))], cold=False).samples_ns
 
     return assert_usable
-
-
-@pytest.fixture
-def array(runtime):
-    """Makes device arrays of zeros, freed at the end."""
-    from pytest_gpukern.gpu.runtime import DeviceArray
-
-    made = []
-
-    def make(n, dtype=np.float32):
-        made.append(DeviceArray((n,), dtype))
-        made[-1].upload(np.zeros(n, dtype))
-        runtime.synchronize()
-        return made[-1]
-
-    yield make
-    runtime.synchronize()
-    for one in made:
-        one.free()
 
 
 # known times
@@ -87,7 +68,7 @@ def test_a_cold_graph_on_rotated_buffers_is_slower_than_a_hot_one_on_one_buffer(
     kernel = runtime.kernel(SOURCE, "exponential")
 
     def on_new_buffers():
-        x, y = array(n), array(n)
+        x, y = array((n,)), array((n,))
         return Iteration(lambda: runtime.launch(kernel, n, x.pointer, y.pointer, np.uint64(n)))
 
     iterations = [on_new_buffers() for _ in range(sets)]
@@ -115,50 +96,41 @@ def test_what_comes_before_is_run_ahead_of_each_replay_and_not_timed(timer, spin
 # refusals
 
 
-def test_work_on_another_stream_is_not_in_the_graph_and_refused(runtime, timer, spin, usable):
-    other = runtime.device.create_stream()
-    with pytest.raises(TimerUnavailable, match=r"^0 of 20 calls were captured"):
-        timer.collect([Iteration(spin(1000, other))] * 20, cold=False)
-    usable()
+def on_another_stream(runtime, spin):
+    return spin(1000, runtime.device.create_stream())
 
 
-def test_a_call_that_waits_for_the_device_is_refused(runtime, timer, spin, usable):
+def waits_for_the_device(runtime, spin):
     launch = spin(1000)
-
-    def waits():
-        launch()
-        runtime.synchronize()
-
-    with pytest.raises(TimerUnavailable, match="cannot be captured"):
-        timer.collect([Iteration(waits)] * 3, cold=False)
-    usable()
+    return lambda: (launch(), runtime.synchronize())
 
 
-def test_a_call_that_allocates_is_refused(timer, spin, usable):
+def allocates(runtime, spin):
     from pytest_gpukern.gpu.runtime import DeviceArray
 
     launch = spin(1000)
-
-    def allocates():
-        DeviceArray((1 << 20,), np.float32).free()
-        launch()
-
-    with pytest.raises(TimerUnavailable, match="cannot be captured"):
-        timer.collect([Iteration(allocates)] * 3, cold=False)
-    usable()
+    return lambda: (DeviceArray((1 << 20,), np.float32).free(), launch())
 
 
-def test_work_that_forks_to_another_stream_and_never_joins_is_refused(runtime, timer, spin, usable):
+def forks_and_never_joins(runtime, spin):
     other = runtime.device.create_stream()
     here, there = spin(1000), spin(1000, other)
+    return lambda: (here(), other.wait(runtime.stream.record()), there())
 
-    def forks():
-        here()
-        other.wait(runtime.stream.record())
-        there()
 
-    with pytest.raises(TimerUnavailable, match="cannot be captured"):
-        timer.collect([Iteration(forks)], cold=False)
+@pytest.mark.parametrize(
+    ("what", "count", "why"),
+    [
+        (on_another_stream, 20, r"^0 of 20 calls were captured"),
+        (waits_for_the_device, 3, "cannot be captured"),
+        (allocates, 3, "cannot be captured"),
+        (forks_and_never_joins, 1, "cannot be captured"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused(runtime, timer, spin, usable, what, count, why):
+    call = what(runtime, spin)
+    with pytest.raises(TimerUnavailable, match=why):
+        timer.collect([Iteration(call)] * count, cold=False)
     usable()
 
 
@@ -177,12 +149,9 @@ def test_work_that_escapes_while_some_is_captured_is_suspicious(runtime, timer, 
 # libraries
 
 
-def test_a_numba_launch_is_captured(runtime, timer, array):
-    cuda = pytest.importorskip("numba.cuda")
-    from pytest_gpukern.backends.numba import NumbaBackend
+def numba_call(backend, counters):
+    from numba import cuda
 
-    backend = NumbaBackend()
-    counters = array(1024, np.uint32)
     x = cuda.as_cuda_array(counters)
 
     @cuda.jit
@@ -191,74 +160,51 @@ def test_a_numba_launch_is_captured(runtime, timer, array):
         if i < values.size:
             values[i] += 1
 
-    def call():
-        add_one[8, 128, backend.stream](x)
-
-    with backend.current():
-        call()
-        runtime.synchronize()
-        batch = timer.collect([Iteration(call)] * 3, cold=False)
-    values = counters.download()
-    assert (values == values[0]).all()
-    assert values[0] > batch.iterations * len(batch.samples_ns)
+    return lambda: add_one[8, 128, backend.stream](x)
 
 
-def test_a_cupy_kernel_is_captured(runtime, timer, array):
-    cupy = pytest.importorskip("cupy")
-    from pytest_gpukern.backends.cupy import CupyBackend
+def cupy_call(backend, counters):
+    import cupy
 
-    backend = CupyBackend()
-    counters = array(1024)
     x = cupy.asarray(counters)
+    return lambda: cupy.add(x, 1, out=x)
 
-    def call():
-        cupy.add(x, 1, out=x)
 
+@pytest.mark.parametrize(
+    ("name", "make", "dtype", "cold"),
+    [("numba", numba_call, np.uint32, False), ("cupy", cupy_call, np.float32, True)],
+)
+def test_a_launch_of_a_library_is_captured(runtime, timer, array, name, make, dtype, cold):
+    backend, counters = opened(name), array((1024,), dtype)
+    call = make(backend, counters)
     with backend.current():
         call()
         runtime.synchronize()
-        batch = timer.collect([Iteration(call)] * 3, cold=True)
+        batch = timer.collect([Iteration(call)] * 3, cold=cold)
     values = counters.download()
     assert (values == values[0]).all()
     assert values[0] > batch.iterations * len(batch.samples_ns)
 
 
-def test_cublas_through_cupy_is_timed_or_refused_in_words(runtime, timer, array, usable):
-    cupy = pytest.importorskip("cupy")
-    from pytest_gpukern.backends.cupy import CupyBackend
+@pytest.mark.parametrize("what", ["cuBLAS", "allocating"])
+def test_a_call_of_cupy_that_may_not_be_captured_is_timed_or_refused_in_words(
+    runtime, timer, array, usable, what
+):
+    backend = opened("cupy")
+    import cupy
 
-    backend = CupyBackend()
-    a, b, c = (cupy.asarray(array(512 * 512)).reshape(512, 512) for _ in range(3))
+    a, b, c = (cupy.asarray(array((512 * 512,))).reshape(512, 512) for _ in range(3))
 
     def call():
-        cupy.matmul(a, b, out=c)
+        return cupy.matmul(a, b, out=c) if what == "cuBLAS" else cupy.exp(a)
 
     with backend.current():
         call()
         runtime.synchronize()
         with suppress(TimerUnavailable):
-            assert timer.collect([Iteration(call)] * 3, cold=False).samples_ns
-        cupy.matmul(a, b, out=c)
+            assert timer.collect([Iteration(call)] * (3 if what == "cuBLAS" else 20), cold=False).samples_ns
+        assert float(call().sum()) == (0 if what == "cuBLAS" else 512 * 512)
         backend.synchronize()
-    usable()
-
-
-def test_an_allocating_cupy_call_is_timed_or_refused_in_words(runtime, timer, array, usable):
-    cupy = pytest.importorskip("cupy")
-    from pytest_gpukern.backends.cupy import CupyBackend
-
-    backend = CupyBackend()
-    x = cupy.asarray(array(1 << 20))
-
-    def call():
-        return cupy.exp(x)
-
-    with backend.current():
-        call()
-        runtime.synchronize()
-        with suppress(TimerUnavailable):
-            assert timer.collect([Iteration(call)] * 20, cold=False).samples_ns
-        assert float(cupy.exp(x).sum()) == 1 << 20
     usable()
 
 

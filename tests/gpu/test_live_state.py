@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from on_device import SPIN, opened
 
 from pytest_gpukern.gpu.nvml import open_nvml
 from pytest_gpukern.gpu.processes import DeviceWatch
@@ -16,14 +17,6 @@ from pytest_gpukern.gpu.theory import peaks_of
 from pytest_gpukern.measure.device_clocks import batch_fault, device_notes
 from pytest_gpukern.measure.plausibility import below_floor
 from pytest_gpukern.timers.timer import Iteration
-
-SPIN = r"""
-extern "C" __global__ void spin(unsigned long long ns) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - start < ns);
-}
-"""
 
 STRANGER = """
 import numpy as np, sys, time
@@ -53,6 +46,12 @@ while time.monotonic() < until:
     assert not cuda.cuMemcpyHtoD_v2(array, host, ctypes.c_size_t(nbytes))
 time.sleep(8)
 """
+
+
+def started_elsewhere(script, *arguments):
+    """Runs a script in the background of a shell that ends, so that it is no child of ours."""
+    shell = ["sh", "-c", '"$0" -c "$@" >/dev/null 2>&1 &', sys.executable, script, *arguments]
+    subprocess.run(shell, check=True)
 
 
 def say(*what):
@@ -175,11 +174,10 @@ def test_a_copy_takes_longer_than_its_floor_and_half_of_it_is_caught(runtime, nv
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_matrix_product_takes_longer_than_its_floor(runtime, nvml, gpu_device, dtype):
     cupy = pytest.importorskip("cupy")
-    from pytest_gpukern.backends.backend import open_backend
     from pytest_gpukern.timers.event import EventTimer
 
     n = 4096
-    backend = open_backend("cupy", simulated=False)
+    backend = opened("cupy")
     with backend.current():
         rng = np.random.default_rng(1)
         a, b = (cupy.asarray(rng.standard_normal((n, n)).astype(dtype)) for _ in range(2))
@@ -201,11 +199,7 @@ def test_a_process_of_somebody_else_is_seen_when_it_comes_and_while_it_computes(
     if os.getpid() not in {process.pid for process in nvml.compute_processes(gpu_device.uuid)}:
         pytest.skip("NVML's process ids are not this namespace's: one beside us in a sandbox may share ours")
     quiet = watch.state()
-    # In the background of a shell that ends, so that it is no child of ours.
-    subprocess.run(
-        ["sh", "-c", '"$0" -c "$1" "$2" >/dev/null 2>&1 &', sys.executable, STRANGER, SPIN],
-        check=True,
-    )
+    started_elsewhere(STRANGER, SPIN)
     deadline = time.monotonic() + 20
     came = watch.state()
     while came.foreign == quiet.foreign and time.monotonic() < deadline:
@@ -266,8 +260,7 @@ def test_a_batch_is_disturbed_while_a_process_that_nvml_names_copies_and_not_onc
     quiet = watch.state()
     if quiet.pcie_bytes_per_s is None:
         pytest.skip(f"NVML counts no bytes over PCIe for {gpu_device}")
-    # In the background of a shell that ends, so that it is no child of ours.
-    subprocess.run(["sh", "-c", '"$0" -c "$1" >/dev/null 2>&1 &', sys.executable, COPIER], check=True)
+    started_elsewhere(COPIER)
     deadline = time.monotonic() + 20
     while watch.state().foreign == quiet.foreign and time.monotonic() < deadline:
         time.sleep(0.1)

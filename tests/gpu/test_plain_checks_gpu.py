@@ -1,11 +1,12 @@
 """Tests `outputs=` with arrays of each library on the device: right calls pass, broken ones say why."""
 
 import pytest
+from on_device import LIBRARIES
 
-SETUP = """
-import numpy as np
-import pytest
-from numba import cuda, vectorize
+SETUP = (
+    LIBRARIES
+    + """
+from numba import vectorize
 
 N = 10_007
 
@@ -38,21 +39,12 @@ def adds(x, out):
 host = np.random.default_rng(0).random(N, dtype=np.float32)
 few = (np.arange(N) % 251).astype(np.uint8)
 
-def of_numba(array):
-    return cuda.to_device(array)
-
-def of_cupy(array):
-    return pytest.importorskip("cupy").asarray(array)
-
-def of_torch(array):
-    return pytest.importorskip("torch").as_tensor(array, device="cuda")
-
-libraries = pytest.mark.parametrize("made", [of_numba, of_cupy, of_torch])
 declared = pytest.mark.gpu_benchmark(outputs=1)
 
 def launcher(kernel):
     return kernel[-(-N // 256), 256]
 """
+)
 
 
 @pytest.fixture

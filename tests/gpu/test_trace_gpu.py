@@ -43,12 +43,10 @@ def test_plain(gpu_benchmark):
 
 
 @pytest.fixture
-def traced(pytester, plugin_option):
+def traced(pytester, measured):
     """The file of a run with traces, in a process of its own as by default."""
     pytest.importorskip("cupti")
-    pytester.makepyfile(test_traced=SUITE)
-    options = ("--gpu-benchmark", "--gpukern-trace", "--gpukern-report=run.json", *plugin_option)
-    pytester.runpytest_subprocess(*options).assert_outcomes(passed=2)
+    measured(SUITE, "--gpukern-trace")[0].assert_outcomes(passed=2)
     return pytester.path / "run.json"
 
 

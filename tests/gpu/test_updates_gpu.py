@@ -1,6 +1,7 @@
 """Tests outputs that a kernel updates in place or writes in part, on the device: checked, timed, rejected."""
 
 import pytest
+from on_device import LIBRARIES
 
 PROBLEMS = """
 import numpy as np
@@ -97,21 +98,9 @@ def test_wrong_stencil(gpu_benchmark, case): gpu_benchmark.reject(case)
 """
 
 
-@pytest.mark.parametrize(
-    "options",
-    [(), ("--gpu-benchmark",), ("--gpu-benchmark", "--gpukern-cache=hot", "--gpukern-timer=event")],
-    ids=["checked", "cold", "hot by events"],
-)
-def test_a_problem_whose_outputs_are_updated_or_written_in_part(pytester, plugin_option, options):
-    pytester.makepyfile(test_updates=PROBLEMS)
-    result = pytester.runpytest_subprocess(*plugin_option, *options, "-rA")
-    result.assert_outcomes(passed=8)
-
-
-PLAIN = r"""
-import numpy as np
-import pytest
-from numba import cuda
+PLAIN = (
+    LIBRARIES
+    + r"""
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32
 
 N = 100_003
@@ -138,16 +127,6 @@ def draw(states, out):
     if i < out.size:
         out[i] = xoroshiro128p_uniform_float32(states, i)
 
-def of_numba(array):
-    return cuda.to_device(array)
-
-def of_cupy(array):
-    return pytest.importorskip("cupy").asarray(array)
-
-def of_torch(array):
-    return pytest.importorskip("torch").as_tensor(array, device="cuda")
-
-libraries = pytest.mark.parametrize("made", [of_numba, of_cupy, of_torch])
 launch = lambda kernel: kernel[-(-N // 256), 256]
 
 @libraries
@@ -189,6 +168,7 @@ extern "C" __global__ void twice(const float* x, float* y, int n) {
     gpu_benchmark(kernel, (-(-N // 256),), (256,), (cupy.asarray(x), y, np.int32(N)))
     gpu_benchmark.verify(y, 2 * x.astype(np.float64), rtol=1e-6)
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +176,9 @@ extern "C" __global__ void twice(const float* x, float* y, int n) {
     [(), ("--gpu-benchmark",), ("--gpu-benchmark", "--gpukern-cache=hot", "--gpukern-timer=event")],
     ids=["checked", "cold", "hot by events"],
 )
-def test_calls_that_update_write_in_part_or_into_a_tuple(pytester, plugin_option, options):
-    pytester.makepyfile(test_plain=PLAIN)
+@pytest.mark.parametrize("tests", [PROBLEMS, PLAIN], ids=["problems", "calls"])
+def test_what_is_updated_or_written_in_part_or_in_a_tuple_is_right(pytester, plugin_option, tests, options):
+    pytester.makepyfile(test_updates=tests)
     result = pytester.runpytest_subprocess(*plugin_option, *options, "-rA")
     result.assert_outcomes(passed=8)
 

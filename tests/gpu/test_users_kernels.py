@@ -69,21 +69,17 @@ def test_escapes(gpu_benchmark):
 """
 
 
-def test_work_that_escapes_the_timed_stream_fails_as_invalid_by_events(pytester, plugin_option):
+def test_work_on_a_stream_of_its_own_is_invalid_by_events_and_timed_where_cupti_sees_it(
+    pytester, plugin_option
+):
     pytester.makepyfile(ESCAPES)
     by_events = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-timer=event", *plugin_option)
     by_events.assert_outcomes(failed=1)
     by_events.stdout.fnmatch_lines(["*INVALID*outside the timed stream*"])
-
-
-def test_work_on_a_stream_of_its_own_is_timed_from_an_idle_device_where_cupti_sees_it(
-    pytester, plugin_option
-):
     pytest.importorskip("cupti")
-    pytester.makepyfile(ESCAPES)
-    result = pytester.runpytest_subprocess("--gpu-benchmark", "-v", *plugin_option)
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*streams of its own*"])
+    by_cupti = pytester.runpytest_subprocess("--gpu-benchmark", "-v", *plugin_option)
+    by_cupti.assert_outcomes(passed=1)
+    by_cupti.stdout.fnmatch_lines(["*streams of its own*"])
 
 
 BACKWARD = """
@@ -101,23 +97,17 @@ def test_backward(gpu_benchmark):
 """
 
 
-def test_a_backward_pass_is_timed_whatever_thread_launches_it(pytester, plugin_option):
+def test_a_backward_pass_is_timed_whatever_thread_launches_it(measured):
     pytest.importorskip("torch")
     pytest.importorskip("cupti")
-    pytester.makepyfile(BACKWARD)
-    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-report=run.json", *plugin_option)
-    result.assert_outcomes(passed=1)
-    (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+    done, (found,) = measured(BACKWARD)
+    done.assert_outcomes(passed=1)
     main = found["measurements"][0]
     assert (main["timer"], main["invalid"]) == ("cupti", None)
     assert sum(work["count"] for work in main["work"]) >= 5, "forward and backward"
 
 
 LAUNCH_LATENCY = """
-import numpy as np
-import pytest
-from numba import cuda
-
 @cuda.jit
 def spins(x):
     value = x[0]
@@ -130,11 +120,9 @@ def test_spins(gpu_benchmark):
 """
 
 
-def test_the_scope_launch_is_the_hosts_time_and_not_the_devices(pytester, plugin_option):
-    pytester.makepyfile(LAUNCH_LATENCY)
-    args = ("--gpu-benchmark", "--gpukern-scope=kernel,launch", "--gpukern-report=run.json", *plugin_option)
-    pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
-    (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+def test_the_scope_launch_is_the_hosts_time_and_not_the_devices(measured):
+    done, (found,) = measured(KERNELS + LAUNCH_LATENCY, "--gpukern-scope=kernel,launch")
+    done.assert_outcomes(passed=1)
     times = {each["scope"]: each["summary"]["median_ns"] for each in found["measurements"][::-1]}
     assert times["kernel"] > 400_000
     assert 500 < times["launch"] < 200_000
@@ -160,13 +148,11 @@ def test_parent(gpu_benchmark):
 '''
 
 
-def test_kernels_that_launch_others_are_timed_by_events(pytester, plugin_option):
+def test_kernels_that_launch_others_are_timed_by_events(measured):
     pytest.importorskip("cupy")
     pytest.importorskip("cupti")
-    pytester.makepyfile(LAUNCHES)
-    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-report=run.json", *plugin_option)
-    result.assert_outcomes(passed=1)
-    (found,) = json.loads((pytester.path / "run.json").read_text())["results"]
+    done, (found,) = measured(LAUNCHES)
+    done.assert_outcomes(passed=1)
     (only,) = found["measurements"]
     assert only["timer"] == "event"
     assert only["summary"]["median_ns"] > 50_000
@@ -176,9 +162,6 @@ def test_kernels_that_launch_others_are_timed_by_events(pytester, plugin_option)
 
 
 ROUNDS = """
-import numpy as np
-from numba import cuda
-
 @cuda.jit
 def rounds(x, out):
     i = cuda.grid(1)
@@ -194,13 +177,11 @@ def test_rounds(gpu_benchmark):
 """
 
 
-def test_a_plain_kernel_whose_source_has_changed_has_another_hash(pytester, plugin_option):
+def test_a_plain_kernel_whose_source_has_changed_has_another_hash(measured):
     hashes = []
     for count in (200, 230):
-        pytester.makepyfile(test_rounds=ROUNDS.replace("COUNT", str(count)))
-        args = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "--gpukern-baseline=off")
-        pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
-        (result,) = json.loads((pytester.path / "run.json").read_text())["results"]
+        done, (result,) = measured(KERNELS + ROUNDS.replace("COUNT", str(count)), "--gpukern-baseline=off")
+        done.assert_outcomes(passed=1)
         (kernel,) = result["kernels"]
         hashes.append(kernel["machine_code_sha256"])
     assert None not in hashes
@@ -218,12 +199,10 @@ def test_product(gpu_benchmark, n):
 """
 
 
-def test_kernels_of_a_library_have_hashes_from_the_first_on(pytester, plugin_option):
+def test_kernels_of_a_library_have_hashes_from_the_first_on(measured):
     pytest.importorskip("cupy")
-    pytester.makepyfile(test_product=PRODUCT)
-    args = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "--gpukern-baseline=off")
-    pytester.runpytest_subprocess(*args).assert_outcomes(passed=3)
-    results = json.loads((pytester.path / "run.json").read_text())["results"]
+    done, results = measured(PRODUCT, "--gpukern-baseline=off")
+    done.assert_outcomes(passed=3)
     kernels = [kernel for result in results for kernel in result["kernels"]]
     assert len(kernels) >= 3
     assert [kernel["name"] for kernel in kernels if kernel["machine_code_sha256"] is None] == []
@@ -263,15 +242,13 @@ def test_scale(gpu_benchmark, made_by, factor):
 '''
 
 
-def test_kernels_of_one_name_have_the_hash_of_their_own_module_in_any_order(pytester, plugin_option):
+def test_kernels_of_one_name_have_the_hash_of_their_own_module_in_any_order(measured):
     """PyCUDA's are loaded in the test's body; an unloaded module's handle may be given out again."""
     pytest.importorskip("cupy")
     factors, found = ["2.0f", "3.0f", "5.0f"], []
     for chosen in (factors, factors[::-1], factors[1:2]):
-        pytester.makepyfile(test_scale=ONE_NAME.replace("FACTORS", repr(chosen)))
-        args = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "--gpukern-baseline=off")
-        assert pytester.runpytest_subprocess(*args).ret == 0
-        results = json.loads((pytester.path / "run.json").read_text())["results"]
+        done, results = measured(ONE_NAME.replace("FACTORS", repr(chosen)), "--gpukern-baseline=off")
+        assert done.ret == 0
         found.append({result["nodeid"]: result["kernels"][0]["machine_code_sha256"] for result in results})
     assert None not in found[0].values()
     assert len(set(found[0].values())) == len(found[0])
@@ -302,14 +279,12 @@ def test_softmax(gpu_benchmark):
 """
 
 
-def test_what_an_autotuner_chose_is_recorded_and_32_warps_are_never_best(pytester, plugin_option):
+def test_what_an_autotuner_chose_is_recorded_and_32_warps_are_never_best(pytester, measured):
     """Our callbacks at each launch made it choose 8, 16 or 32 warps; see `machine_code.py`."""
     for library in ("torch", "triton"):
         pytest.importorskip(library)
-    pytester.makepyfile(test_softmax=AUTOTUNED)
-    args = ("--gpu-benchmark", *plugin_option, "--gpukern-report=run.json", "--gpukern-baseline=off")
-    pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
-    (result,) = json.loads((pytester.path / "run.json").read_text())["results"]
+    done, (result,) = measured(AUTOTUNED, "--gpukern-baseline=off")
+    done.assert_outcomes(passed=1)
     chosen = json.loads((pytester.path / "chosen.json").read_text())
     assert result["autotuned"]["softmax"]["num_warps"] == str(chosen)
     assert chosen < 32

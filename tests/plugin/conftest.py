@@ -9,6 +9,7 @@ import json
 import os
 import pkgutil
 import secrets
+import shutil
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -199,17 +200,48 @@ def gpu(pytester, monkeypatch):
 
 
 @pytest.fixture
-def beside_a_row(pytester, monkeypatch):
-    """Prepares runs in another process: a plugin that adds a row, modules in `library`, and files beside."""
+def with_cupti(gpu, monkeypatch):
+    """As `gpu`, on a machine with CUPTI."""
+    fake_gpu.install(monkeypatch, cupti=True)
+    return gpu
 
-    def prepare(row, library, **files):
-        pytester.makepyfile(row=row, **files)
+
+@pytest.fixture
+def beside_a_row(pytester, monkeypatch):
+    """Prepares runs in another process, with a plugin that adds modules and a row to a room, and files."""
+
+    def prepare(room, library, row, **files):
+        path = f"pytest_gpukern.{room}.__path__.append({str(pytester.path / 'library')!r})"
+        pytester.makepyfile(row=f"import pytest_gpukern.{room}\n{path}\n{row}", **files)
         for name, source in library.items():
             pytester.mkdir("library").joinpath(f"{name}.py").write_text(source)
         monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=os.pathsep)
         return functools.partial(pytester.runpytest_subprocess, "-p", "row", "-p", "no:cacheprovider")
 
     return prepare
+
+
+@pytest.fixture(scope="session")
+def _measured(tmp_path_factory):
+    return tmp_path_factory.mktemp("measured") / "files"
+
+
+@pytest.fixture
+def files(_measured, request, tmp_path, monkeypatch):
+    """A folder with two runs, `before.json` and `after.json`, the second with a slower first variant.
+
+    The folders `before` and `after` hold them as baselines. Only the first test measures them.
+    """
+    if not _measured.exists():
+        gpu, pytester = request.getfixturevalue("gpu"), request.getfixturevalue("pytester")
+        gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
+        gpu("--gpukern-report=before.json").assert_outcomes(passed=2)
+        (pytester.path / "baselines").rename(pytester.path / "before")
+        with monkeypatch.context() as patch:
+            patch.setenv("FIRST_TAKES_NS", "1100")
+            gpu("--gpukern-report=after.json", "--gpukern-baseline=create", "--gpukern-baseline-dir=after")
+        shutil.copytree(pytester.path, _measured)
+    return shutil.copytree(_measured, tmp_path / "files")
 
 
 @pytest.fixture

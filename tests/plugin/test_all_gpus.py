@@ -195,27 +195,19 @@ def test_healthy_gpus_take_three_rounds_and_further_ones_only_measure(host, roun
         assert sum("::test_work[" in each and "@" not in each for each in command) == 30
 
 
-def test_a_slow_gpu_is_named_with_what_to_do(host, rounds):
-    made = rounds(slow(1, 3))
+def test_a_slow_gpu_is_named_with_what_to_do_once_fresh_sessions_of_its_slow_classes_confirm_it(host, rounds):
+    made = rounds(slow(1, 3, kinds=(0, 2)))
     status, out, _ = host()
     assert status == 1
     assert [len(uuids) for uuids in made.seen] == [3, 3, 3, 2, 2, 2]
-    assert f"GPU 1 {SHORT[1]}: SLOW: +3.0 % in memory, +3.0 % in compute, +3.0 % in short, confirmed" in out
+    counts = [sum("::test_work[" in each for each in command) for command in made.commands]
+    assert counts == [0, 30, 30, 20, 20, 20]
+    assert f"GPU 1 {SHORT[1]}: SLOW: +3.0 % in memory, +3.0 % in short, confirmed" in out
     assert "→ nothing that NVML tells explains it" in out
     assert "3 GPUs, 1 GPU slow" in out
-
-
-def test_a_gpu_that_was_slow_for_a_while_is_not_blamed(host, rounds):
     rounds(slow(1, 5, until=3))
     status, out, _ = host()
     assert (status, "looked slow, and 3 fresh sessions did not confirm it" in out) == (0, True)
-
-
-def test_fresh_sessions_are_of_the_suspected_classes_only(host, rounds):
-    made = rounds(slow(1, 3, kinds=(0, 2)))
-    assert host()[0] == 1
-    counts = [sum("::test_work[" in each for each in command) for command in made.commands]
-    assert counts == [0, 30, 30, 20, 20, 20]
 
 
 def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, rounds, monkeypatch):
@@ -240,18 +232,11 @@ def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):
     assert f"GPU 2 {SHORT[2]}: +4.0 % in memory, confirmed by 3 fresh sessions, but in one class" in out
     broken = {UUIDS[2]: Configuration(**{**vars(HEALTHY), "remapped_rows": 2})}
     monkeypatch.setattr(FakeNvml, "configuration", lambda self, uuid: broken.get(uuid, HEALTHY))
-    status, out, _ = host()
+    status, out, _ = host(links={UUIDS[0]: PcieLink(5, 8, 5, 16)})
     assert status == 1
+    assert "5 x8 of 5 x16" in out
     assert f"GPU 2 {SHORT[2]}: 2 replaced memory rows, on the others 0" in out
     assert "nvidia-smi -r -i 2" in out
-
-
-def test_a_narrow_link_is_told_and_explains_no_slow_kernel(host, rounds):
-    rounds(slow(0, 4, kinds=(1,)))
-    status, out, _ = host(links={UUIDS[0]: PcieLink(5, 8, 5, 16)})
-    assert status == 0
-    assert f"GPU 0 {SHORT[0]}: PCIe lanes: 8, of the others 16" in out
-    assert "5 x8 of 5 x16" in out
 
 
 def test_what_nvml_refuses_is_unknown(host, rounds):

@@ -11,14 +11,6 @@ from pytest_gpukern.cli import main as cli
 
 from .conftest import FIRST, SECOND
 
-
-@pytest.fixture
-def recorded(gpu):
-    """Runs as `gpu`, with a baseline of one session of 1 µs for both variants."""
-    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
-    return gpu
-
-
 KEY = "kernel/event/cold"
 
 
@@ -35,8 +27,17 @@ def gpukern(capsys, pytester):
 
 
 @pytest.fixture
-def file(pytester):
-    return pytester.path / "baselines" / "doubling.fake-gpu.json"
+def file(files, gpukern, monkeypatch):
+    """A baseline of one session of 1 µs for both variants, in the current folder."""
+    monkeypatch.chdir(files)
+    (files / "before").rename("baselines")
+    return files / "baselines" / "doubling.fake-gpu.json"
+
+
+@pytest.fixture
+def slower_run(file, files):
+    """The file of a run with the first variant slower than recorded, as an artifact of CI."""
+    return (files / "after.json").rename("run.json").absolute()
 
 
 def epochs(file, case_id=FIRST):
@@ -53,48 +54,40 @@ def edit_run(path, change):
 # --- list and show --------------------------------------------------------------------------------
 
 
-def test_list_tells_of_each_file_what_it_rests_on(recorded, gpukern, file):
-    recorded("--gpukern-baseline=append", "-k", "first")
-    status, shown, _ = gpukern("baseline", "list")
-    assert status == 0
-    header, line = shown.splitlines()
-    assert header.split() == ["file", "device", "cases", "epochs", "sessions", "newest", "driver"]
-    assert line.split()[:5] == ["baselines/doubling.fake-gpu.json", "fake-gpu", "2", "1", "1"]
-    assert "1 … 2" in line
-
-
-def test_list_looks_into_folders_below_but_not_into_hidden_ones(recorded, gpukern, file, pytester):
+def test_list_looks_into_folders_below_but_not_into_hidden_ones_and_goes_on_behind_a_bad_file(
+    gpukern, file, files
+):
     for folder in ("deep/er/baselines", ".venv/baselines", "deep/other"):
-        (pytester.path / folder).mkdir(parents=True)
-        shutil.copy(file, pytester.path / folder)
+        (files / folder).mkdir(parents=True)
+        shutil.copy(file, files / folder)
+    shutil.rmtree("after")
     _, shown, _ = gpukern("baseline", "list", "--json")
-    assert [row["file"] for row in json.loads(shown)] == [
-        "baselines/doubling.fake-gpu.json",
-        "deep/er/baselines/doubling.fake-gpu.json",
-    ]
-
-
-def test_list_goes_on_behind_a_bad_file_and_says_what_is_wrong_with_it(recorded, gpukern, file):
-    bad = file.with_name("broken.fake-gpu.json")
-    bad.write_text('{"schema": 3}')
-    status, shown, complaints = gpukern("baseline", "list", file.parent.name)
+    listed = ["baselines/doubling.fake-gpu.json", "deep/er/baselines/doubling.fake-gpu.json"]
+    assert [row["file"] for row in json.loads(shown)] == listed
+    file.with_name("broken.fake-gpu.json").write_text('{"schema": 3}')
+    status, shown, complaints = gpukern("baseline", "list", "baselines")
     assert status == 3
     assert "baselines/doubling.fake-gpu.json" in shown
-    assert f"gpukern baseline list: baselines/{bad.name}: problem: is missing" in complaints
+    assert "gpukern baseline list: baselines/broken.fake-gpu.json: problem: is missing" in complaints
+    (files / "empty").mkdir()
+    assert gpukern("baseline", "list", "empty")[0] == 1
+    assert gpukern("baseline", "list", files / "no.such.json")[0] == 3
 
 
-def test_list_where_there_is_nothing(gpukern, tmp_path):
-    assert gpukern("baseline", "list", tmp_path)[0] == 1
-    assert gpukern("baseline", "list", tmp_path / "no.such.json")[0] == 3
-
-
-def test_show_tells_sessions_spread_epochs_reasons_and_the_way_from_the_first(
-    recorded, gpukern, file, monkeypatch
+def test_records_are_listed_and_shown_with_spread_epochs_reasons_and_the_way_from_the_first(
+    gpu, gpukern, monkeypatch
 ):
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded("--gpukern-baseline=update", "--gpukern-reason=more exact", "-k", "first")
+    gpu("--gpukern-baseline=update", "--gpukern-reason=more exact", "-k", "first")
     monkeypatch.setenv("FIRST_TAKES_NS", "1111")
-    recorded("--gpukern-baseline=append", "-k", "first")
+    gpu("--gpukern-baseline=append", "-k", "first")
+    status, shown, _ = gpukern("baseline", "list")
+    header, line = shown.splitlines()
+    assert header.split() == ["file", "device", "cases", "epochs", "sessions", "newest", "driver"]
+    file, *row = re.split(r"\s{2,}", line)[:5]
+    assert (status, file) == (0, "baselines/doubling.fake-gpu.json")
+    assert row == ["fake-gpu", "2", "2", "1 … 2"]
     status, shown, _ = gpukern("baseline", "show", file, "first")
     assert status == 0
     pytest.LineMatcher(shown.splitlines()).fnmatch_lines(
@@ -113,70 +106,54 @@ def test_show_tells_sessions_spread_epochs_reasons_and_the_way_from_the_first(
     assert (first["sessions"], first["anchor"]) == (2, pytest.approx(1.1055))
     assert (second["spread"], second["anchor"]) == (None, None)
     assert [epoch["reason"] for epoch in found["epochs"][FIRST]] == [None, "more exact"]
-
-
-def test_show_of_what_is_not_there_or_cannot_be_read(recorded, gpukern, file):
     assert gpukern("baseline", "show", file, "third")[0] == 1
-    file.write_text(file.read_text().replace('"problem_version": 1', '"problem_version": "x"'))
-    status, _, complaints = gpukern("baseline", "show", file)
-    assert status == 3
-    assert f"{file}: records['{FIRST}'].epochs[0].problem_version: expected a whole number" in complaints
 
 
 # --- prune ----------------------------------------------------------------------------------------
 
 
-def test_prune_removes_cases_by_name_or_pattern(recorded, gpukern, file):
-    before = file.read_bytes()
-    chosen = ("baseline", "prune", file, "--case", "*.second/*")
-    status, listed, _ = gpukern(*chosen, "--dry-run")
-    held = re.fullmatch(rf"would remove {SECOND}: (1 epoch, . sessions?, the newest of 20.{{8}})\n", listed)
-    assert (status, bool(held)) == (0, True)
-    assert file.read_bytes() == before
-    assert gpukern(*chosen)[:2] == (0, f"removed {SECOND}: {held[1]}\n")
-    assert load(file).cases.keys() == {FIRST}
-
-
-def test_prune_of_the_last_case_deletes_the_file(recorded, gpukern, file):
-    assert gpukern("baseline", "prune", file, "--case", "*")[0] == 0
-    assert list(file.parent.iterdir()) == []
-
-
-def test_prune_of_an_unknown_case_names_those_near_it_and_changes_nothing(recorded, gpukern, file):
+def test_prune_removes_cases_by_name_or_pattern_and_with_the_last_one_the_file(gpukern, file):
     before = file.read_bytes()
     status, _, complaints = gpukern("baseline", "prune", file, "--case", FIRST, "doubling/numba.secnd/n=8")
     assert status == 1
     assert f"no case 'doubling/numba.secnd/n=8' among 2; near it: {SECOND}" in complaints
+    chosen = ("baseline", "prune", file, "--case", "*.second/*")
+    status, listed, _ = gpukern(*chosen, "--dry-run")
+    held = re.fullmatch(rf"would remove {SECOND}: (1 epoch, 1 session, the newest of 20.{{8}})\n", listed)
+    assert (status, bool(held)) == (0, True)
     assert file.read_bytes() == before
+    assert gpukern(*chosen)[:2] == (0, f"removed {SECOND}: {held[1]}\n")
+    assert load(file).cases.keys() == {FIRST}
+    assert gpukern("baseline", "prune", file, "--case", "*")[0] == 0
+    assert list(file.parent.iterdir()) == []
 
 
 # --- merge ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def slower_run(recorded, pytester, monkeypatch):
-    """Writes the file of a run with the first variant slower than recorded, as an artifact of CI."""
-    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded("--gpukern-report=run.json").assert_outcomes(passed=2)  # one session gates nothing
-    return pytester.path / "run.json"
 
 
 def accept(*arguments):
     return ("baseline", "merge", *arguments, "--reason", "exact now")
 
 
-def test_an_intended_slowdown_is_accepted_from_a_run_file(slower_run, recorded, gpukern, file):
+def test_an_intended_slowdown_is_accepted_from_a_run_file_once(slower_run, gpukern, file):
+    append = ("baseline", "merge", slower_run, "--append")
     status, shown, complaints = gpukern(*accept(slower_run, "--accept", FIRST))
     assert (status, complaints) == (0, "")
     wrote, opened, lacks = shown.splitlines()
     assert (wrote, opened) == (f"wrote {file}", f"new epoch of: {FIRST}")
     assert lacks.startswith("it has fewer than the 3 sessions from which on the gate fails a test: add some")
     assert [epoch.reason for epoch in epochs(file)] == [None, "exact now"]
-    assert len(epochs(file, SECOND)) == 1
     created = json.loads(slower_run.read_text())["created"][:19]
     session = epochs(file)[1].sessions[0].session
     assert load(file).sessions[session].recorded == f"{created}Z"
-    recorded().assert_outcomes(passed=2)
+    status, shown, _ = gpukern(*append, "--accept", "*second*", "--json")
+    assert (status, json.loads(shown)["appended"]) == (0, [SECOND])
+    for arguments in (accept(slower_run, "--accept", FIRST), (*append, "--all")):
+        status, _, complaints = gpukern(*arguments)
+        assert status == 1
+        assert f"not recorded: {FIRST}: " in complaints
+    assert [len(epoch.sessions) for epoch in epochs(file)] == [1, 1]
+    assert [len(epoch.sessions) for epoch in epochs(file, SECOND)] == [2]
 
 
 def test_several_results_of_a_case_become_its_sessions(slower_run, gpukern, file):
@@ -201,18 +178,6 @@ def test_run_files_and_baselines_are_told_apart(slower_run, gpukern, file):
     assert "is a folder, not a baseline file. Name one of its files" in complaints
 
 
-def test_a_run_is_accepted_once(slower_run, gpukern, file):
-    edit_run(slower_run, lambda result: result.update(session="0000000a"))
-    assert gpukern(*accept(slower_run, "--accept", FIRST))[0] == 0
-    append = ("baseline", "merge", slower_run, "--append", "--all")
-    for arguments in (accept(slower_run, "--accept", FIRST), append):
-        status, _, complaints = gpukern(*arguments)
-        assert status == 1
-        assert f"not recorded: {FIRST}: " in complaints
-    assert [len(epoch.sessions) for epoch in epochs(file)] == [1, 1]
-    assert [len(epoch.sessions) for epoch in epochs(file, SECOND)] == [2]
-
-
 def test_a_plain_test_that_ran_with_a_shared_folder_is_recorded_where_a_run_without_one_looks(
     gpu, pytester, gpukern
 ):
@@ -226,12 +191,6 @@ def test_a_plain_test_that_ran_with_a_shared_folder_is_recorded_where_a_run_with
     gpu().stdout.no_fnmatch_line("*nothing recorded yet*")
 
 
-def test_append_adds_to_the_current_epoch(slower_run, gpukern, file):
-    status, shown, _ = gpukern("baseline", "merge", slower_run, "--accept", "*second*", "--append", "--json")
-    assert (status, json.loads(shown)["appended"]) == (0, [SECOND])
-    assert [len(epoch.sessions) for epoch in epochs(file, SECOND)] == [2]
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -239,40 +198,27 @@ def test_append_adds_to_the_current_epoch(slower_run, gpukern, file):
             lambda result: result.update(correctness="INCORRECT", diagnosis="y[3] is 0"),
             "INCORRECT: y[3] is 0",
         ),
-        (lambda result: result.update(simulated=True), "the simulator's times say nothing about speed"),
-        (
-            lambda result: result["measurements"][0].update(invalid="throttled"),
-            f"{KEY} is INVALID: throttled",
-        ),
-        (
-            lambda result: result["measurements"][0]["summary"].update(median_ns=None),
-            f"{KEY} has a time that is not finite",
-        ),
         (
             lambda result: result["measurements"][0]["samples_ns"].append(None),
             f"{KEY} has a time that is not finite",
         ),
         (
             lambda result: result.update(nodeid="../test_doubling.py::t"),
-            "its test ../test_doubling.py is not",
-        ),
-        (
-            lambda result: result.update(nodeid="/etc/test_doubling.py::t"),
-            "is not below this folder: run this",
+            "its test ../test_doubling.py is not below this folder: run this",
         ),
         (
             lambda result: result["case"].update(baseline_name="../../evil"),
             "baseline name '../../evil' cannot",
         ),
     ],
-    ids=["incorrect", "simulated", "invalid", "infinite", "infinite sample", "outside", "absolute", "name"],
+    ids=["incorrect", "infinite sample", "outside", "name"],
 )
 def test_what_must_not_be_recorded_is_refused_and_the_rest_recorded(
-    slower_run, gpukern, file, pytester, change, reason
+    slower_run, gpukern, file, files, change, reason
 ):
     before = epochs(file)
     edit_run(slower_run, change)
-    (pytester.path.parent / "test_doubling.py").touch()
+    (files.parent / "test_doubling.py").touch()
     status, _, complaints = gpukern(*accept(slower_run, "--all"))
     assert status == 1
     assert f"not recorded: {FIRST}: " in complaints
@@ -289,25 +235,23 @@ def test_the_other_machines_folder_is_not_used(slower_run, gpukern, file, tmp_pa
     assert len(epochs(file)) == 2
 
 
-def test_a_link_that_leads_out_of_this_folder_is_not_followed(
-    slower_run, gpukern, pytester, tmp_path_factory
-):
+def test_a_link_that_leads_out_of_this_folder_is_not_followed(slower_run, gpukern, files, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "test_doubling.py").touch()
-    (pytester.path / "linked").symlink_to(outside)
+    (files / "linked").symlink_to(outside)
     edit_run(slower_run, lambda result: result.update(nodeid="linked/test_doubling.py::t"))
     assert gpukern(*accept(slower_run, "--accept", FIRST))[0] == 1
     assert [path.name for path in outside.iterdir()] == ["test_doubling.py"]
 
 
-def test_records_go_where_they_are_told_to(slower_run, gpukern, pytester, monkeypatch):
-    (pytester.path / "elsewhere").mkdir()
-    monkeypatch.chdir(pytester.path / "elsewhere")
+def test_records_go_where_they_are_told_to(slower_run, gpukern, files, monkeypatch):
+    (files / "elsewhere").mkdir()
+    monkeypatch.chdir(files / "elsewhere")
     status, _, complaints = gpukern(*accept(slower_run, "--all"))
     assert status == 1
     assert "give --into FOLDER" in complaints
     assert gpukern(*accept(slower_run, "--all", "--into", "records"))[0] == 0
-    assert len(load(pytester.path / "elsewhere" / "records" / "doubling.fake-gpu.json").cases) == 2
+    assert len(load(files / "elsewhere" / "records" / "doubling.fake-gpu.json").cases) == 2
 
 
 def test_an_unknown_case_is_refused_with_those_near_it(slower_run, gpukern, file):
@@ -341,15 +285,3 @@ def test_ci_changes_records_only_when_told_to(slower_run, gpukern, file, monkeyp
         assert file.read_bytes() == before
         assert gpukern(*arguments, "--write-in-ci")[0] == 0
         before = file.read_bytes()
-
-
-def test_a_run_file_or_baseline_that_cannot_be_read_is_named_and_left_alone(slower_run, gpukern, file):
-    file.write_text("{")
-    status, _, complaints = gpukern(*accept(slower_run, "--all"))
-    assert status == 3
-    assert f"{file}: is not complete JSON" in complaints
-    assert file.read_text() == "{"
-    edit_run(slower_run, lambda result: result.update(correctness="MAYBE"))
-    status, _, complaints = gpukern(*accept(slower_run, "--all"))
-    assert status == 3
-    assert "results[0].correctness: " in complaints

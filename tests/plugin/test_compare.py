@@ -12,29 +12,6 @@ from .conftest import FIRST, SECOND
 KEY = "kernel/event/cold"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return tmp_path_factory.mktemp("compared") / "files"
-
-
-@pytest.fixture
-def files(made, request, tmp_path, monkeypatch):
-    """Two runs, before and after the first variant became slower, also as folders of baselines.
-
-    Only the first test measures them.
-    """
-    if not made.exists():
-        gpu = request.getfixturevalue("gpu")
-        pytester = request.getfixturevalue("pytester")
-        gpu("--gpukern-baseline=create").assert_outcomes(passed=2)
-        gpu("--gpukern-report=before.json").assert_outcomes(passed=2)
-        (pytester.path / "baselines").rename(pytester.path / "before")
-        monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-        gpu("--gpukern-report=after.json", "--gpukern-baseline=create", "--gpukern-baseline-dir=after")
-        shutil.copytree(pytester.path, made)
-    return shutil.copytree(made, tmp_path / "files")
-
-
 @pytest.fixture
 def compare(capsys):
     def run(*arguments):
@@ -86,13 +63,10 @@ def test_for_machines(files, compare):
     assert found["differences"] == []
 
 
-def test_the_threshold_is_that_of_the_command_line(files, compare):
+def test_the_threshold_is_that_of_the_command_line(files, compare, capsys):
     status, shown, _ = compare(files / "before", files / "after", "--threshold=20%")
     assert status == 0
     assert "2 measurements compared: 2 same" in shown
-
-
-def test_an_impossible_threshold_is_a_wrong_command_line(compare, capsys):
     with pytest.raises(SystemExit) as end:
         compare("before", "after", "--threshold=2")
     assert end.value.code == 2
@@ -196,14 +170,10 @@ def other_model(files):
     return add
 
 
-def test_of_a_folder_with_several_device_models_a_run_is_judged_by_its_own(files, compare, other_model):
-    other_model("before")
-    _, shown, _ = compare(files / "before", files / "after.json")
-    assert shown.endswith("2 measurements compared: 1 same, 1 slower\n")
-
-
 def test_each_device_model_of_b_is_judged_by_itself(files, compare, other_model):
     other_model("before")
+    _, shown, _ = compare(files / "before", files / "after.json")
+    assert shown.endswith("2 measurements compared: 1 same, 1 slower\n"), "a run by its own"
     other_model("after")
     _, shown, _ = compare(files / "before", files / "after", "--json")
     found = [(row["case"], row["device_model"], row["verdict"]) for row in json.loads(shown)["measurements"]]
@@ -289,40 +259,15 @@ def test_what_cannot_be_trusted_in_a_is_not_compared_with(files, compare):
     assert "1 measurement compared: 1 same" in shown
 
 
-def test_other_problem_versions_are_uncomparable(files, compare):
-    edit(files / "after.json", lambda content: content["results"][0]["case"].update(problem_version=2))
-    status, shown, _ = compare(files / "before", files / "after.json")
-    assert status == 0
-    assert f"UNCOMPARABLE: {FIRST} ({KEY}): recorded with problem version 1, now 2" in shown
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda path: path.write_text("{"), "is not complete JSON"),
-        (lambda path: path.unlink(), "cannot be read"),
-        (
-            lambda path: path.write_text('{"device_model": 3, "schema": 3}'),
-            "problem: is missing",
-        ),
-        (lambda path: path.write_text('{"results": [], "schema": 99}'), "schema: is 99"),
-    ],
-    ids=["damaged", "missing", "baseline", "newer"],
-)
-def test_a_file_that_cannot_be_read_is_named(files, compare, damage, words):
-    damage(files / "after.json")
-    status, shown, complaints = compare(files / "before", files / "after.json")
-    assert (status, shown) == (3, "")
-    assert complaints.startswith(f"gpukern compare: {files / 'after.json'}: ")
-    assert words in complaints
-
-
-def test_a_folder_without_baselines_is_named(files, compare):
+def test_what_cannot_be_read_is_named(files, compare):
+    (files / "after.json").write_text("{")
     shutil.rmtree(files / "before")
     (files / "before").mkdir()
-    status, _, complaints = compare(files / "before", files / "after")
-    assert status == 3
-    assert f"{files / 'before'}: holds no baseline files" in complaints
+    for b, words in (("after.json", "is not complete JSON"), ("none.json", "cannot be read")):
+        status, shown, complaints = compare(files / "before.json", files / b)
+        assert (status, shown) == (3, "")
+        assert complaints.startswith(f"gpukern compare: {files / b}: {words}")
+    assert f"{files / 'before'}: holds no baseline files" in compare(files / "before", files / "after")[2]
 
 
 def test_a_run_with_sessions_of_its_own_is_compared_by_those_that_stand_for_the_time(files, compare):

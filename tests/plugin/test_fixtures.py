@@ -1,5 +1,6 @@
 """Checks the fixtures: on a GPU that is faked, and without one."""
 
+import json
 import re
 
 import pytest
@@ -18,47 +19,28 @@ def plain(pytester, gpu):
     return run
 
 
-def test_a_call_returns_what_the_first_call_returned_and_measures_the_later_ones(plain, pytester):
-    plain(
-        """
-def test_it(gpu_benchmark):
+CALLS = """
+def nothing():
+    pass
+
+def fails():
+    raise ZeroDivisionError("out of numbers")
+
+def test_called(gpu_benchmark):
     calls = []
     def launch(a, *, b):
         calls.append((a, b))
         return len(calls)
     assert gpu_benchmark(launch, 1, b=2) == 1
     assert len(calls) > 1 and set(calls) == {(1, 2)}
-""",
-        "--gpukern-report=run.json",
-    ).assert_outcomes(passed=1)
-    (result,) = results_in(pytester.path / "run.json").values()
-    (measurement,) = result["measurements"]
-    assert measurement["summary"]["median_ns"] == pytest.approx(1000)
-    assert result["first_call_ns"] > 0
 
-
-def test_an_exception_of_the_launch_reaches_the_test(plain):
-    plain(
-        """
-def fails():
-    raise ZeroDivisionError("out of numbers")
-
-def test_called(gpu_benchmark):
+def test_call_raises(gpu_benchmark):
     with pytest.raises(ZeroDivisionError, match="out of numbers"):
         gpu_benchmark(fails)
 
-def test_pedantic(gpu_benchmark):
+def test_pedantic_raises(gpu_benchmark):
     with pytest.raises(ZeroDivisionError, match="out of numbers"):
         gpu_benchmark.pedantic(fails)
-"""
-    ).assert_outcomes(passed=2)
-
-
-def test_a_second_use_in_one_test_is_refused(plain):
-    result = plain(
-        """
-def nothing():
-    pass
 
 def test_twice(gpu_benchmark):
     gpu_benchmark(nothing)
@@ -67,18 +49,8 @@ def test_twice(gpu_benchmark):
 def test_twice_pedantic(gpu_benchmark):
     gpu_benchmark(nothing)
     gpu_benchmark.pedantic(nothing)
-"""
-    )
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(
-        ["E * RuntimeError: gpu_benchmark measures once per test: split the test, or parametrize it"] * 2
-    )
 
-
-def test_pedantic_gives_every_call_fresh_arguments_and_checks_the_first_and_one_after_timing(plain):
-    plain(
-        """
-def test_it(gpu_benchmark):
+def test_fresh_arguments_for_every_call_and_a_check_of_the_first_and_one_after_timing(gpu_benchmark):
     checked = []
     def fresh():
         return ([0],), {"by": 1}
@@ -96,70 +68,61 @@ def test_a_tuple_alone_is_positional(gpu_benchmark):
 
 def test_arguments_without_setup(gpu_benchmark):
     assert gpu_benchmark.pedantic(lambda a, b: a - b, (3,), {"b": 2}) == 1
-"""
-    ).assert_outcomes(passed=3)
 
-
-def test_pedantic_refuses_impossible_arguments(plain):
-    result = plain(
-        """
 def test_both(gpu_benchmark):
     gpu_benchmark.pedantic(print, (1,), setup=lambda: ((2,), {}))
 
 def test_list(gpu_benchmark):
     gpu_benchmark.pedantic(print, setup=lambda: [1])
-"""
-    )
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(
-        [
-            "E * TypeError: pedantic: give args and kwargs, or a setup that returns them, not both",
-            "E * TypeError: setup returned list: it must return (args, kwargs), *",
-        ]
-    )
 
-
-def test_a_check_that_fails_after_timing_makes_the_result_incorrect(plain, pytester):
-    result = plain(
-        """
-def test_it(gpu_benchmark):
+def test_wrong_after_timing(gpu_benchmark):
     calls = []
     def check(returned):
         assert len(calls) == 1, "only the first call was right"
     gpu_benchmark.pedantic(lambda: calls.append(1), check=check)
-""",
-        "--gpukern-report=run.json",
-    )
-    result.assert_outcomes(failed=1)
-    (found,) = results_in(pytester.path / "run.json").values()
-    assert found["correctness"] == "INCORRECT"
-    assert found["diagnosis"].startswith("check after timing: only the first call was right")
 
-
-def test_verify_passes_outputs_within_the_tolerance_and_diagnoses_others(plain, pytester):
-    result = plain(
-        """
-one = np.ones(4, "float32")
+x = np.random.default_rng(0).random(100).astype("float32")
 
 def test_right(gpu_benchmark):
-    gpu_benchmark(lambda: None)
-    gpu_benchmark.verify(one, one * (1 + 1e-7), rtol=1e-6)
+    gpu_benchmark(nothing)
+    gpu_benchmark.verify(x, x.astype("float64"), rtol=1e-6)
 
 def test_wrong(gpu_benchmark):
-    gpu_benchmark(lambda: None)
-    gpu_benchmark.verify(one, one.astype("float64") * 1.5, rtol=1e-6)
+    gpu_benchmark(nothing)
+    gpu_benchmark.verify(x, x.astype("float64") * 1.5, rtol=1e-6)
 
 def test_wrong_shape(gpu_benchmark):
-    gpu_benchmark.verify(one, np.ones(5))
-""",
-        "--gpukern-report=run.json",
+    gpu_benchmark.verify(x, np.ones(5))
+
+def test_loose_bounds(gpu_benchmark):
+    gpu_benchmark(nothing)
+    gpu_benchmark.verify(x, x.astype("float64"), rtol=1e-2)
+"""
+
+
+def test_calls_are_measured_checked_and_refused(plain, pytester):
+    result = plain(CALLS, "--gpukern-report=run.json")
+    result.assert_outcomes(passed=8, failed=7)
+    once = "E * RuntimeError: gpu_benchmark measures once per test: split the test, or parametrize it"
+    result.stdout.fnmatch_lines_random(
+        [
+            *[once] * 2,
+            "E * TypeError: pedantic: give args and kwargs, or a setup that returns them, not both",
+            "E * TypeError: setup returned list: it must return (args, kwargs), *",
+            "INCORRECT: *wrong values*",
+            "*wrong shape*",
+        ]
     )
-    result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines(["INCORRECT: *wrong values*"])
-    result.stdout.fnmatch_lines(["*wrong shape*"])
     found = results_in(pytester.path / "run.json")
-    assert found["test_doubling/test_right"]["correctness"] == "PASSED"
-    assert found["test_doubling/test_wrong"]["correctness"] == "INCORRECT"
+    found = {name.removeprefix("test_doubling/test_"): each for name, each in found.items()}
+    assert found["called"]["measurements"][0]["summary"]["median_ns"] == pytest.approx(1000)
+    assert found["called"]["first_call_ns"] > 0
+    assert found["wrong_after_timing"]["correctness"] == found["wrong"]["correctness"] == "INCORRECT"
+    late = "check after timing: only the first call was right"
+    assert found["wrong_after_timing"]["diagnosis"].startswith(late)
+    assert (found["right"]["correctness"], found["right"]["notes"]) == ("PASSED", [])
+    (note,) = found["loose_bounds"]["notes"]
+    assert note.startswith("output: rtol=0.01, atol=0 would pass float16 too, which is off by")
 
 
 SWALLOWING = """
@@ -257,26 +220,6 @@ def test_it(gpu_benchmark, error):
         r"note \S+test_it\[1\]: INCORRECT in an earlier attempt: output: wrong values: 4 of 4", told
     )
     result.stdout.fnmatch_lines(["gpukern: 2 passed*"])
-
-
-def test_verify_notes_which_wrong_outputs_would_pass_the_tests_own_bounds(plain, pytester):
-    plain(
-        """
-x = np.random.default_rng(0).random(100).astype("float32")
-
-@pytest.mark.parametrize("bounds", [{"rtol": 1e-2}, {"atol": 2}, {"rtol": 1e-6}, {}])
-def test_it(gpu_benchmark, bounds):
-    gpu_benchmark(lambda: None)
-    gpu_benchmark.verify(x, x.astype("float64"), **bounds)
-""",
-        "--gpukern-report=run.json",
-    ).assert_outcomes(passed=4)
-    loose, zeros, tight, default = results_in(pytester.path / "run.json").values()
-    (note,) = loose["notes"]
-    assert note["text"].startswith("output: rtol=0.01, atol=0 would pass float16 too, which is off by")
-    (note,) = zeros["notes"]
-    assert note["text"] == "output: rtol=0, atol=2 would pass an output of zeros"
-    assert tight["notes"] == default["notes"] == []
 
 
 UNVERIFIED = """
@@ -414,18 +357,6 @@ def test_warmup(gpu_warmup): pass
     )
 
 
-def test_without_measuring_a_launch_is_called_once_on_the_gpu(pytester, monkeypatch, gpu):
-    pytester.makepyfile(
-        test_doubling="""
-def test_it(gpu_benchmark):
-    calls = []
-    gpu_benchmark(calls.append, 1)
-    assert calls == [1]
-"""
-    )
-    pytester.runpytest_inprocess().assert_outcomes(passed=1)
-
-
 RUNS_TWICE = """
 from _pytest.runner import runtestprotocol
 
@@ -437,10 +368,21 @@ def pytest_runtest_protocol(item, nextitem):  # as plugins that rerun failures d
 """
 
 
-def test_a_test_that_is_run_again_measures_again(pytester, plain):
+RUN_AGAIN = """
+def test_it(gpu_benchmark):
+    gpu_benchmark(lambda: None)
+
+@pytest.mark.gpu_benchmark
+def test_benchmark(benchmark):
+    benchmark(int)
+"""
+
+
+def test_a_test_that_is_run_again_measures_again_and_has_one_entry(pytester, plain):
     pytester.makeconftest(RUNS_TWICE)
-    result = plain("def test_it(gpu_benchmark):\n    gpu_benchmark(lambda: None)")
-    result.assert_outcomes(passed=1)
+    plain(RUN_AGAIN, "--benchmark-json=out.json").assert_outcomes(passed=2)
+    entries = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    assert [entry["name"] for entry in entries] == ["test_it", "test_benchmark"]
 
 
 def test_a_rerun_whose_setup_fails_reports_nothing_of_the_first_attempt(pytester, plain):

@@ -22,15 +22,22 @@ def line_of_the_first_variant():
     return GPU_PROBLEM.lstrip("\n").splitlines().index("def first(x, y):")  # its decorator's, counted from 1
 
 
-def test_a_failure_is_told_at_its_variant_and_in_the_summary(recorded, step, monkeypatch):
+def test_a_failure_is_told_at_its_variant_in_the_summary_and_in_the_comment_of_the_stored_run(
+    recorded, step, monkeypatch, pytester
+):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    told = recorded().outlines
+    told = recorded("--gpukern-report=run.json").outlines
     (line,) = [line for line in told if line.startswith("::")]
     place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
     assert line.startswith(f"::error {place},title={FIRST}::SLOWER (kernel/event/cold): +10.0 %25")
     text = step.read_text()
     assert text.startswith("# Before\n### gpukern: 1 test failed\n")
     assert "| 1.00~µs | 1.10~µs | +10.0~%".replace("~", "\N{NO-BREAK SPACE}") in text
+    assert cli.main(["report", "run.json", "-o", "comment.md"]) == 0
+    comment = (pytester.path / "comment.md").read_text(encoding="utf-8")
+    assert comment == "<!-- gpukern -->\n" + text.removeprefix("# Before\n")
+    assert "numba.first" in comment
+    assert "numba.second" not in comment
 
 
 def test_a_worker_of_xdist_knows_the_place_too(pytester, on_fake_gpu, step, monkeypatch):
@@ -54,13 +61,3 @@ def test_a_summary_that_cannot_be_written_fails_the_run_with_the_reason(recorded
     result = recorded()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*missing/summary.md: cannot be written*"])
-
-
-def test_a_stored_run_gives_the_comment_that_the_summary_is(recorded, step, monkeypatch, pytester):
-    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    recorded("--gpukern-report=run.json")
-    assert cli.main(["report", "run.json", "-o", "comment.md"]) == 0
-    comment = (pytester.path / "comment.md").read_text(encoding="utf-8")
-    assert comment == "<!-- gpukern -->\n" + step.read_text().removeprefix("# Before\n")
-    assert "numba.first" in comment
-    assert "numba.second" not in comment

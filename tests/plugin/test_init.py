@@ -41,25 +41,19 @@ def test_a_new_project_passes_its_first_test_where_there_is_no_gpu(project, pyte
     result.stdout.fnmatch_lines(["gpukern simulator: on (no GPU: *"])
 
 
-def test_a_second_run_changes_nothing(project, capsys):
-    cli.main(["init"])
-    before = files(project)
-    capsys.readouterr()
+def test_what_is_there_already_is_named_and_left_also_by_a_second_run(project, capsys):
+    project.joinpath("tests").mkdir()
+    project.joinpath("tests/test_saxpy.py").write_text("mine = 1\n")
+    assert cli.main(["init"]) == 0
+    before, said = files(project), capsys.readouterr().out
+    assert before["tests/test_saxpy.py"] == b"mine = 1\n"
+    assert "left   tests/test_saxpy.py" in said
+    assert "wrote  .github/workflows/kernels.yml" in said
     assert cli.main(["init"]) == 0
     said = capsys.readouterr().out
     assert files(project) == before
     assert all(f"left   {name} " in said for name in before)
     assert "wrote" not in said
-
-
-def test_a_file_of_the_users_is_named_and_left(project, capsys):
-    project.joinpath("tests").mkdir()
-    project.joinpath("tests/test_saxpy.py").write_text("mine = 1\n")
-    assert cli.main(["init"]) == 0
-    assert project.joinpath("tests/test_saxpy.py").read_text() == "mine = 1\n"
-    said = capsys.readouterr().out
-    assert "left   tests/test_saxpy.py" in said
-    assert "wrote  .github/workflows/kernels.yml" in said
 
 
 OTHERS = '# kept\n[project]\nname = "p"   # as typed\n'

@@ -44,7 +44,7 @@ def test_here_before():
 def test_first(gpu_benchmark):
     gpu_benchmark(work)
 
-def test_broken(gpu_benchmark):
+def test_broken(gpu_benchmark, request):
     gpu_benchmark(work)
     BROKEN
 
@@ -205,8 +205,7 @@ def test_waiting_for_something_else_does_not_count_against_a_test(project, pytes
     waits = """from pytest_gpukern.run.stash import waiting
     with waiting(request.config):
         time.sleep(2.5)"""
-    tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, request):")
-    project(waits, "--gpukern-timeout=2", tests=tests).assert_outcomes(passed=7)
+    project(waits, "--gpukern-timeout=2").assert_outcomes(passed=7)
 
 
 def test_a_context_that_a_module_fixture_made_costs_no_process(project, pytester):
@@ -221,12 +220,6 @@ def test_a_thread_that_launches_nothing_costs_nothing(project, pytester):
     ran = pids(pytester)
     assert ran["test_broken"] == ran["test_second"]
     assert not is_alive(int(ran["test_second"]))
-
-
-def test_in_this_process_tests_after_a_closed_context_say_which_test_closed_it(project, pytester):
-    result = project("fake_gpu.CHANGES.append('the primary context was closed')", "--gpukern-isolate=off")
-    result.assert_outcomes(passed=4, errors=3)
-    result.stdout.fnmatch_lines(["ERROR *test_second - *test_broken (the primary context was closed); *"])
 
 
 LOST_ON_PURPOSE = """
@@ -273,12 +266,28 @@ def test_a_case_that_destroys_the_context_is_skipped_if_no_process_takes_over(pr
     result.stdout.fnmatch_lines(["*it destroys the CUDA context: use --gpukern-isolate=on*"])
 
 
-def test_in_this_process_tests_after_a_lost_context_say_which_test_lost_it(project, pytester):
-    result = project("lose_context()", "--gpukern-isolate=off")
-    result.assert_outcomes(passed=3, failed=1, errors=3)
-    result.stdout.fnmatch_lines(
-        ["ERROR *test_second - Failed: not run: this process lost its CUDA context in *::test_broken *"]
-    )
+@pytest.mark.parametrize(
+    ("broken", "outcomes", "why"),
+    [
+        (
+            "lose_context()",
+            {"passed": 3, "failed": 1},
+            "Failed: not run: this process lost its CUDA context in *::test_broken *",
+        ),
+        (
+            "fake_gpu.CHANGES.append('the primary context was closed')",
+            {"passed": 4},
+            "*test_broken (the primary context was closed); *",
+        ),
+    ],
+    ids=["lost", "closed"],
+)
+def test_in_this_process_tests_after_a_lost_context_say_which_test_lost_it(
+    project, pytester, broken, outcomes, why
+):
+    result = project(broken, "--gpukern-isolate=off")
+    result.assert_outcomes(**outcomes, errors=3)
+    result.stdout.fnmatch_lines([f"ERROR *test_second - {why}"])
     assert len(set(pids(pytester).values())) == 1
 
 
@@ -438,7 +447,7 @@ def test_a_crash_after_a_subtest_is_the_tests_own(project, pytester):
     if not hasattr(pytest, "SubtestReport"):
         pytest.skip("subtests came with pytest 9")
     within = "with subtests.test(msg='one'):\n        pass\n    os.abort()"
-    tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, subtests):")
+    tests = TESTS.replace("gpu_benchmark, request", "gpu_benchmark, subtests")
     result = project(within, tests=tests)
     assert "test_broken - its measuring process ended by SIGABRT" in failure(result)
     assert results_in(pytester.path / "run.json")["test_it/test_broken"]["correctness"] == "INCORRECT"
@@ -525,15 +534,8 @@ def test_ctrl_c_and_sigterm_end_the_other_process_and_keep_what_was_measured(
     temporary = pytester.mkdir("temporary")
     monkeypatch.setenv("TMPDIR", str(temporary))
     (pytester.path / "test_it.py").write_text(TESTS.replace("BROKEN", "time.sleep(600)"))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "fake_gpu",
-        "--gpu-benchmark",
-        "--gpukern-report=run.json",
-    ]
+    options = ("-p", "fake_gpu", "--gpu-benchmark", "--gpukern-report=run.json")
+    command = [sys.executable, "-m", "pytest", *options]
     with subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.PIPE, text=True) as process:
         log = pytester.path / "ran.log"
         give_up_s = time.monotonic() + 60
@@ -566,8 +568,7 @@ PATCHES = """
 
 @pytest.mark.parametrize("option", ["--gpukern-isolate=on", "--gpukern-isolate=off"])
 def test_patches_of_a_test_do_not_stop_its_messages(project, option):
-    tests = TESTS.replace("def test_broken(gpu_benchmark):", "def test_broken(gpu_benchmark, request):")
-    result = project(PATCHES, option, "--gpukern-baseline=create", "--gpukern-sessions=2", tests=tests)
+    result = project(PATCHES, option, "--gpukern-baseline=create", "--gpukern-sessions=2")
     result.assert_outcomes(passed=7)
     result.stdout.fnmatch_lines(["gpukern: *baseline: 5 new"])
 

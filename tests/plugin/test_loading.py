@@ -64,8 +64,8 @@ import fake_gpu
 
 def test_it(gpu_benchmark):
     before, seen = list(fake_gpu.OBSERVED), []
-    gpu_benchmark(lambda: seen.extend(fake_gpu.OBSERVED))
-    assert before == seen == []
+    gpu_benchmark(lambda: seen.append("".join(fake_gpu.OBSERVED)))
+    assert (before, seen) == ([], [""])
 """
 
 
@@ -82,6 +82,6 @@ def test_a_tests_set_up_and_body_are_observed_until_its_first_call_ends(fake, py
     run.assert_outcomes(passed=7, errors=1)
 
 
-def test_where_nothing_is_measured_nothing_is_observed(fake, pytester):
+def test_where_nothing_is_measured_a_launch_is_called_once_and_not_observed(fake, pytester):
     pytester.makepyfile(test_doubling=UNMEASURED)
     pytester.runpytest_inprocess().assert_outcomes(passed=1)

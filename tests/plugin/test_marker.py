@@ -4,52 +4,46 @@ import pytest
 
 from .conftest import results_in
 
-MARKED = """
+WRONG = """
 import pytest
 
-@pytest.mark.gpu_benchmark({arguments})
-def test_marked(gpu_benchmark):
+@pytest.mark.gpu_benchmark(colour='red')
+def test_keyword(gpu_benchmark):
     raise AssertionError("this test must not run")
+
+@pytest.mark.gpu_benchmark(12)
+def test_position(gpu_benchmark):
+    raise AssertionError("this test must not run")
+
+@pytest.mark.gpu_benchmark(colour="red")
+class TestIt:
+    def test_in_a_class(self, gpu_benchmark): pass
+
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.gpu_benchmark(colour="red"))])
+def test_parameter(gpu_benchmark, n): pass
+
+def test_other(): pass
 """
 NEVER = ("--gpukern-simulator=never", "-p", "no:cacheprovider")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("colour='red'", "gpu_benchmark has no argument 'colour'; it takes bytes, flops, threshold, *"),
-        ("12", "gpu_benchmark takes no positional arguments, found (12,); name them: bytes, *"),
-    ],
-)
 @pytest.mark.parametrize("options", [NEVER, (), (*NEVER, "-n1")], ids=["asked", "never asked", "workers"])
-def test_a_wrong_argument_fails_its_own_test_with_file_and_line(pytester, arguments, message, options):
-    pytester.makepyfile(test_it=MARKED.format(arguments=arguments) + "\ndef test_other(): pass\n")
+def test_a_wrong_argument_fails_its_own_test_with_file_and_line_wherever_its_marker_stands(pytester, options):
+    module = "import pytest\npytestmark = pytest.mark.gpu_benchmark(colour='red')\n"
+    pytester.makepyfile(test_it=WRONG, test_module=f"{module}def test_it(gpu_benchmark): pass")
     result = pytester.runpytest_inprocess(*options)
-    result.assert_outcomes(errors=1, passed=1)
-    result.stdout.fnmatch_lines([f"test_it.py:3: test_marked: {message}"])
+    result.assert_outcomes(errors=5, passed=1)
+    unknown = "gpu_benchmark has no argument 'colour'; it takes bytes, flops, threshold, *"
+    result.stdout.fnmatch_lines_random(
+        [
+            f"test_it.py:3: test_keyword: {unknown}",
+            "test_it.py:7: test_position: gpu_benchmark takes no positional arguments, found (12,); name *",
+            f"test_it.py:13: TestIt.test_in_a_class: {unknown}",
+            f"test_it.py:15: test_parameter[[]1[]]: {unknown}",
+            f"test_module.py:3: test_it: {unknown}",
+        ]
+    )
     assert "Traceback" not in result.stdout.str()
-
-
-ON_A_PARAMETER = """
-@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.gpu_benchmark(colour="red"))])
-def test_it(gpu_benchmark, n): pass
-"""
-
-
-@pytest.mark.parametrize(
-    "test",
-    [
-        "pytestmark = pytest.mark.gpu_benchmark(colour='red')\ndef test_it(gpu_benchmark): pass",
-        "@pytest.mark.gpu_benchmark(colour='red')\nclass TestIt:\n    def test_it(self, gpu_benchmark): pass",
-        ON_A_PARAMETER,
-    ],
-    ids=["module", "class", "parameter"],
-)
-def test_a_wrong_argument_is_found_wherever_the_marker_stands(pytester, test):
-    pytester.makepyfile(f"import pytest\n{test}")
-    result = pytester.runpytest_inprocess(*NEVER)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*: gpu_benchmark has no argument 'colour'; *"])
 
 
 def test_the_marker_is_registered(pytester):

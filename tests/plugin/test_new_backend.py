@@ -15,11 +15,8 @@ from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 needs_simulator = pytest.mark.skipif(not importlib.util.find_spec("numba_cuda"), reason="needs numba-cuda")
 
 ROW = """
-from pathlib import Path
-import pytest_gpukern.backends
 from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 
-pytest_gpukern.backends.__path__.append(str(Path(__file__).parent / "library"))
 BACKENDS["opencl"] = BackendRow(
     "opencl:OpenclBackend", needs=(("json", "opencl-of-json"), ("{needed}", "{needed}-wheel")),
     simulated_by="opencl:OpenclBackend", arrays=(("opencl_arrays", "Buffer"),), packages=("opencl_arrays",),
@@ -71,7 +68,7 @@ def run(beside_a_row):
 
     def run(*options, needed="math"):
         tests = {"test_it": TESTS, "opencl_arrays": "class Buffer: pass"}
-        run = beside_a_row(ROW.format(needed=needed), {"opencl": BACKEND}, **tests)
+        run = beside_a_row("backends", {"opencl": BACKEND}, ROW.format(needed=needed), **tests)
         return run("--gpukern-simulator=always", "-v", "-rs", *options)
 
     return run
@@ -98,11 +95,8 @@ def test_it_is_among_the_names_that_can_be_selected(run):
 
 
 HOST_ROW = """
-from pathlib import Path
-import pytest_gpukern.backends
 from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 
-pytest_gpukern.backends.__path__.append(str(Path(__file__).parent / "library"))
 BACKENDS["threads"] = BackendRow(
     "threads:ThreadsBackend", on_gpu=False, needs=(("pluggy", "pluggy"),), distributions=("pluggy",)
 )
@@ -142,7 +136,7 @@ def test_case(gpu_benchmark, case):
 @pytest.fixture
 def run_on_host(beside_a_row):
     """Runs the tests where there is no GPU, beside a second backend that runs on the host."""
-    run = beside_a_row(HOST_ROW, {"threads": HOST_BACKEND}, test_it=HOST_TESTS)
+    run = beside_a_row("backends", {"threads": HOST_BACKEND}, HOST_ROW, test_it=HOST_TESTS)
     return functools.partial(run, "--gpu-benchmark", "-v")
 
 

@@ -9,11 +9,8 @@ from pytest_gpukern.report.run_file import read_run
 from .conftest import HOST_PROBLEM
 
 ROW = """
-from pathlib import Path
-import pytest_gpukern.measure
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 
-pytest_gpukern.measure.__path__.append(str(Path(__file__).parent / "library"))
 OBSERVERS["fan"] = ObserverRow(
     "pytest_gpukern.measure.fan", "FanObserver", "fan",
     {"speed_rpm": Figure("speed", "rpm"), "moved_bytes": Figure("moved", "bytes")},
@@ -41,7 +38,7 @@ class FanObservation(Observation):
 @pytest.fixture
 def run(beside_a_row):
     """Runs the tests of a problem beside the observer, in another process."""
-    run = beside_a_row(ROW, {"fan": OBSERVER}, test_doubling=HOST_PROBLEM)
+    run = beside_a_row("measure", {"fan": OBSERVER}, ROW, test_doubling=HOST_PROBLEM)
     return functools.partial(run, "--gpu-benchmark", "--gpukern-simulator=never")
 
 

@@ -195,35 +195,28 @@ def test_sessions_that_confirm_do_not_count_against_the_time_that_a_test_may_tak
     result.stdout.fnmatch_lines(["SLOWER (kernel/event/cold): +10.0 % *"])
 
 
-def test_a_suspicion_that_no_session_can_decide_is_invalid_and_says_why(recorded, monkeypatch):
+def test_a_suspicion_that_no_session_can_decide_is_invalid_and_not_appended(recorded, monkeypatch, pytester):
     def died(self, request, progress=None):
         problem = f"it ended by SIGSEGV while running {request.nodeids[0]}"
         return ChildRun(problem=problem, during=request.nodeids[0], ended_early=True, status=-11)
 
     monkeypatch.setattr(ChildSessions, "run", died)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = recorded()
+    result = recorded("--gpukern-baseline=append", "--gpukern-sessions=1")
     result.assert_outcomes(passed=1, failed=1)
     failed = "suspected +10.0 %, but the sessions to confirm it failed"
     result.stdout.fnmatch_lines(
-        [f"INVALID (kernel/event/cold): {failed}: session 1: it ended by SIGSEGV while running *"]
+        [
+            f"INVALID (kernel/event/cold): {failed}: session 1: it ended by SIGSEGV while running *",
+            f"gpukern: not recorded: *INVALID: suspected +10.0 %*({FIRST})",
+        ]
     )
-
-
-def test_a_suspicion_that_no_session_could_confirm_is_not_appended(recorded, monkeypatch, pytester):
-    def died(self, request, progress=None):
-        return ChildRun(
-            problem="it ended by SIGSEGV", during=request.nodeids[0], ended_early=True, status=-11
-        )
-
-    monkeypatch.setattr(ChildSessions, "run", died)
-    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = recorded("--gpukern-baseline=append", "--gpukern-sessions=1")
-    result.stdout.fnmatch_lines([f"gpukern: not recorded: *INVALID: suspected +10.0 %*({FIRST})"])
     assert (recorded_sessions(pytester, FIRST), recorded_sessions(pytester, SECOND)) == (3, 4)
 
 
-def test_the_extra_sessions_of_a_comparison_run_inside_its_test(recorded, monkeypatch, pytester):
+@pytest.fixture
+def asked(monkeypatch):
+    """The tests that child sessions are asked to run, which are replayed."""
     replayed, asked = ChildSessions.run, []
 
     def noted(self, request, progress=None):
@@ -231,6 +224,10 @@ def test_the_extra_sessions_of_a_comparison_run_inside_its_test(recorded, monkey
         return replayed(self, request, progress)
 
     monkeypatch.setattr(ChildSessions, "run", noted)
+    return asked
+
+
+def test_the_extra_sessions_of_a_comparison_run_inside_its_test(recorded, asked):
     recorded("--gpukern-sessions=3").assert_outcomes(passed=2)
     first, second = (f"test_doubling.py::test_doubling[{case}]" for case in (FIRST, SECOND))
     assert asked == [(first,), (first,), (second,), (second,)]
@@ -350,14 +347,7 @@ def test_a_confirmed_slowdown_is_accepted_from_the_run_file_with_sessions_enough
     project("-k", "first").assert_outcomes(failed=1, deselected=1)
 
 
-def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, monkeypatch, pytester):
-    replayed, asked = ChildSessions.run, []
-
-    def noted(self, request, progress=None):
-        asked.append(request.nodeids)
-        return replayed(self, request, progress)
-
-    monkeypatch.setattr(ChildSessions, "run", noted)
+def test_without_a_file_to_accept_it_from_no_session_more_is_measured(recorded, asked, monkeypatch):
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
     recorded().assert_outcomes(passed=1, failed=1)
     assert len(asked) == 2

@@ -169,7 +169,7 @@ def test_a_run_on_each_gpu_records_nothing(several):
 
 
 def test_a_worker_that_dies_is_replaced_on_its_gpu(several, pytester):
-    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", ENDS, 1))
+    pytester.makepyfile(test_it=dying())
     result = several("-n", "auto", there=TWO)
     result.assert_outcomes(passed=11, failed=1)
     result.stdout.fnmatch_lines(["FAILED test_it.py::test_work[[]3[]]*"])
@@ -182,8 +182,7 @@ def test_a_worker_that_dies_is_replaced_on_its_gpu(several, pytester):
 def test_a_worker_whose_gpu_is_gone_goes_on_with_another_which_takes_its_cases(several, pytester):
     create = ("--gpukern-baseline=create", "--gpukern-sessions=1")
     several(*create, there="GPU-B").assert_outcomes(passed=12)
-    gone = ENDS.replace("os._exit(3)", 'open("GPU-B", "w").close()\n        os._exit(3)')
-    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", gone, 1))
+    pytester.makepyfile(test_it=dying('open("GPU-B", "w").close(); os._exit(3)'))
     result = several("-n", "auto", "--gpukern-report=run.json", there=TWO)
     result.assert_outcomes(passed=11, failed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -198,20 +197,19 @@ def test_a_worker_that_dies_before_it_collects_again_goes_on_with_another_gpu_to
         "if SEEN_AT_IMPORT and os.path.exists(SEEN_AT_IMPORT):\n    raise RuntimeError('CUDA_ERROR_ECC')\n"
     )
     pytester.makeconftest(NOTED + broken)
-    gone = ENDS.replace("os._exit(3)", "open(os.environ['CUDA_VISIBLE_DEVICES'], 'w').close(); os._exit(3)")
-    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", gone, 1))
+    pytester.makepyfile(test_it=dying("open(os.environ['CUDA_VISIBLE_DEVICES'], 'w').close(); os._exit(3)"))
     result = several("-n", "auto", there=TWO)
     result.assert_outcomes(passed=11, failed=1)
     result.stdout.fnmatch_lines(["*GPU-? failed, and its worker went on with GPU-?: *CUDA_ERROR_ECC*"])
 
 
 def test_a_worker_that_collects_other_tests_than_the_one_it_replaces_gets_none(several, pytester):
-    fewer = "if os.environ.get('PYTEST_XDIST_WORKER') == 'gw2':\n        del items[0]\n"
-    pytester.makeconftest(f"{NOTED}\ndef pytest_collection_modifyitems(items):\n    {fewer}")
-    long = MANY.replace(
-        "    gpu_benchmark(lambda: None)", "    time.sleep(0.3)\n    gpu_benchmark(ends(number))"
+    pytester.makeconftest(NOTED + COLLECTS_FEWER)
+    pytester.makepyfile(
+        test_it=("import time\n" + dying()).replace(
+            "    gpu_benchmark(", "    time.sleep(0.3)\n    gpu_benchmark("
+        )
     )
-    pytester.makepyfile(test_it=long.replace("@pytest", f"import time\n{ENDS}", 1))
     result = several("-n", "auto", there=TWO)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
@@ -227,14 +225,18 @@ def test_a_worker_that_collects_other_tests_than_the_one_it_replaces_gets_none(s
 def test_a_run_ends_that_has_tests_for_a_worker_only_which_collected_others(several, pytester, how):
     if how == "load":
         several("--gpukern-baseline=create", "--gpukern-sessions=1", there="GPU-B").assert_outcomes(passed=12)
-    fewer = "if os.environ.get('PYTEST_XDIST_WORKER') == 'gw2':\n        del items[0]\n"
-    pytester.makeconftest(f"{NOTED}\ndef pytest_collection_modifyitems(items):\n    {fewer}")
-    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", ENDS, 1))
+    pytester.makeconftest(NOTED + COLLECTS_FEWER)
+    pytester.makepyfile(test_it=dying())
     result = several("-n", "auto", f"--dist={how}", there=TWO)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["gpukern: * selected tests did not run: *"])
 
 
+COLLECTS_FEWER = """
+def pytest_collection_modifyitems(items):
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw2":
+        del items[0]
+"""
 DIES_EARLY = """
 import pytest
 import time
@@ -282,8 +284,7 @@ def test_workers_that_are_pinned_already_keep_their_gpu_and_others_get_the_rest(
 
 
 def test_a_run_ends_where_no_other_gpu_is_left_for_a_worker(several, pytester):
-    gone = ENDS.replace("os._exit(3)", 'open("GPU-A", "w").close()\n        os._exit(3)')
-    pytester.makepyfile(test_it=MANY.replace("lambda: None", "ends(number)").replace("@pytest", gone, 1))
+    pytester.makepyfile(test_it=dying('open("GPU-A", "w").close(); os._exit(3)'))
     refused(several("-n1", there="GPU-A"), "CUDA_VISIBLE_DEVICES='GPU-A' starts no GPU's UUID.")
 
 
@@ -368,6 +369,15 @@ def dies():
 
 
 TWO = "GPU-A,GPU-B"
+
+
+def dying(ends="os._exit(3)"):
+    """Returns `MANY`, of which the fourth test ends its process by this code."""
+    return MANY.replace("lambda: None", "ends(number)").replace(
+        "@pytest", ENDS.replace("os._exit(3)", ends), 1
+    )
+
+
 ENDS = """import os
 
 def ends(number):

@@ -171,59 +171,39 @@ def outcome(run, name):
     return lines[0].split("::", 1)[1].removeprefix(name).split()[0]
 
 
-def test_without_a_gpu_the_simulator_is_on_before_the_users_conftest_imports_numba(run):
-    assert outcome(run, "test_case[doubling/numba.kernel/n=8]") == "PASSED", run.stdout
-    assert "gpukern simulator: on (no GPU: " in run.stdout
-    assert "gpukern device: CUDA simulator: correctness only, never speed" in run.stdout
+SHUFFLES = "not in the simulator: warp shuffles (cuda.shfl_sync)"
+IN_THE_SIMULATOR = [
+    ("test_case[doubling/numba.kernel/n=8]", "PASSED", "gpukern simulator: on (no GPU: "),
+    ("test_case[doubling/host.numpy/n=8]", "PASSED", "CUDA simulator: correctness only, never speed"),
+    *[
+        (f"test_{name}", "PASSED", "")
+        for name in ("plain", "exception", "pedantic", "declared", "twice", "ufunc")
+    ],
+    ("test_plain_shuffle", "SKIPPED", SHUFFLES),
+    ("test_shuffle_in_a_fixture", "SKIPPED", SHUFFLES),
+    ("test_case[doubling/numba.shuffled/n=8]", "SKIPPED", SHUFFLES),
+    ("test_case[doubling/numba.tensor/n=8]", "SKIPPED", "tensor cores (doubling/numba.tensor/n=8)"),
+    ("test_case[doubling/numba.forgets_the_last/n=8]", "FAILED", "1 were never written"),
+    (
+        "test_declared_forgets_the_last",
+        "FAILED",
+        "INCORRECT: y: not written: 1 of 8 elements, the first at [7], in call 2",
+    ),
+    ("test_declared_shifts", "FAILED", "INCORRECT: y: aliased: it shares memory with the input x"),
+    ("test_returned_part", "FAILED", "INCORRECT: returned: aliased: it shares memory with the input y"),
+]
+
+
+@pytest.mark.parametrize(("name", "expected", "said"), IN_THE_SIMULATOR)
+def test_without_a_gpu_the_simulator_is_on_before_numba_is_imported_and_checks(run, name, expected, said):
+    assert outcome(run, name) == expected, run.stdout
+    assert said in run.stdout
+    assert "test_end.py" not in run.stdout, "a skip has the place of its test"
 
 
 def test_the_environment_is_afterwards_what_it_was(run):
     last = run.stdout.splitlines()[-1]
     assert last in ("changed", "changed KMP_DUPLICATE_LIB_OK"), "the import of threadpoolctl sets that"
-
-
-@pytest.mark.parametrize(
-    "name", ["test_plain", "test_exception", "test_pedantic", "test_declared", "test_twice", "test_ufunc"]
-)
-def test_the_fixtures_work_in_the_simulator(run, name):
-    assert outcome(run, name) == "PASSED", run.stdout
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["test_plain_shuffle", "test_shuffle_in_a_fixture", "test_case[doubling/numba.shuffled/n=8]"],
-)
-def test_a_kernel_that_uses_what_the_simulator_lacks_is_skipped_with_the_features_name(run, name):
-    assert outcome(run, name) == "SKIPPED", run.stdout
-    assert "not in the simulator: warp shuffles (cuda.shfl_sync)" in run.stdout
-    assert "test_end.py" not in run.stdout, "a skip has the place of its test"
-
-
-@pytest.mark.parametrize(
-    ("name", "diagnosis"),
-    [
-        ("forgets_the_last", "y: not written: 1 of 8 elements, the first at [7], in call 2"),
-        ("shifts", "y: aliased: it shares memory with the input x"),
-    ],
-)
-def test_a_plain_test_that_declares_what_it_writes_is_checked_in_the_simulator(run, name, diagnosis):
-    assert outcome(run, f"test_declared_{name}") == "FAILED"
-    assert f"INCORRECT: {diagnosis}" in run.stdout
-
-
-def test_a_part_of_an_argument_is_not_returned_as_new_memory_in_the_simulator(run):
-    assert outcome(run, "test_returned_part") == "FAILED"
-    assert "INCORRECT: returned: aliased: it shares memory with the input y" in run.stdout
-
-
-def test_a_variant_that_declares_what_it_needs_is_skipped_with_it(run):
-    assert outcome(run, "test_case[doubling/numba.tensor/n=8]") == "SKIPPED"
-    assert "1 skipped: not in the simulator: tensor cores (doubling/numba.tensor/n=8)" in run.stdout
-
-
-def test_a_wrong_kernel_fails_in_the_simulator(run):
-    assert outcome(run, "test_case[doubling/numba.forgets_the_last/n=8]") == "FAILED"
-    assert "1 were never written" in run.stdout
 
 
 def test_simulated_results_are_marked_and_have_no_times_while_host_variants_do(run):

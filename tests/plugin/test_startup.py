@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-"""What a busy machine may add to the best of a few runs."""
-
 LOADED = """
 import sys
 import pytest

@@ -4,12 +4,10 @@ import dataclasses
 import itertools
 import os
 
-import pytest
-
 from pytest_gpukern.gpu.nvml import GpuProcess
 
 from . import fake_gpu
-from .conftest import GPU_PROBLEM, HOST_PROBLEM, results_in
+from .conftest import FIRST, GPU_PROBLEM, HOST_PROBLEM, SECOND, results_in
 
 STRANGER = GpuProcess(4711, "trainer", 900, 97)
 TAKING = """
@@ -21,42 +19,25 @@ TAKING = """
 """
 
 
-IDLE = dataclasses.replace(STRANGER, sm_percent=None)
-
-
 class SharedBoard(fake_gpu.Board):
-    """A stranger computes on it, or idles and copies, while the environment says so."""
-
-    def __init__(self, taken, free):
-        self.taken, self.free = taken, free
+    """A stranger computes on it while the environment says so."""
 
     def state(self):
-        return dataclasses.replace(super().state(), **(self.taken if os.environ.get("TAKEN") else self.free))
+        foreign = (STRANGER,) if os.environ.get("TAKEN") else ()
+        return dataclasses.replace(super().state(), foreign=foreign)
 
 
-@pytest.mark.parametrize(
-    ("taken", "free"),
-    [
-        ({"foreign": (STRANGER,)}, {}),
-        ({"foreign": (IDLE,), "pcie_bytes_per_s": 4e10}, {"foreign": (IDLE,), "pcie_bytes_per_s": 1e6}),
-    ],
-    ids=["computes", "copies"],
-)
-def test_what_was_measured_beside_another_program_is_invalid_and_the_next_test_is_not(
-    pytester, monkeypatch, taken, free
-):
+def test_what_was_measured_beside_another_program_is_invalid_and_the_next_test_is_not(pytester, monkeypatch):
     monkeypatch.delenv("TAKEN", raising=False)
-    fake_gpu.install(monkeypatch, board=SharedBoard(taken, free))
+    fake_gpu.install(monkeypatch, board=SharedBoard())
     pytester.makepyfile(test_doubling=GPU_PROBLEM.replace("    return launch\n", TAKING, 1))
     result = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-report=run.json")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["INVALID (kernel/event/cold): *pid 4711 (trainer, 900 MiB*"])
-    invalid = {
-        case: [measurement["invalid"] for measurement in found["measurements"]]
-        for case, found in results_in(pytester.path / "run.json").items()
-    }
-    assert "4711" in invalid["doubling/numba.first/n=8"][0]
-    assert invalid["doubling/numba.second/n=8"] == [None]
+    found = results_in(pytester.path / "run.json")
+    invalid = [found[case]["measurements"][0]["invalid"] for case in (FIRST, SECOND)]
+    assert "4711" in invalid[0]
+    assert invalid[1] is None
 
 
 TIMED_ALONE = """

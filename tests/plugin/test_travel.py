@@ -40,24 +40,19 @@ def run(host, pytester, monkeypatch):
     monkeypatch.setenv("SPY_LOG", str(pytester.path / "spy.log"))
 
     def measure(workers, *options):
-        host("--gpu-benchmark", f"-n{workers}", f"--gpukern-report=run{workers}.json", *options)
+        report = f"--gpukern-report=run{workers}.json"
+        result = host("--gpu-benchmark", "-s", f"-n{workers}", report, *options)
+        result.assert_outcomes(passed=4)
+        assert result.stdout.str().count("CARRIED doubling/host.") == 4
         return results_in(pytester.path / f"run{workers}.json")
 
     return measure
 
 
-def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run):
+def test_the_same_results_arrive_with_and_without_workers_as_plain_json_under_the_same_ids(run, pytester):
     alone, shared = run(0), run(2)
-    assert (
-        sorted(alone)
-        == sorted(shared)
-        == [
-            "doubling/host.add/n=8",
-            "doubling/host.add/n=9",
-            "doubling/host.multiply/n=8",
-            "doubling/host.multiply/n=9",
-        ]
-    )
+    cases = [f"doubling/host.{variant}/n={n}" for variant in ("add", "multiply") for n in (8, 9)]
+    assert sorted(alone) == sorted(shared) == cases
     for case_id, result in alone.items():
         other = shared[case_id]
         assert other.keys() == result.keys()
@@ -67,18 +62,14 @@ def test_the_same_results_arrive_with_and_without_workers_under_the_same_ids(run
         }
         assert [m["scope"] for m in other["measurements"]] == [m["scope"] for m in result["measurements"]]
         assert all(len(m["samples_ns"]) >= 10 for m in other["measurements"])
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_where_the_time_went_travels_too(run, pytester, workers):
-    run(workers)
-    stored = json.loads((pytester.path / f"run{workers}.json").read_text())
-    assert {"starting", "preparing", "checking", "timing", "reports"} <= stored["spent_s"].keys()
-    together_s = sum(stored["spent_s"].values())
-    if workers:
-        assert together_s == pytest.approx(workers * stored["duration_s"])
-    else:
-        assert together_s <= stored["duration_s"]
+    for workers in (0, 2):
+        stored = json.loads((pytester.path / f"run{workers}.json").read_text())
+        assert {"starting", "preparing", "checking", "timing", "reports"} <= stored["spent_s"].keys()
+        together_s = sum(stored["spent_s"].values())
+        if workers:
+            assert together_s == pytest.approx(workers * stored["duration_s"])
+        else:
+            assert together_s <= stored["duration_s"]
 
 
 def test_a_baseline_is_written_once_by_the_controller_whatever_the_workers_measured(run, pytester):
@@ -87,15 +78,6 @@ def test_a_baseline_is_written_once_by_the_controller_whatever_the_workers_measu
     assert len(json.loads(path.read_text())["records"]) == 4
     written = (pytester.path / "spy.log").read_text().splitlines()
     assert sorted(written) == [f"controller {path.name}", "controller run2.json"]
-
-
-def test_what_a_report_carries_is_plain_json(host, pytester, monkeypatch):
-    pytester.makeconftest(SPY)
-    monkeypatch.setenv("SPY_LOG", str(pytester.path / "spy.log"))
-    for workers in ("-n0", "-n1"):
-        result = host("--gpu-benchmark", "-s", workers)
-        result.assert_outcomes(passed=4)
-        assert result.stdout.str().count("CARRIED doubling/host.") == 4
 
 
 def test_of_what_a_report_carries_a_run_keeps_the_result_alone(host):

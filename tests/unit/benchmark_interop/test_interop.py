@@ -243,7 +243,9 @@ def test_empty_samples_and_numbers_that_are_not_finite_never_reach_it(suite):
 @pytest.mark.parametrize("workers", ["-n0", "-n1"])
 def test_a_saved_run_is_compared_with_the_next(suite, workers):
     suite(workers, "--benchmark-save=first")
-    ran = suite(workers, "--benchmark-compare", "--benchmark-columns=median", results=[exp_result(4000.0)])
+    compare = ("--benchmark-compare", "--benchmark-columns=median", "--benchmark-compare-fail=median:5%")
+    ran = suite(workers, *compare, results=[exp_result(4000.0)])
+    assert ran.ret != 0
     text = ran.stdout.str()
     assert f"{EXP} (0001_first) " in text
     assert f"{EXP} (NOW) " in text

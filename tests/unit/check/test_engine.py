@@ -50,8 +50,9 @@ def switching(a, out):
     return launch
 
 
-def call(function, *args, **declared):
-    checks = CheckedCalls(function, MarkerOptions(**declared), "x", lambda: None, GuardedArrays(None))
+def call(function, *args, fixed=True, **declared):
+    marker, guarded = MarkerOptions(**declared), GuardedArrays(None)
+    checks = CheckedCalls(function, marker, "x", lambda: None, guarded, fixed=fixed)
     turn = Turn(functools.partial(function, *args), args, {})
     return checks.make(turn, "in the first call")
 
@@ -62,7 +63,7 @@ def test_a_check_of_launches_reaches_variants_and_calls_before_and_after(added):
     assert diagnose_case(case_of(switching, "host"), FakeEnvironment()).message == "the launch switched"
     a, out = np.arange(9.0), np.empty(9)
     call(lambda a, out: right(a, out)(), a, out, outputs=("out",))
-    for declared in ({"outputs": ("out",)}, {}):
+    for declared in ({"outputs": ("out",)}, {}, {"fixed": False}):
         with pytest.raises(IncorrectError, match="the call switched"):
             call(lambda a, out: switching(a, out)(), a, out, **declared)
 

@@ -96,7 +96,9 @@ def test_a_run_chooses_what_fails_a_test(fail_on, lines):
     assert [str(reason) for reason in failures(now(findings=FINDINGS), fail_on)] == lines
 
 
-@pytest.mark.parametrize(("kind", "fails"), [("SLOWER", []), ("UNDECIDED", []), ("INVALID", ["INVALID"])])
+@pytest.mark.parametrize(
+    ("kind", "fails"), [("SLOWER", []), ("UNDECIDED", []), ("NEW", []), ("INVALID", ["INVALID"])]
+)
 def test_a_run_that_opens_an_epoch_accepts_what_became_slower_or_grew_and_nothing_invalid(kind, fails):
     accepted = failures(now(kind=kind, findings=FINDINGS), FAILURES, accepts=True)
     assert [(each.kind, each.key) for each in accepted] == [*((each, KEY) for each in fails), ("memory", "")]
