@@ -11,7 +11,7 @@ from pytest_gpukern.baseline.record import (
     DURATION_DIGITS,
     Baseline,
     Epoch,
-    Launches,
+    RecordedLaunches,
     OutputAccuracy,
     Record,
     RecordedSession,
@@ -59,7 +59,7 @@ class Entry:
             duration_s=None if plain.duration_s is None else rounded(plain.duration_s, DURATION_DIGITS),
             autotuned=plain.autotuned,
             correctness={name: OutputAccuracy.of(error) for name, error in plain.errors.items()},
-            launches=Launches.of(plain),
+            launches=RecordedLaunches.of(plain),
         )
         shared = SessionEntry(
             recorded,
@@ -137,7 +137,7 @@ class Merge:
             measured_point=case.measured_point,
             sessions=(),
             correctness=sessions[0].correctness or {},
-            launches=sessions[0].launches or Launches(),
+            launches=sessions[0].launches or RecordedLaunches(),
         ).adding(sessions, self.baseline.sessions)
         if record is None:
             self._put(case, Record(case.point, (epoch,)))

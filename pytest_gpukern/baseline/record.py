@@ -123,7 +123,7 @@ def choice_of(result: Result) -> Choice:
     return Choice.of(result.autotuned, map(as_recorded, result.kernels))
 
 
-class Launches(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class RecordedLaunches(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Says what a call launches; the sessions of an epoch mostly share it.
 
     Attributes:
@@ -135,7 +135,7 @@ class Launches(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     order: tuple[Whole, ...] = ()
 
     @classmethod
-    def of(cls, result: Result) -> Launches:
+    def of(cls, result: Result) -> RecordedLaunches:
         """Returns what a record keeps of the launches that a timer saw."""
         seen = [as_recorded(kernel) for kernel in result.kernels]
         kernels = list(dict.fromkeys(seen))
@@ -185,7 +185,7 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     duration_s: Number | None = None
     autotuned: dict[str, dict[str, str]] = {}
     correctness: dict[str, OutputAccuracy] | None = None
-    launches: Launches | None = None
+    launches: RecordedLaunches | None = None
 
     def only(self, keys: AbstractSet[str]) -> RecordedSession:
         """Returns the session with some of its measurements."""
@@ -216,7 +216,7 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     ]
     reason: Text | None = None
     correctness: dict[str, OutputAccuracy] = {}
-    launches: Launches = Launches()
+    launches: RecordedLaunches = RecordedLaunches()
 
     @property
     def keys(self) -> set[str]:
@@ -406,6 +406,13 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
             for wanted in ([key] if key in similar else similar)
             for time in self._times(record, record.current(wanted), wanted)
         )
+
+    def newer_epoch(self, case_id: str, key: str) -> str | None:
+        """Returns when the newest epoch of a case was opened if `key` is judged by an older one, or None."""
+        record = self.cases.get(case_id)
+        if record is None or record.current(key) in (None, record.epochs[-1]):
+            return None
+        return record.epochs[-1].opened
 
     def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """Returns the sessions of the oldest epoch under `key`; none if that is the current one."""

@@ -8,7 +8,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.record import (
     Baseline,
     Epoch,
-    Launches,
+    RecordedLaunches,
     OutputAccuracy,
     Record,
     RecordedSession,
@@ -58,14 +58,14 @@ def test_sessions_without_the_measurement_are_left_out():
 
 def test_a_session_has_its_fingerprint_and_its_kernels():
     kernel = KernelFacts("saxpy", 32, 0, 0, "beef")
-    (session,) = baseline((recorded(launches=Launches((kernel,))),)).past("a").sessions
+    (session,) = baseline((recorded(launches=RecordedLaunches((kernel,))),)).past("a").sessions
     assert session.fingerprint == NVIDIA
     assert session.kernels == (kernel,)
 
 
 def test_what_the_file_holds_elsewhere_is_put_to_each_session_and_time():
     kernel = KernelFacts("saxpy", 32, 64, 0, grid=(63, 1, 1), block=(256, 1, 1))
-    shared = {"correctness": {"y": OutputAccuracy(0, 0, 0)}, "launches": Launches((kernel,))}
+    shared = {"correctness": {"y": OutputAccuracy(0, 0, 0)}, "launches": RecordedLaunches((kernel,))}
     own = recorded(correctness={"y": OutputAccuracy(0, 0, 0, bits="splitmix64:1")})
     made = baseline((recorded(), own))
     epoch = structs.replace(made.cases["a"].epochs[0], **shared)

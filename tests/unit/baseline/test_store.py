@@ -391,7 +391,7 @@ def test_what_holds_for_a_session_is_stored_once_for_all_its_cases(tmp_path):
 
 def test_the_duration_of_a_test_is_that_of_its_newest_session_that_has_one(tmp_path):
     def duration_s():
-        return store_of("compare").duration_s(case_of(tmp_path), H200)
+        return store_of("compare").baseline(case_of(tmp_path), H200).duration_s(CASE)
 
     assert duration_s() is None
     record("create", session(tmp_path, 1))
@@ -402,7 +402,7 @@ def test_the_duration_of_a_test_is_that_of_its_newest_session_that_has_one(tmp_p
     assert duration_s() == 40.0
     record("append", session(tmp_path, 5))
     assert duration_s() == 40.0
-    assert store_of("off").duration_s(case_of(tmp_path), H200) is None
+    assert store_of("off").baseline(case_of(tmp_path), H200).duration_s(CASE) is None
 
 
 def test_a_session_that_joins_an_older_epoch_has_the_newest_duration(tmp_path):
@@ -414,7 +414,7 @@ def test_a_session_that_joins_an_older_epoch_has_the_newest_duration(tmp_path):
     store.add(session(tmp_path, 3, measurements=both[1:], duration_s=30.0), model_key=H200, recorded=later)
     store.flush()
     assert ids(tmp_path) == [["00000001", "00000003"], ["00000002"]]
-    assert store.duration_s(case_of(tmp_path), H200) == 30.0
+    assert store.baseline(case_of(tmp_path), H200).duration_s(CASE) == 30.0
 
 
 def test_a_duration_that_is_none_is_not_recorded(tmp_path):
@@ -739,10 +739,11 @@ def test_the_spread_is_shared_by_the_cases_of_all_files_that_were_read(suite):
 def test_the_first_epoch_is_the_anchor_where_it_is_not_the_current_one(tmp_path):
     case = case_of(tmp_path)
     record("create", result_of(case, 50_000.0))
-    assert store_of("compare").anchor_for(case, H200, KERNEL) == ()
+    assert load(path_in(tmp_path)).anchor_times(CASE, KERNEL) == ()
     record("update", result_of(case, 53_000.0))
     record("update", result_of(case, 56_000.0))
-    (time,) = store_of("compare").anchor_for(case, H200, KERNEL)
+    baseline = load(path_in(tmp_path))
+    (time,) = baseline.anchor_times(CASE, KERNEL)
     assert time.median_ns == 50_000.0
-    assert store_of("compare").anchor_for(case, H200, "transfer/event/cold") == ()
-    assert store_of("compare").anchor_for(case_of(tmp_path, variant="other"), H200, KERNEL) == ()
+    assert baseline.anchor_times(CASE, "transfer/event/cold") == ()
+    assert baseline.anchor_times("another", KERNEL) == ()
