@@ -540,7 +540,7 @@ class Result:
 
     @classmethod
     def from_json(cls, data: JsonDict) -> Result:
-        """Returns what `to_json` was made of; raises ShapeError for anything else."""
+        """Returns what `to_json` was made of; raises ContentError if it does not fit."""
         return built(data, cls)  # type: ignore[no-any-return]
 
 

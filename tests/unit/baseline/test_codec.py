@@ -199,7 +199,7 @@ SESSION_WHERE = "records['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
         ((*EPOCH, "problem_version"), "1", "problem_version: expected a whole number"),
         ((*CASE, "point"), {"n": [[[[[[[[1]]]]]]]]}, "point['n']: expected another kind of value"),
         (("schema",), ..., "schema: is missing"),
-        (("schema",), "3", "schema: expected a whole number, found '3'"),
+        (("schema",), "3", "schema: expected 3, found '3'"),
         (("schema",), 2, "schema: is 2, and this pytest-gpukern reads 3"),
         ((*ENTRY, "recorded"), "yesterday", "recorded: expected a time such as 2026-11-20T10:00:00Z"),
         ((*ENTRY, "fingerprint"), "gone", "fingerprint: expected one of the keys under fingerprints"),
