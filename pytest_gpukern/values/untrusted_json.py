@@ -210,15 +210,17 @@ def _compact(content: bytes) -> bytes:
 
 def of_schema(value: Any, schema: int) -> None:
     """Raises ContentError for a file of another version: none but ours was ever written."""
-    version = value.get("schema") if isinstance(value, dict) else None
-    if isinstance(version, int) and version != schema:
-        problem = f"is {version}, and this pytest-gpukern reads {schema}"
-        newer = "Upgrade pytest-gpukern, or name another folder or file"
-        raise ContentError(problem, where="schema", remedy=newer if version > schema else "")
+    version = value.get("schema", schema) if isinstance(value, dict) else schema
+    if type(version) is int and version == schema:
+        return
+    newer = isinstance(version, int) and version > schema
+    remedy = "Upgrade pytest-gpukern, or name another folder or file" if newer else ""
+    problem = f"is {bounded(repr(version), 60)}, and this pytest-gpukern reads {schema}"
+    raise ContentError(problem, where="schema", remedy=remedy)
 
 
 def built(value: object, kind: Any) -> Any:
-    """Returns plain JSON of a process of ours as a value of `kind`; raises ContentError if it does not fit."""
+    """Returns plain JSON of our own processes as a value of `kind`; raises ContentError if it does not fit."""
     try:
         return msgspec.convert(value, kind)
     except _NO_FIT as error:
@@ -300,7 +302,7 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
         return {}
     model: Any = msgspec.inspect.type_info(kind)
     hints = typing.get_type_hints(kind, include_extras=True)
-    tag = {config.tag_field: (typing.Literal[config.tag], True)} if config and config.tag_field else {}
+    tag = {config.tag_field: (Any, True)} if config and config.tag_field else {}
     return {**tag, **{field.encode_name: (hints[field.name], field.required) for field in model.fields}}
 
 
@@ -317,8 +319,6 @@ def _wanted(kind: Any) -> str:
         return f"one of {', '.join(plain)}"
     if origin is tuple:
         return "a list" if arguments[-1] is Ellipsis else f"a list of {len(arguments)}"
-    if origin is typing.Literal:
-        return str(arguments[0])
     if origin in (dict, Mapping) or _fields(plain):
         return "an object"
     return _WANTED.get(plain, "another kind of value")

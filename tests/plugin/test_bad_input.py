@@ -10,39 +10,13 @@ import pytest
 from .conftest import FIRST, refused
 
 
-def rewritten(**changes):
-    def rewrite(text):
-        return json.dumps({**json.loads(text), **changes})
-
-    return rewrite
-
-
-DAMAGED = [
-    (lambda text: "", "is empty*"),
-    (lambda text: text[: len(text) // 2], "is not complete JSON: *"),
-    (lambda text: "[1, 2]", "*an object*"),
-    (rewritten(schema=99), "schema: *99*"),
-    (rewritten(problem="another"), "problem: the file is named for 'doubling' but holds 'another'*"),
-    (
-        rewritten(device_model="another"),
-        "device_model: the file is named for 'fake-gpu' but holds 'another'*",
-    ),
-    (rewritten(records={FIRST: {}}), "records*"),
-]
-
-
-@pytest.mark.parametrize(
-    ("mode", "damage", "problem"),
-    [*(("compare", *each) for each in DAMAGED), ("create", *DAMAGED[1]), ("update", *DAMAGED[1])],
-)
-def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(
-    recorded, pytester, mode, damage, problem
-):
+@pytest.mark.parametrize("mode", ["compare", "create", "update"])
+def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(recorded, pytester, mode):
     (path,) = (pytester.path / "baselines").iterdir()
-    path.write_text(damage(path.read_text()))
+    path.write_bytes(path.read_bytes()[:-100])
     before = path.read_bytes()
     reason = ["--gpukern-reason=x"] if mode == "update" else []
-    refused(recorded(f"--gpukern-baseline={mode}", *reason), f"{path}: {problem}")
+    refused(recorded(f"--gpukern-baseline={mode}", *reason), f"{path}: is not complete JSON: *")
     assert path.read_bytes() == before
 
 

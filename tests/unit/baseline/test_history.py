@@ -8,9 +8,9 @@ from msgspec import structs
 from pytest_gpukern.baseline.record import (
     Baseline,
     Epoch,
-    RecordedLaunches,
     OutputAccuracy,
     Record,
+    RecordedLaunches,
     RecordedSession,
     SessionEntry,
     as_recorded,
