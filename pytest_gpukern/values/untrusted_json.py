@@ -220,7 +220,7 @@ def of_schema(value: Any, schema: int) -> None:
 
 
 def built(value: object, kind: Any) -> Any:
-    """Returns plain JSON of our own processes as a value of `kind`; raises ContentError if it does not fit."""
+    """Returns plain JSON of our own processes as a value of `kind`; raises ContentError if it is none."""
     try:
         return msgspec.convert(value, kind)
     except _NO_FIT as error:
