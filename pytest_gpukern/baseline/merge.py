@@ -20,13 +20,14 @@ from pytest_gpukern.baseline.record import (
     time_of,
 )
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE
-from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
+from pytest_gpukern.values.result import SessionRole
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpukern.values.fingerprint import Fingerprint
+    from pytest_gpukern.values.result import CaseInfo, Result
 
 
 @dataclass(frozen=True)
@@ -49,25 +50,24 @@ class Entry:
 
     @classmethod
     def of(cls, result: Result, *, model_key: str, recorded: str) -> Entry:
-        """Returns what is kept of a result, passed through JSON so that it equals what a later run reads."""
-        plain = Result.from_json(result.to_json())
+        """Returns what is kept of a result, which came as JSON: so it equals what a later run reads."""
         session = RecordedSession(
-            session=plain.session or "unknown",
-            times={each.key: time_of(each) for each in plain.measurements},
-            first_call_ns=_rounded(plain.first_call_ns),
-            compile_ns=_rounded(plain.compile_ns),
-            duration_s=None if plain.duration_s is None else rounded(plain.duration_s, DURATION_DIGITS),
-            autotuned=plain.autotuned,
-            correctness={name: OutputAccuracy.of(error) for name, error in plain.errors.items()},
-            launches=RecordedLaunches.of(plain),
+            session=result.session or "unknown",
+            times={timed.key: time_of(timed) for timed in result.measurements},
+            first_call_ns=_rounded(result.first_call_ns),
+            compile_ns=_rounded(result.compile_ns),
+            duration_s=None if result.duration_s is None else rounded(result.duration_s, DURATION_DIGITS),
+            autotuned=result.autotuned,
+            correctness={name: OutputAccuracy.of(error) for name, error in result.errors.items()},
+            launches=RecordedLaunches.of(result),
         )
         shared = SessionEntry(
             recorded,
             "unknown",  # merging names it, by what the file holds
-            {name: _rounded(ns) for name, ns in plain.canaries.items()},
-            None if plain.provenance == NO_PROVENANCE else plain.provenance,
+            {name: _rounded(ns) for name, ns in result.canaries.items()},
+            None if result.provenance == NO_PROVENANCE else result.provenance,
         )
-        return cls(plain.case, model_key, plain.fingerprint, session, shared)
+        return cls(result.case, model_key, result.fingerprint, session, shared)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -171,7 +171,7 @@ class Merge:
         Two measurements by one process are not independent, so a session counts once.
         """
         first = group[0].case
-        seen = {(each.session, key) for epoch in epochs for each in epoch.sessions for key in each.times}
+        seen = {(known.session, key) for epoch in epochs for known in epoch.sessions for key in known.times}
         fitting: list[Entry] = []
         for entry in group:
             case, session = entry.case, entry.session

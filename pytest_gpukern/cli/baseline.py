@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.merge import Refusal, unselected
+from pytest_gpukern.baseline.merge import unselected
 from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.gate.change import FEWEST
@@ -337,21 +337,20 @@ def _record(
     results: Sequence[Result], created: datetime, mode: BaselineMode, *, into: Path | None, reason: str
 ) -> WriteReport:
     """Records results beside their tests, or in one folder, and tells what became of all of them."""
-    store, refused = Store(mode, directory_override=into, reason=reason), []
+    store = Store(mode, directory_override=into, reason=reason)
     for result in results:
         folder = into or _folder_beside_the_test(result.nodeid, Path.cwd())
         model_key = result.fingerprint.model_key(on_gpu=result.case.on_gpu)
         if folder is None:
             test = result.nodeid.partition("::")[0]
             remedy = "run this where pytest's ids begin (its rootdir), or give --into FOLDER"
-            refused.append(Refusal(result.case.id, f"its test {test} is not below this folder: {remedy}"))
+            store.refuse(result.case, f"its test {test} is not below this folder: {remedy}")
         elif model_key is None:
-            refused.append(Refusal(result.case.id, "the run file does not say what it was measured on"))
+            store.refuse(result.case, "the run file does not say what it was measured on")
         else:
             case = dataclasses.replace(result.case, baseline_dir=str(folder))
             store.add(dataclasses.replace(result, case=case), model_key=model_key, recorded=created)
-    report = store.flush()
-    return dataclasses.replace(report, refused=(*refused, *report.refused))
+    return store.flush()
 
 
 def _folder_beside_the_test(nodeid: str, here: Path) -> Path | None:
