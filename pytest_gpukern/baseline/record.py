@@ -139,10 +139,12 @@ class RecordedLaunches(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         """Returns what a record keeps of the launches that a timer saw."""
         seen = [as_recorded(kernel) for kernel in result.kernels]
         kernels = list(dict.fromkeys(seen))
-        launched = next((each for each in result.measurements if each.order and each.scope == "kernel"), None)
+        launched = next(
+            (timed for timed in result.measurements if timed.order and timed.scope == "kernel"), None
+        )
         if launched is None:
             return cls(tuple(kernels))
-        works = [place for place, each in enumerate(launched.work) if each.kind == "kernel"]
+        works = [place for place, work in enumerate(launched.work) if work.kind == "kernel"]
         order = [works.index(place) for place in launched.order if place in works]
         known = len(works) == len(seen)  # else the kernels are those of another measurement
         return cls(tuple(kernels), tuple(kernels.index(seen[place]) for place in order) if known else ())
@@ -244,15 +246,15 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         longer = structs.replace(self, sessions=(*self.sessions, *map(self._sharing, sessions)))
         surplus: dict[int, set[str]] = {}
         for key in longer.keys:
-            holders = [i for i, each in enumerate(longer.sessions) if key in each.times]
+            holders = [i for i, session in enumerate(longer.sessions) if key in session.times]
             first = longer.first(key, entries)
             for index in holders[first : first - MOST_SESSIONS]:
                 surplus.setdefault(index, set()).add(key)
         trimmed = (
-            each.only(each.times.keys() - surplus[i]) if i in surplus else each
-            for i, each in enumerate(longer.sessions)
+            session.only(session.times.keys() - surplus[i]) if i in surplus else session
+            for i, session in enumerate(longer.sessions)
         )
-        return structs.replace(longer, sessions=tuple(each for each in trimmed if each.times))
+        return structs.replace(longer, sessions=tuple(session for session in trimmed if session.times))
 
     def _sharing(self, session: RecordedSession) -> RecordedSession:
         """Returns a session without what its epoch has for it."""
@@ -290,7 +292,7 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         epochs = (*self.epochs, epoch)
         kept = set(range(max(0, len(epochs) - NEWEST_EPOCHS), len(epochs)))
         for key in self.keys | epoch.keys:
-            holders = [index for index, each in enumerate(epochs) if key in each.keys]
+            holders = [index for index, held in enumerate(epochs) if key in held.keys]
             kept |= {holders[0], holders[-1]}
         return structs.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
 
@@ -457,7 +459,7 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
                     time.for_report() for time in self._times(record, epoch, key)
                 )
         epochs = tuple(RecordedEpoch(epoch.opened, epoch.reason) for epoch in record.epochs)
-        return RecordedCase(epochs, {key: tuple(found) for key, found in times.items()})
+        return RecordedCase(epochs, {key: tuple(of_key) for key, of_key in times.items()})
 
     def _past(self, epoch: Epoch, session: RecordedSession, opening: bool) -> PastSession:
         canaries, launches = self.sessions[session.session].canaries, session.launches or epoch.launches

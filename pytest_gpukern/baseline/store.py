@@ -405,7 +405,9 @@ def patterns_of(ids: Set[str], others: Set[str]) -> tuple[str, ...]:
     patterns = []
     for begin, names in begins.items():
         whole = (
-            begin and not set("*?[") & set(begin) and not any(each.startswith(f"{begin}/") for each in others)
+            begin
+            and not set("*?[") & set(begin)
+            and not any(other.startswith(f"{begin}/") for other in others)
         )
         patterns += [f"{begin}/*"] if whole and len(names) > 1 else names
     return tuple(patterns)

@@ -76,7 +76,7 @@ def left_for_the_table(
     if _shows_all(config):
         return groups
     others = (
-        (name, [each for each in entries if "gpukern_schema" not in _ours(each["extra_info"])])
+        (name, [entry for entry in entries if "gpukern_schema" not in _ours(entry["extra_info"])])
         for name, entries in groups
     )
     return [(name, entries) for name, entries in others if entries]
@@ -191,11 +191,13 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
 def _device_info(result: Result, measurement: Measurement) -> JsonDict:
     """Returns how the device came to a number: other timers, ceilings, clocks and kernels."""
     others = tuple(
-        each for each in result.measurements if each.scope == measurement.scope and each is not measurement
+        other
+        for other in result.measurements
+        if other.scope == measurement.scope and other is not measurement
     )
     kernels = result.kernels if measurement.scope != "transfer" else ()
     return {
-        "other_timers_s": {each.timer: _seconds(each.summary.median_ns) for each in others},
+        "other_timers_s": {other.timer: _seconds(other.summary.median_ns) for other in others},
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
         "observations": plain(measurement.observations),

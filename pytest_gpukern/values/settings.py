@@ -345,7 +345,7 @@ def _contradictions(
         if name not in values or values[name] is False:
             return False
         value = values[name]
-        return not meant or any(each(value) if callable(each) else each == value for each in meant)
+        return not meant or any(one(value) if callable(one) else one == value for one in meant)
 
     writes = given("baseline", *_WRITES)
     if not benchmark:

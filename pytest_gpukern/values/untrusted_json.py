@@ -153,9 +153,9 @@ def deep(value: Any) -> bool:
     for _ in range(DEEPEST):
         level = [
             item
-            for each in level
-            if isinstance(each, (dict, list))
-            for item in (each.values() if isinstance(each, dict) else each)
+            for whole in level
+            if isinstance(whole, (dict, list))
+            for item in (whole.values() if isinstance(whole, dict) else whole)
         ]
     return bool(level)
 

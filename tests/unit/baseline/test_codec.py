@@ -35,6 +35,7 @@ from pytest_gpukern.values.result import DeviceWork, KernelFacts
 from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
 
+STAMP = "2026-11-20T10:00:00Z"
 NOWHERE = Path("vector_exp.nvidia-h200.json")
 
 
@@ -148,6 +149,21 @@ def test_a_session_keeps_how_long_its_test_took_in_three_digits(tmp_path):
     (session,) = stored(tmp_path)
     assert session.duration_s == 12.3
     assert path_in(tmp_path).read_text().count('"duration_s": 12.3') == 1
+
+
+@given(st.lists(st.floats(1, 9), min_size=3, max_size=3), st.none() | st.permutations(range(5)))
+def test_a_time_is_taken_if_its_bounds_and_quantiles_ascend(bounds, quantiles):
+    low, median, high = bounds
+    timed = SessionTime(7, median, low, high, quantiles and tuple(map(float, quantiles)))
+    session = record_.RecordedSession("s", {KERNEL: timed})
+    case = record_.Record({}, (record_.Epoch(STAMP, 1, {}, (session,)),))
+    entry = record_.SessionEntry(STAMP, "f")
+    content = render(Baseline("a", H200, {"f": Fingerprint()}, {"s": entry}, {"a": case}))
+    if low <= median <= high and quantiles in (None, sorted(range(5))):
+        assert parse(content, NOWHERE).cases == {"a": case}
+    else:
+        with pytest.raises(FileError, match=r"records\['a'\]\.epochs\[0\]\.sessions\[0\]\.times"):
+            parse(content, NOWHERE)
 
 
 def test_a_newer_file_asks_for_an_upgrade_and_is_left_alone(folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from made_up_records import case_of, measurement_of, result_of
 from made_up_results import measured, result, verdict
@@ -52,7 +52,7 @@ def test_a_slowdown_that_nobody_confirmed_is_recorded_as_it_was_measured():
     assert recorded("SLOWER", FURTHER, gates=False) == "ab"
 
 
-SCOPES = ("kernel", "transfer", "end_to_end")
+SCOPES = ("kernel", "transfer", "end_to_end", "launch")
 MOMENT = "2026-11-20T10:00:00Z"
 
 
@@ -80,11 +80,12 @@ def by_the_book(epochs, mode, number, scopes):
 
 
 steps = st.tuples(
-    st.sampled_from(["create", "append", "update"]), st.sets(st.sampled_from(SCOPES), min_size=1)
+    st.sampled_from(["create", "append", "update"]), st.sets(st.sampled_from(SCOPES), min_size=1, max_size=2)
 )
 
 
 @given(st.lists(steps, min_size=1, max_size=9))
+@example([("create", {"kernel"}), ("update", {"kernel"}), ("create", {"transfer"})])
 def test_create_adds_what_is_missing_append_joins_what_is_current_and_update_opens_an_epoch(history):
     case, baseline, expected = case_of("somewhere"), Baseline("vector_exp", "gpu"), []
     for number, (mode, scopes) in enumerate(history):
