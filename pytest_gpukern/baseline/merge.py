@@ -16,7 +16,7 @@ from pytest_gpukern.baseline.record import (
     RecordedLaunches,
     RecordedSession,
     SessionEntry,
-    rounded,
+    finite,
     time_of,
 )
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE
@@ -43,20 +43,19 @@ class Entry:
     """Holds a queued result: one session of one case, and what it was measured on."""
 
     case: CaseInfo
-    model_key: str
     fingerprint: Fingerprint
     session: RecordedSession
     shared: SessionEntry
 
     @classmethod
-    def of(cls, result: Result, *, model_key: str, recorded: str) -> Entry:
+    def of(cls, result: Result, *, recorded: str) -> Entry:
         """Returns what is kept of a result, which came as JSON: so it equals what a later run reads."""
         session = RecordedSession(
             session=result.session or "unknown",
             times={timed.key: time_of(timed) for timed in result.measurements},
-            first_call_ns=_rounded(result.first_call_ns),
-            compile_ns=_rounded(result.compile_ns),
-            duration_s=None if result.duration_s is None else rounded(result.duration_s, DURATION_DIGITS),
+            first_call_ns=finite(result.first_call_ns),
+            compile_ns=finite(result.compile_ns),
+            duration_s=finite(result.duration_s, DURATION_DIGITS),
             autotuned=result.autotuned,
             correctness={name: OutputAccuracy.of(error) for name, error in result.errors.items()},
             launches=RecordedLaunches.of(result),
@@ -64,14 +63,10 @@ class Entry:
         shared = SessionEntry(
             recorded,
             "unknown",  # merging names it, by what the file holds
-            {name: _rounded(ns) for name, ns in result.canaries.items()},
+            {name: finite(ns) for name, ns in result.canaries.items()},
             None if result.provenance == NO_PROVENANCE else result.provenance,
         )
-        return cls(result.case, model_key, result.fingerprint, session, shared)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else rounded(value)
+        return cls(result.case, result.fingerprint, session, shared)
 
 
 class Merge:

@@ -71,13 +71,13 @@ def time_of(measurement: Measurement) -> SessionTime:
         rounded(summary.low_ns),
         rounded(summary.high_ns),
         (q05, q25, q50, q75, q95),
-        mean_ns=_finite(statistics.fmean(measurement.samples_ns)),
-        sm_mhz=_finite(clocks.sm_mhz),
-        memory_mhz=_finite(clocks.memory_mhz),
+        mean_ns=finite(statistics.fmean(measurement.samples_ns)),
+        sm_mhz=finite(clocks.sm_mhz),
+        memory_mhz=finite(clocks.memory_mhz),
         invalid_samples=measurement.invalid_samples,
-        fixed_cost_ns=_finite(measurement.fixed_cost_ns),
-        jitter_ns=_finite(measurement.jitter_ns) or None,
-        others_share=_finite(others_share(measurement)),
+        fixed_cost_ns=finite(measurement.fixed_cost_ns),
+        jitter_ns=finite(measurement.jitter_ns) or None,
+        others_share=finite(others_share(measurement)),
     )
 
 
@@ -101,7 +101,7 @@ class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     @classmethod
     def of(cls, error: OutputError) -> OutputAccuracy:
         """Returns what a record keeps of an output's comparison; non-finite errors become None."""
-        errors = (_finite(error.max_abs), _finite(error.max_rel), _finite(error.max_ulp))
+        errors = (finite(error.max_abs), finite(error.max_rel), finite(error.max_ulp))
         return cls(*errors, error.bits, error.determinism)
 
 
@@ -520,5 +520,6 @@ def rounded(value: float, digits: int = DIGITS) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _finite(value: float | None) -> float | None:
-    return rounded(value) if value is not None and math.isfinite(value) else None
+def finite(value: float | None, digits: int = DIGITS) -> float | None:
+    """Does the same; None for what is not finite or not known."""
+    return rounded(value, digits) if value is not None and math.isfinite(value) else None

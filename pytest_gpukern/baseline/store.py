@@ -237,8 +237,8 @@ class Store:
             return
         try:
             path = self.path_for(result.case, model_key)
-            entry = Entry.of(result, model_key=model_key, recorded=_stamp(recorded or self._now()))
-            self._rehearse(entry, path)
+            entry = Entry.of(result, recorded=_stamp(recorded or self._now()))
+            self._rehearse(entry, path, model_key)
         except FileError as error:
             where = f"{error.where}: " if error.where else ""
             self._refused.append(Refusal(result.case.id, where + error.problem))
@@ -301,9 +301,9 @@ class Store:
             refused=(*report.refused, *merge.refused),
         )
 
-    def _rehearse(self, entry: Entry, path: Path) -> None:
+    def _rehearse(self, entry: Entry, path: Path, model_key: str) -> None:
         """Writes and reads one entry in memory: no file may ever hold what the next run refuses to read."""
-        merge = Merge(Baseline(entry.case.baseline_name, entry.model_key), _stamp(self._now()), self._reason)
+        merge = Merge(Baseline(entry.case.baseline_name, model_key), _stamp(self._now()), self._reason)
         try:
             merge.update([entry])
             codec.parse(codec.render(merge.baseline), path)

@@ -30,6 +30,8 @@ SCHEMA = 1
 _IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "measured_point", "device")
 """Fields of `extra_info` that must agree before pytest-benchmark may compare two times."""
 
+_OF_KERNELS = ("name", "registers", "shared_bytes", "local_bytes", "occupancy")
+
 _ASK_FOR_ALL = tuple(
     f"--benchmark-{name}"
     for name in ("columns", "sort", "group-by", "name", "verbose", "compare", "histogram", "cprofile")
@@ -201,16 +203,7 @@ def _device_info(result: Result, measurement: Measurement) -> JsonDict:
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
         "observations": plain(measurement.observations),
-        "kernels": [
-            {
-                "name": kernel.name,
-                "registers": kernel.registers,
-                "shared_bytes": kernel.shared_bytes,
-                "local_bytes": kernel.local_bytes,
-                "occupancy": kernel.occupancy,
-            }
-            for kernel in kernels
-        ],
+        "kernels": [{name: getattr(kernel, name) for name in _OF_KERNELS} for kernel in kernels],
     }
 
 

@@ -110,7 +110,7 @@ def decoded(content: bytes) -> Any:
         raise ContentError(f"is not complete JSON: {error.msg} in {where}") from error
     except RecursionError as error:
         raise ContentError("is nested too deeply") from error
-    if deep(value):
+    if _deep(value, DEEPEST):
         raise ContentError("is nested too deeply")
     if b"\\u" in content:
         try:
@@ -147,17 +147,10 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def deep(value: Any) -> bool:
-    """Returns whether a value is nested too deeply for recursive code."""
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            item
-            for whole in level
-            if isinstance(whole, (dict, list))
-            for item in (whole.values() if isinstance(whole, dict) else whole)
-        ]
-    return bool(level)
+def _deep(value: Any, levels: int) -> bool:
+    """Returns whether a value has more levels of nesting than that."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(levels == 1 or _deep(part, levels - 1) for part in parts)
 
 
 def content_of(path: Path) -> bytes:

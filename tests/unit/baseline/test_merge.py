@@ -59,7 +59,7 @@ MOMENT = "2026-11-20T10:00:00Z"
 def merged(baseline, mode, *results):
     """What merging makes of a baseline, and what it did."""
     merge = Merge(baseline, MOMENT, None)
-    getattr(merge, mode)([Entry.of(each, model_key="gpu", recorded=MOMENT) for each in results])
+    getattr(merge, mode)([Entry.of(each, recorded=MOMENT) for each in results])
     return merge
 
 
