@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
-from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Whole
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Whole, plain
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
@@ -162,9 +162,9 @@ def _where(conditions: Conditions) -> str:
 
 def _point(point: Mapping[str, Any]) -> str:
     """Returns a point in words, equal for values that JSON makes equal, such as a tuple and a list."""
-    plain = own_json.loads(own_json.dumps(dict(point), default=_item, sort_keys=True))
-    return " ".join(f"{k}={own_json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()) or "no axes"
-
-
-def _item(value: object) -> object:
-    return value.item() if hasattr(value, "item") else str(value)  # a NumPy scalar
+    values = plain(dict(point))
+    texts = (
+        f"{name}={own_json.dumps(values[name], ensure_ascii=False, sort_keys=True)}"
+        for name in sorted(values)
+    )
+    return " ".join(texts) or "no axes"

@@ -12,13 +12,13 @@ class FailureRow(NamedTuple):
     """Describes one kind. That of a verdict has the verdict's name.
 
     Attributes:
-        told: what fails, in words.
+        fails: what fails, in words.
         findings: the kinds of findings that fail their test.
         needs_record: whether there is nothing to say without records.
         of_run: whether it fails the run as a whole, if that measures, instead of a test.
     """
 
-    told: str
+    fails: str
     findings: tuple[str, ...] = ()
     needs_record: bool = True
     of_run: bool = False
