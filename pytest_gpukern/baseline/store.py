@@ -187,8 +187,10 @@ class Store:
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
         """Returns the spread that a device model's cases share, by `scope/timer`, from all files read."""
         if model_key not in self._spreads:
-            files = [file for file in self._read.values() if file.device_model == model_key]
-            self._spreads[model_key] = shared_spread(times for file in files for times in file.all_times())
+            of_model = [stored for stored in self._read.values() if stored.device_model == model_key]
+            self._spreads[model_key] = shared_spread(
+                times for stored in of_model for times in stored.all_times()
+            )
         return self._spreads[model_key]
 
     def stale(self, known: KnownCases, model_key: str) -> Set[str]:

@@ -143,32 +143,35 @@ class Settings:
         named = benchmark and uses_gpu and (compares or against is not None)
         usual = BY_DEFAULT_IN_CI if named and in_ci(environ) else BY_DEFAULT
         more = values.get("fail-on", ())
-        computed: dict[str, Any] = {
-            "benchmark": benchmark,
-            "asked": benchmark or bool(values),
-            "sessions": values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
-            "baseline": "off" if against is not None else values.get("baseline", "compare"),
-            "of_forms": {name: values[name] for name in _OF_FORMS if name in values},
-            "against": against,
-            "fail_on": frozenset() if NOTHING in more else frozenset((*usual, *more)),
-            "isolate": {"on": True, "off": False}.get(values.get("isolate", "")),
-            "bounds_tests": values.get("timeout") is not None,
-            "sanitize": () if benchmark else values.get("sanitize", ()),
-        }
-        fields = {_FIELDS.get(name, name.replace("-", "_")): value for name, value in values.items()}
-        as_given = {name: value for name, value in fields.items() if name in cls.__dataclass_fields__}
-        return cls(**{**as_given, **computed})
-
-
-_FIELDS = {
-    "all": "measure_all",
-    "scope": "scopes",
-    "backend": "backends",
-    "axis": "axes",
-    "report": "reports",
-    "timeout": "timeout_s",
-}
-"""Option → field of `Settings`, where that has not the option's name."""
+        return cls(
+            benchmark=benchmark,
+            asked=benchmark or bool(values),
+            measure_all=values.get("all", False),
+            device=values.get("device"),
+            simulator=values.get("simulator", "auto"),
+            timer=values.get("timer", "auto"),
+            cache=values.get("cache", "cold"),
+            scopes=values.get("scope", ()),
+            backends=values.get("backend", ()),
+            size=values.get("size"),
+            axes=values.get("axis", {}),
+            seed=values.get("seed"),
+            sessions=values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
+            baseline="off" if against is not None else values.get("baseline", "compare"),
+            reason=values.get("reason"),
+            baseline_dir=values.get("baseline-dir"),
+            reports=values.get("report", ()),
+            of_forms={name: values[name] for name in _OF_FORMS if name in values},
+            against=against,
+            against_setup=values.get("against-setup"),
+            fail_on=frozenset() if NOTHING in more else frozenset((*usual, *more)),
+            trace=values.get("trace", False),
+            threshold=values.get("threshold", DEFAULT_THRESHOLD),
+            isolate={"on": True, "off": False}.get(values.get("isolate", "")),
+            timeout_s=values.get("timeout", DEFAULT_TIMEOUT_S),
+            bounds_tests=values.get("timeout") is not None,
+            sanitize=() if benchmark else values.get("sanitize", ()),
+        )
 
 
 def _parsed(
