@@ -476,6 +476,7 @@ def test_append_refuses_what_was_measured_otherwise_and_names_update(tmp_path, c
     (refusal,) = report.refused
     assert words in refusal.reason
     assert "--gpukern-baseline=update" in refusal.reason
+    assert report == WriteReport(refused=report.refused)
     assert path_in(tmp_path).read_bytes() == before
 
 
@@ -483,8 +484,10 @@ def test_append_refuses_what_was_measured_otherwise_and_names_update(tmp_path, c
 def test_a_session_counts_once(tmp_path, mode):
     record("create", session(tmp_path, 1))
     before = path_in(tmp_path).read_bytes()
-    (refusal,) = record(mode, session(tmp_path, 1)).refused
+    report = record(mode, session(tmp_path, 1))
+    (refusal,) = report.refused
     assert "already" in refusal.reason
+    assert report == WriteReport(refused=report.refused)
     assert path_in(tmp_path).read_bytes() == before
 
 
