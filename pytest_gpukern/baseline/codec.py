@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from pytest_gpukern.baseline.record import SCHEMA, Baseline
-from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.untrusted_json import (
+    ContentError,
     FileError,
-    JsonError,
-    ShapeError,
+    content_of,
     of_schema,
     read,
     unexpected,
@@ -36,12 +35,7 @@ def load(path: Path) -> Baseline:
     if path.is_dir():
         remedy = "Name one of its files; gpukern baseline list shows them"
         raise FileError(path, "is a folder, not a baseline file", remedy)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        remedy = "Check the path and its permissions"
-        raise FileError(path, f"cannot be read: {error.strerror}", remedy) from error
-    return parse(content, path)
+    return parse(content_of(path), path)
 
 
 def parse(content: bytes, path: Path) -> Baseline:
@@ -57,20 +51,17 @@ def parse(content: bytes, path: Path) -> Baseline:
         of_schema(value, SCHEMA)
 
     try:
-        with uncollected():
-            baseline: Baseline = read(content, Baseline, refuse=refuse)
-            _check(baseline)
-    except JsonError as error:
+        baseline: Baseline = read(content, Baseline, refuse=refuse)
+        _check(baseline)
+    except ContentError as error:
         if _CONFLICT.search(content):
             raise FileError(path, "holds an unresolved merge conflict", RESOLVE) from error
-        raise FileError(path, str(error), RESTORE) from error
-    except ShapeError as error:
-        raise FileError(path, error.problem, error.remedy or RESTORE, where=error.where or None) from error
+        raise error.of_file(path, RESTORE) from error
     return baseline
 
 
 def _check(baseline: Baseline) -> None:
-    """Checks fields against each other; raises ShapeError."""
+    """Checks fields against each other; raises ContentError."""
     for name, entry in baseline.sessions.items():
         if entry.fingerprint not in baseline.fingerprints:
             _fail(f"sessions[{name!r}].fingerprint", "one of the keys under fingerprints", entry.fingerprint)

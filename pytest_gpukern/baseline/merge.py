@@ -11,22 +11,23 @@ from pytest_gpukern.baseline.record import (
     DURATION_DIGITS,
     Baseline,
     Epoch,
-    Launches,
     OutputAccuracy,
     Record,
+    RecordedLaunches,
     RecordedSession,
     SessionEntry,
-    rounded,
+    finite,
     time_of,
 )
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE
-from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
+from pytest_gpukern.values.result import SessionRole
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpukern.values.fingerprint import Fingerprint
+    from pytest_gpukern.values.result import CaseInfo, Result
 
 
 @dataclass(frozen=True)
@@ -42,36 +43,30 @@ class Entry:
     """Holds a queued result: one session of one case, and what it was measured on."""
 
     case: CaseInfo
-    model_key: str
     fingerprint: Fingerprint
     session: RecordedSession
     shared: SessionEntry
 
     @classmethod
-    def of(cls, result: Result, *, model_key: str, recorded: str) -> Entry:
-        """Returns what is kept of a result, passed through JSON so that it equals what a later run reads."""
-        plain = Result.from_json(result.to_json())
+    def of(cls, result: Result, *, recorded: str) -> Entry:
+        """Returns what is kept of a result, which came as JSON: so it equals what a later run reads."""
         session = RecordedSession(
-            session=plain.session or "unknown",
-            times={each.key: time_of(each) for each in plain.measurements},
-            first_call_ns=_rounded(plain.first_call_ns),
-            compile_ns=_rounded(plain.compile_ns),
-            duration_s=None if plain.duration_s is None else rounded(plain.duration_s, DURATION_DIGITS),
-            autotuned=plain.autotuned,
-            correctness={name: OutputAccuracy.of(error) for name, error in plain.errors.items()},
-            launches=Launches.of(plain),
+            session=result.session or "unknown",
+            times={timed.key: time_of(timed) for timed in result.measurements},
+            first_call_ns=finite(result.first_call_ns),
+            compile_ns=finite(result.compile_ns),
+            duration_s=finite(result.duration_s, DURATION_DIGITS),
+            autotuned=result.autotuned,
+            correctness={name: OutputAccuracy.of(error) for name, error in result.errors.items()},
+            launches=RecordedLaunches.of(result),
         )
         shared = SessionEntry(
             recorded,
             "unknown",  # merging names it, by what the file holds
-            {name: _rounded(ns) for name, ns in plain.canaries.items()},
-            None if plain.provenance == NO_PROVENANCE else plain.provenance,
+            {name: finite(ns) for name, ns in result.canaries.items()},
+            None if result.provenance == NO_PROVENANCE else result.provenance,
         )
-        return cls(plain.case, model_key, plain.fingerprint, session, shared)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else rounded(value)
+        return cls(result.case, result.fingerprint, session, shared)
 
 
 class Merge:
@@ -137,7 +132,7 @@ class Merge:
             measured_point=case.measured_point,
             sessions=(),
             correctness=sessions[0].correctness or {},
-            launches=sessions[0].launches or Launches(),
+            launches=sessions[0].launches or RecordedLaunches(),
         ).adding(sessions, self.baseline.sessions)
         if record is None:
             self._put(case, Record(case.point, (epoch,)))
@@ -171,7 +166,7 @@ class Merge:
         Two measurements by one process are not independent, so a session counts once.
         """
         first = group[0].case
-        seen = {(each.session, key) for epoch in epochs for each in epoch.sessions for key in each.times}
+        seen = {(known.session, key) for epoch in epochs for known in epoch.sessions for key in known.times}
         fitting: list[Entry] = []
         for entry in group:
             case, session = entry.case, entry.session

@@ -71,13 +71,13 @@ def time_of(measurement: Measurement) -> SessionTime:
         rounded(summary.low_ns),
         rounded(summary.high_ns),
         (q05, q25, q50, q75, q95),
-        mean_ns=_finite(statistics.fmean(measurement.samples_ns)),
-        sm_mhz=_finite(clocks.sm_mhz),
-        memory_mhz=_finite(clocks.memory_mhz),
+        mean_ns=finite(statistics.fmean(measurement.samples_ns)),
+        sm_mhz=finite(clocks.sm_mhz),
+        memory_mhz=finite(clocks.memory_mhz),
         invalid_samples=measurement.invalid_samples,
-        fixed_cost_ns=_finite(measurement.fixed_cost_ns),
-        jitter_ns=_finite(measurement.jitter_ns) or None,
-        others_share=_finite(others_share(measurement)),
+        fixed_cost_ns=finite(measurement.fixed_cost_ns),
+        jitter_ns=finite(measurement.jitter_ns) or None,
+        others_share=finite(others_share(measurement)),
     )
 
 
@@ -101,7 +101,7 @@ class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     @classmethod
     def of(cls, error: OutputError) -> OutputAccuracy:
         """Returns what a record keeps of an output's comparison; non-finite errors become None."""
-        errors = (_finite(error.max_abs), _finite(error.max_rel), _finite(error.max_ulp))
+        errors = (finite(error.max_abs), finite(error.max_rel), finite(error.max_ulp))
         return cls(*errors, error.bits, error.determinism)
 
 
@@ -123,7 +123,7 @@ def choice_of(result: Result) -> Choice:
     return Choice.of(result.autotuned, map(as_recorded, result.kernels))
 
 
-class Launches(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class RecordedLaunches(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Says what a call launches; the sessions of an epoch mostly share it.
 
     Attributes:
@@ -135,14 +135,16 @@ class Launches(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     order: tuple[Whole, ...] = ()
 
     @classmethod
-    def of(cls, result: Result) -> Launches:
+    def of(cls, result: Result) -> RecordedLaunches:
         """Returns what a record keeps of the launches that a timer saw."""
         seen = [as_recorded(kernel) for kernel in result.kernels]
         kernels = list(dict.fromkeys(seen))
-        launched = next((each for each in result.measurements if each.order and each.scope == "kernel"), None)
+        launched = next(
+            (timed for timed in result.measurements if timed.order and timed.scope == "kernel"), None
+        )
         if launched is None:
             return cls(tuple(kernels))
-        works = [place for place, each in enumerate(launched.work) if each.kind == "kernel"]
+        works = [place for place, work in enumerate(launched.work) if work.kind == "kernel"]
         order = [works.index(place) for place in launched.order if place in works]
         known = len(works) == len(seen)  # else the kernels are those of another measurement
         return cls(tuple(kernels), tuple(kernels.index(seen[place]) for place in order) if known else ())
@@ -185,7 +187,7 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     duration_s: Number | None = None
     autotuned: dict[str, dict[str, str]] = {}
     correctness: dict[str, OutputAccuracy] | None = None
-    launches: Launches | None = None
+    launches: RecordedLaunches | None = None
 
     def only(self, keys: AbstractSet[str]) -> RecordedSession:
         """Returns the session with some of its measurements."""
@@ -216,7 +218,7 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     ]
     reason: Text | None = None
     correctness: dict[str, OutputAccuracy] = {}
-    launches: Launches = Launches()
+    launches: RecordedLaunches = RecordedLaunches()
 
     @property
     def keys(self) -> set[str]:
@@ -244,15 +246,15 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         longer = structs.replace(self, sessions=(*self.sessions, *map(self._sharing, sessions)))
         surplus: dict[int, set[str]] = {}
         for key in longer.keys:
-            holders = [i for i, each in enumerate(longer.sessions) if key in each.times]
+            holders = [i for i, session in enumerate(longer.sessions) if key in session.times]
             first = longer.first(key, entries)
             for index in holders[first : first - MOST_SESSIONS]:
                 surplus.setdefault(index, set()).add(key)
         trimmed = (
-            each.only(each.times.keys() - surplus[i]) if i in surplus else each
-            for i, each in enumerate(longer.sessions)
+            session.only(session.times.keys() - surplus[i]) if i in surplus else session
+            for i, session in enumerate(longer.sessions)
         )
-        return structs.replace(longer, sessions=tuple(each for each in trimmed if each.times))
+        return structs.replace(longer, sessions=tuple(session for session in trimmed if session.times))
 
     def _sharing(self, session: RecordedSession) -> RecordedSession:
         """Returns a session without what its epoch has for it."""
@@ -290,7 +292,7 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         epochs = (*self.epochs, epoch)
         kept = set(range(max(0, len(epochs) - NEWEST_EPOCHS), len(epochs)))
         for key in self.keys | epoch.keys:
-            holders = [index for index, each in enumerate(epochs) if key in each.keys]
+            holders = [index for index, held in enumerate(epochs) if key in held.keys]
             kept |= {holders[0], holders[-1]}
         return structs.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
 
@@ -407,6 +409,13 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
             for time in self._times(record, record.current(wanted), wanted)
         )
 
+    def newer_epoch(self, case_id: str, key: str) -> str | None:
+        """Returns when the newest epoch of a case was opened if `key` is judged by an older one, or None."""
+        record = self.cases.get(case_id)
+        if record is None or record.current(key) in (None, record.epochs[-1]):
+            return None
+        return record.epochs[-1].opened
+
     def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """Returns the sessions of the oldest epoch under `key`; none if that is the current one."""
         record = self.cases.get(case_id)
@@ -450,7 +459,7 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
                     time.for_report() for time in self._times(record, epoch, key)
                 )
         epochs = tuple(RecordedEpoch(epoch.opened, epoch.reason) for epoch in record.epochs)
-        return RecordedCase(epochs, {key: tuple(found) for key, found in times.items()})
+        return RecordedCase(epochs, {key: tuple(of_key) for key, of_key in times.items()})
 
     def _past(self, epoch: Epoch, session: RecordedSession, opening: bool) -> PastSession:
         canaries, launches = self.sessions[session.session].canaries, session.launches or epoch.launches
@@ -511,5 +520,6 @@ def rounded(value: float, digits: int = DIGITS) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _finite(value: float | None) -> float | None:
-    return rounded(value) if value is not None and math.isfinite(value) else None
+def finite(value: float | None, digits: int = DIGITS) -> float | None:
+    """Does the same; None for what is not finite or not known."""
+    return rounded(value, digits) if value is not None and math.isfinite(value) else None

@@ -24,7 +24,6 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
 
-    from pytest_gpukern.baseline.record import Past, RecordedCase
     from pytest_gpukern.gate.comparability import SessionTime
     from pytest_gpukern.gate.spread import SharedSpread
 
@@ -128,7 +127,7 @@ class Store:
         self._directory_override = directory_override
         self._reason = reason or None
         self._now = now
-        self._read: dict[Path, Baseline | None] = {}
+        self._read: dict[Path, Baseline] = {}
         self._spreads: dict[str, dict[str, SharedSpread]] = {}
         self._queue: dict[Path, list[Entry]] = {}
         self._refused: list[Refusal] = []
@@ -145,7 +144,7 @@ class Store:
         """
         if self._directory_override is None:
             return case.baseline_name
-        return _ESCAPED.sub(lambda found: f"+{ord(found[0]):x}+", case.problem).replace("/", ".")
+        return _ESCAPED.sub(lambda char: f"+{ord(char[0]):x}+", case.problem).replace("/", ".")
 
     def _path(self, beside: str, baseline_name: str, model_key: str) -> Path:
         folder = self._directory_override or Path(beside)
@@ -159,15 +158,16 @@ class Store:
                 raise FileError(folder, f"{what} {name!r} cannot name a file here", remedy)
         return folder / f"{baseline_name}.{model_key}.json"
 
-    def baseline(self, case: CaseInfo, model_key: str) -> Baseline | None:
-        """Returns the stored baseline that a case belongs to, or None; each file is read once.
+    def baseline(self, case: CaseInfo, model_key: str) -> Baseline:
+        """Returns the stored baseline that a case belongs to, empty if there is none; each file is read once.
 
         Raises:
             FileError: the file is damaged, of another problem or device, or written by a newer version.
         """
+        name = self.name_of(case)
         if self.mode is BaselineMode.OFF:
-            return None
-        return self._cached(self.path_for(case, model_key), self.name_of(case), model_key)
+            return Baseline(name, model_key)
+        return self._cached(case.baseline_dir, name, model_key)
 
     def sessions_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
         """Returns what the gate compares a measurement with: its case's current sessions under `key`.
@@ -179,56 +179,24 @@ class Store:
             FileError: as for `baseline`.
         """
         own = self.baseline(case, model_key)
-        if own is not None and case.id in own.cases:
+        if case.id in own.cases:
             return own.session_times(case.id, key)
-        found: list[SessionTime] = []
-        for model in self._other_models(case, model_key):
-            other = self.baseline(case, model)
-            if other is not None:
-                found += other.session_times(case.id, key)
-        return tuple(found)
-
-    def past(self, case: CaseInfo, model_key: str, key: str | None = None) -> Past | None:
-        """Returns all that is known of the sessions that a measurement is judged by; see `Baseline.past`."""
-        own = self.baseline(case, model_key)
-        return own.past(case.id, key) if own is not None else None
-
-    def all_times(self, case: CaseInfo, model_key: str) -> RecordedCase | None:
-        """Returns the times of all epochs of a case, or None if it has none."""
-        own = self.baseline(case, model_key)
-        return own.history(case.id) if own is not None else None
-
-    def anchor_for(self, case: CaseInfo, model_key: str, key: str) -> tuple[SessionTime, ...]:
-        """Returns the sessions of the first epoch of a case, unless that is the current one."""
-        own = self.baseline(case, model_key)
-        return () if own is None else own.anchor_times(case.id, key)
-
-    def newer_epoch(self, case: CaseInfo, model_key: str, key: str) -> str | None:
-        """Returns when the newest epoch of a case was opened if `key` is judged by an older one, or None."""
-        own = self.baseline(case, model_key)
-        record = own.cases.get(case.id) if own is not None else None
-        current = record.current(key) if record is not None else None
-        if record is None or current is None or current is record.epochs[-1]:
-            return None
-        return record.epochs[-1].opened
-
-    def duration_s(self, case: CaseInfo, model_key: str) -> float | None:
-        """Returns the newest recorded duration of a case's test in seconds, or None."""
-        own = self.baseline(case, model_key)
-        return own.duration_s(case.id) if own is not None else None
+        others = (self.baseline(case, model) for model in self._other_models(case, model_key))
+        return tuple(time for other in others for time in other.session_times(case.id, key))
 
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
         """Returns the spread that a device model's cases share, by `scope/timer`, from all files read."""
         if model_key not in self._spreads:
-            files = [each for each in self._read.values() if each and each.device_model == model_key]
-            self._spreads[model_key] = shared_spread(times for each in files for times in each.all_times())
+            of_model = [stored for stored in self._read.values() if stored.device_model == model_key]
+            self._spreads[model_key] = shared_spread(
+                times for stored in of_model for times in stored.all_times()
+            )
         return self._spreads[model_key]
 
-    def stale(self, known: KnownCases, model_key: str) -> set[str]:
+    def stale(self, known: KnownCases, model_key: str) -> Set[str]:
         """Returns the ids of recorded cases that no longer exist, as far as the run tells."""
-        path = self._path(known.folder, known.name, model_key)
-        baseline = self._cached(path, known.name, model_key)
-        return set() if baseline is None or known.ids is None else baseline.cases.keys() - known.ids
+        recorded = self._cached(known.folder, known.name, model_key).cases.keys()
+        return set() if known.ids is None else recorded - known.ids
 
     def on_record(self, known: KnownCases, model_key: str, devices: Set[str]) -> Set[str]:
         """Returns the ids of recorded cases that should run here again: those of this model.
@@ -237,16 +205,16 @@ class Store:
         machine's libraries need not be here.
         """
         path = self._path(known.folder, known.name, model_key)
-        baseline = self._cached(path, known.name, model_key) or Baseline(known.name, model_key)
+        baseline = self._cached(known.folder, known.name, model_key)
         if not any(path.is_relative_to(folder) for folder in SUITES):
             return baseline.cases.keys()
         return {case for case in baseline.cases if not devices.isdisjoint(baseline.devices(case))}
 
     def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
         """Returns the stale cases of a file with patterns that match them alone; FileError as `baseline`."""
-        path, stale = self._path(known.folder, known.name, model_key), self.stale(known, model_key)
-        baseline = self._cached(path, known.name, model_key)
-        others = baseline.cases.keys() - stale if baseline is not None else set()
+        stale = self.stale(known, model_key)
+        others = self._cached(known.folder, known.name, model_key).cases.keys() - stale
+        path = self._path(known.folder, known.name, model_key)
         return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, others))
 
     def add(
@@ -271,8 +239,8 @@ class Store:
             return
         try:
             path = self.path_for(result.case, model_key)
-            entry = Entry.of(result, model_key=model_key, recorded=_stamp(recorded or self._now()))
-            self._rehearse(entry, path)
+            entry = Entry.of(result, recorded=_stamp(recorded or self._now()))
+            self._rehearse(entry, path, model_key)
         except FileError as error:
             where = f"{error.where}: " if error.where else ""
             self._refused.append(Refusal(result.case.id, where + error.problem))
@@ -290,11 +258,10 @@ class Store:
         if self.mode is not BaselineMode.CREATE:
             return True
         try:
-            own = self.baseline(result.case, model_key)
+            record = self.baseline(result.case, model_key).cases.get(result.case.id)
         except FileError:
             return False
-        record = None if own is None else own.cases.get(result.case.id)
-        return record is None or bool({each.key for each in result.measurements} - record.keys)
+        return record is None or not {timed.key for timed in result.measurements} <= record.keys
 
     def flush(self) -> WriteReport:
         """Writes what was queued, file by file; one file's error leaves it as it was and the others go on."""
@@ -312,8 +279,7 @@ class Store:
     def _write(self, path: Path, entries: list[Entry], report: WriteReport) -> WriteReport:
         with file.locked(path.parent):
             name, model_key, _ = path.name.rsplit(".", 2)
-            base = _stored(path, name, model_key) or Baseline(name, model_key)
-            merge = Merge(base, _stamp(self._now()), self._reason)
+            merge = Merge(_stored(path, name, model_key), _stamp(self._now()), self._reason)
             join = {
                 BaselineMode.CREATE: merge.create,
                 BaselineMode.APPEND: merge.append,
@@ -337,9 +303,9 @@ class Store:
             refused=(*report.refused, *merge.refused),
         )
 
-    def _rehearse(self, entry: Entry, path: Path) -> None:
+    def _rehearse(self, entry: Entry, path: Path, model_key: str) -> None:
         """Writes and reads one entry in memory: no file may ever hold what the next run refuses to read."""
-        merge = Merge(Baseline(entry.case.baseline_name, entry.model_key), _stamp(self._now()), self._reason)
+        merge = Merge(Baseline(entry.case.baseline_name, model_key), _stamp(self._now()), self._reason)
         try:
             merge.update([entry])
             codec.parse(codec.render(merge.baseline), path)
@@ -347,7 +313,8 @@ class Store:
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"
             raise FileError(path, problem, "Rename the file that has this character in its name") from error
 
-    def _cached(self, path: Path, name: str, model_key: str) -> Baseline | None:
+    def _cached(self, beside: str, name: str, model_key: str) -> Baseline:
+        path = self._path(beside, name, model_key)
         if path not in self._read:
             self._read[path] = _stored(path, name, model_key)
             self._spreads.clear()
@@ -366,13 +333,13 @@ def _stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _stored(path: Path, name: str, model_key: str) -> Baseline | None:
-    """Returns the file's content, or None if there is no file; a file copied from elsewhere is an error."""
+def _stored(path: Path, name: str, model_key: str) -> Baseline:
+    """Returns the file's content, none if there is no file; a file copied from elsewhere is an error."""
     try:
         baseline = codec.load(path)
     except FileError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            return None
+            return Baseline(name, model_key)
         raise
     for where, named, held in (
         ("problem", name, baseline.problem),
@@ -440,7 +407,9 @@ def patterns_of(ids: Set[str], others: Set[str]) -> tuple[str, ...]:
     patterns = []
     for begin, names in begins.items():
         whole = (
-            begin and not set("*?[") & set(begin) and not any(each.startswith(f"{begin}/") for each in others)
+            begin
+            and not set("*?[") & set(begin)
+            and not any(other.startswith(f"{begin}/") for other in others)
         )
         patterns += [f"{begin}/*"] if whole and len(names) > 1 else names
     return tuple(patterns)

@@ -30,6 +30,8 @@ SCHEMA = 1
 _IDENTITY = ("gpukern_schema", "scope", "timer", "cache", "problem_version", "measured_point", "device")
 """Fields of `extra_info` that must agree before pytest-benchmark may compare two times."""
 
+_OF_KERNELS = ("name", "registers", "shared_bytes", "local_bytes", "occupancy")
+
 _ASK_FOR_ALL = tuple(
     f"--benchmark-{name}"
     for name in ("columns", "sort", "group-by", "name", "verbose", "compare", "histogram", "cprofile")
@@ -76,7 +78,7 @@ def left_for_the_table(
     if _shows_all(config):
         return groups
     others = (
-        (name, [each for each in entries if "gpukern_schema" not in _ours(each["extra_info"])])
+        (name, [entry for entry in entries if "gpukern_schema" not in _ours(entry["extra_info"])])
         for name, entries in groups
     )
     return [(name, entries) for name, entries in others if entries]
@@ -191,24 +193,17 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
 def _device_info(result: Result, measurement: Measurement) -> JsonDict:
     """Returns how the device came to a number: other timers, ceilings, clocks and kernels."""
     others = tuple(
-        each for each in result.measurements if each.scope == measurement.scope and each is not measurement
+        other
+        for other in result.measurements
+        if other.scope == measurement.scope and other is not measurement
     )
     kernels = result.kernels if measurement.scope != "transfer" else ()
     return {
-        "other_timers_s": {each.timer: _seconds(each.summary.median_ns) for each in others},
+        "other_timers_s": {other.timer: _seconds(other.summary.median_ns) for other in others},
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
         "observations": plain(measurement.observations),
-        "kernels": [
-            {
-                "name": kernel.name,
-                "registers": kernel.registers,
-                "shared_bytes": kernel.shared_bytes,
-                "local_bytes": kernel.local_bytes,
-                "occupancy": kernel.occupancy,
-            }
-            for kernel in kernels
-        ],
+        "kernels": [{name: getattr(kernel, name) for name in _OF_KERNELS} for kernel in kernels],
     }
 
 

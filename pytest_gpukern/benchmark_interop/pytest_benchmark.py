@@ -204,8 +204,8 @@ def take_entries(config: pytest.Config) -> list[JsonDict]:
             "options": metadata.as_dict(stats=False)["options"],
             "data": metadata.stats.data,
             "profile": [
-                [function, found[:4]]  # and who called it, which is not shown
-                for function, found in getattr(metadata.cprofile_stats, "stats", {}).items()
+                [function, counts[:4]]  # and who called it, which is not shown
+                for function, counts in getattr(metadata.cprofile_stats, "stats", {}).items()
             ],
         }
         for metadata in session.benchmarks
@@ -223,7 +223,7 @@ def add_entries(config: pytest.Config, entries: Iterable[JsonDict]) -> None:
         fixture = ListedFixture(**entry["listed"])
         if entry["profile"]:
             # Of a `pstats.Stats` only what it found is read: function → counts and times.
-            calls = {tuple(function): tuple(found) for function, found in entry["profile"]}
+            calls = {tuple(function): tuple(counts) for function, counts in entry["profile"]}
             fixture.cprofile_stats = SimpleNamespace(stats=calls)
         metadata = Metadata(fixture, entry["iterations"], entry["options"])
         metadata.stats.data.extend(entry["data"])

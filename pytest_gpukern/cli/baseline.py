@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.merge import Refusal, unselected
+from pytest_gpukern.baseline.merge import unselected
 from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.gate.change import FEWEST
@@ -112,7 +112,7 @@ def _file_table(rows: list[JsonDict]) -> list[str]:
         return tuple("–" if row[name] is None else str(row[name]) for row in rows)
 
     sessions = [row["sessions"] for row in rows]  # in order, each number once
-    counts = tuple(" … ".join(map(str, dict.fromkeys((*each[:1], *each[-1:])))) for each in sessions)
+    counts = tuple(" … ".join(map(str, dict.fromkeys((*held[:1], *held[-1:])))) for held in sessions)
     columns = [
         Column("file", cells("file"), narrowest=20),
         Column("device", cells("device")),
@@ -318,7 +318,9 @@ def _merge(known: argparse.Namespace) -> int:
                 "added": list(report.added),
                 "appended": list(report.appended),
                 "updated": list(report.updated),
-                "refused": [{"case": each.case_id, "reason": each.reason} for each in report.refused],
+                "refused": [
+                    {"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused
+                ],
                 "errors": [str(error) for error in report.errors],
             }
         )
@@ -337,21 +339,20 @@ def _record(
     results: Sequence[Result], created: datetime, mode: BaselineMode, *, into: Path | None, reason: str
 ) -> WriteReport:
     """Records results beside their tests, or in one folder, and tells what became of all of them."""
-    store, refused = Store(mode, directory_override=into, reason=reason), []
+    store = Store(mode, directory_override=into, reason=reason)
     for result in results:
         folder = into or _folder_beside_the_test(result.nodeid, Path.cwd())
         model_key = result.fingerprint.model_key(on_gpu=result.case.on_gpu)
         if folder is None:
             test = result.nodeid.partition("::")[0]
             remedy = "run this where pytest's ids begin (its rootdir), or give --into FOLDER"
-            refused.append(Refusal(result.case.id, f"its test {test} is not below this folder: {remedy}"))
+            store.refuse(result.case, f"its test {test} is not below this folder: {remedy}")
         elif model_key is None:
-            refused.append(Refusal(result.case.id, "the run file does not say what it was measured on"))
+            store.refuse(result.case, "the run file does not say what it was measured on")
         else:
             case = dataclasses.replace(result.case, baseline_dir=str(folder))
             store.add(dataclasses.replace(result, case=case), model_key=model_key, recorded=created)
-    report = store.flush()
-    return dataclasses.replace(report, refused=(*refused, *report.refused))
+    return store.flush()
 
 
 def _folder_beside_the_test(nodeid: str, here: Path) -> Path | None:
@@ -402,7 +403,7 @@ def baseline_files(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    found = []
+    files = []
     for folder, below, names in os.walk(path):
         below[:] = sorted(
             name
@@ -411,8 +412,8 @@ def baseline_files(path: Path) -> list[Path]:
         )
         here = Path(folder)
         if here == path or here.name == "baselines":
-            found += [here / name for name in sorted(names) if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
-    return found
+            files += [here / name for name in sorted(names) if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
+    return files
 
 
 def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
@@ -425,9 +426,9 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
     chosen: set[str] = set()
     for pattern in patterns:
         # A case of that very name is meant, and no other: names of tests may hold `*` and brackets.
-        found = {name for name in known if fnmatch.fnmatchcase(name, pattern)}
-        found = {pattern} if pattern in known else found
-        if not found:
+        named = {name for name in known if fnmatch.fnmatchcase(name, pattern)}
+        named = {pattern} if pattern in known else named
+        if not named:
             close = (
                 difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
                 or [name for name in known if pattern.strip("*") in name][:3]
@@ -435,5 +436,5 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
             example = f"for example {known[0]}" if known else "there are none"
             near = f"near it: {', '.join(close)}" if close else example
             raise NoMatchError(f"no case {pattern!r} among {len(known)}; {near}")
-        chosen |= found
+        chosen |= named
     return [name for name in known if name in chosen]

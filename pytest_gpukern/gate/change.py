@@ -129,7 +129,7 @@ class Change:
 
         It allows for the differences between devices, in this case and over all cases.
         """
-        return abs(self.delta) - max(each.reach(confidence) for each in self._between_any)
+        return abs(self.delta) - max(change.reach(confidence) for change in self._between_any)
 
     @property
     def _between_any(self) -> tuple[Change, ...]:
@@ -155,7 +155,7 @@ class Change:
         pass, plus Student's t of the power times the standard error. Each step is passed with 97.5 %, so both
         are passed with at least 95 %. We take the estimated spread for the true one.
         """
-        return max(each._caught(limit, screening, confirming) for each in self._between_any)
+        return max(change._caught(limit, screening, confirming) for change in self._between_any)
 
     def _caught(self, limit: float, screening: int, confirming: int) -> float:
         power = student_t(_EACH_STEP, self.dof)
@@ -178,7 +178,7 @@ class Change:
         alike = dataclasses.replace(self, fresh=fresh)
         agreed = dataclasses.replace(alike, spread=agreeing, noisier=0.0)
         needed = limit + min(
-            max(each.reach(CONFIRMING) for each in new._between_any) for new in (alike, agreed)
+            max(change.reach(CONFIRMING) for change in new._between_any) for new in (alike, agreed)
         )
         deviation = math.sqrt((spread.variance + self.noisier) * (1 / self.fresh + 1 / fresh))
         return self.delta + student_t(CONFIRMING, max(spread.dof, 1.0)) * deviation >= needed
@@ -190,12 +190,12 @@ class Change:
         """
         distance, large = abs(limit - abs(self.delta)), abs(self.delta) >= limit
         errors = self._between_any if large else (self,)
-        quantiles = [student_t(CONFIRMING if large else SCREENING, each.dof) for each in errors]
+        quantiles = [student_t(CONFIRMING if large else SCREENING, change.dof) for change in errors]
         for count in range(1, MOST_SESSIONS + 1):
             recorded = max(self.recorded, count) if self.recorded else 0
             fresh = max(self.fresh, count)
             pairs = zip(quantiles, errors, strict=True)
-            if all(quantile * each.error(fresh, recorded) <= distance for quantile, each in pairs):
+            if all(quantile * change.error(fresh, recorded) <= distance for quantile, change in pairs):
                 return recorded, fresh
         return None
 
@@ -221,11 +221,11 @@ def change_since(
     logs = [math.log(session.median_ns) for session in sessions]
     new = [math.log(measurement.summary.median_ns) for measurement in fresh]
     devices = [session.device for session in sessions]
-    shortest = min(*(each.summary.median_ns for each in fresh), *(each.median_ns for each in sessions))
+    shortest = min(*(timed.summary.median_ns for timed in fresh), *(known.median_ns for known in sessions))
     variance, dof = within_devices(logs, devices)
     floor = _floor(shortest, jitter_ns)
     spread = case_spread(variance, dof, shared, floor=floor)
-    noise = statistics.fmean(_within(each.summary) for each in fresh)
+    noise = statistics.fmean(_within(timed.summary) for timed in fresh)
     recorded_noise = statistics.fmean(_within(session) for session in sessions)
     weight = _weight_of_devices(devices, device)
     return Change(
@@ -243,7 +243,7 @@ def change_of_pairs(pairs: Sequence[Pair], *, jitter_ns: float, shared: SharedSp
     """Returns the change between two revisions, by the mean of the log ratios of neighbouring sessions."""
     timer, ratios = pairs[0][0].timer, log_ratios(pairs)
     shared = shared or spread_of_ratios(timer, ())
-    shortest = min(each.summary.median_ns for pair in pairs for each in pair)
+    shortest = min(timed.summary.median_ns for pair in pairs for timed in pair)
     floor = 2 * _floor(shortest, jitter_ns)
     spread = case_spread(sample_variance(ratios), len(ratios) - 1, shared, floor=floor)
     return Change(statistics.fmean(ratios), spread, fresh=len(ratios), recorded=0)
@@ -336,7 +336,7 @@ def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
 
 def _weight_of_devices(recorded: Sequence[str | None], device: str | None) -> float:
     """Returns how many times τ² the difference of recorded sessions and new ones on `device` varies by."""
-    shares = {each: recorded.count(each) / len(recorded) for each in recorded}
+    shares = {known: recorded.count(known) / len(recorded) for known in recorded}
     weight = 1 - 2 * shares.get(device, 0.0) + sum(share**2 for share in shares.values())
     return weight if weight >= _NOTHING else 0.0
 
@@ -358,8 +358,8 @@ def _of_case(
     if not weight or shared.between_devices is None:
         return _of_all_cases(timer, shared, weight=weight)
     variance, dof = between_devices(logs, devices)
-    found = case_spread(variance, dof, shared.between_devices, floor=floor)
-    return Devices(weight * found.variance, min(found.dof, shared.devices_dof))
+    spread = case_spread(variance, dof, shared.between_devices, floor=floor)
+    return Devices(weight * spread.variance, min(spread.dof, shared.devices_dof))
 
 
 def _of_all_cases(timer: str, shared: SharedSpread, *, weight: float) -> Devices:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
-from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Whole
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Whole, plain
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
@@ -130,9 +130,9 @@ def of_one_choice(sessions: Sequence[_Session], choice: Choice, enough: int) -> 
         groups.setdefault(session.choice, []).append(session)
     if len(groups) < 2:
         return sessions
-    ranked = sorted(groups, key=lambda each: (each == choice, len(groups[each])), reverse=True)
-    usable = [each for each in ranked if len(groups[each]) >= enough]
-    if usable or any(each.configurations for each in groups):
+    ranked = sorted(groups, key=lambda chosen: (chosen == choice, len(groups[chosen])), reverse=True)
+    usable = [chosen for chosen in ranked if len(groups[chosen]) >= enough]
+    if usable or any(chosen.configurations for chosen in groups):
         return groups[(usable or ranked)[0]]
     return sessions
 
@@ -143,10 +143,10 @@ def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> st
         return None
     then = [session.conditions for session in sessions if session.conditions is not None]
     rows: list[tuple[str, list[object], object]] = [
-        ("", [_where(each) for each in then], _where(now)),
-        ("on ", [each.device_model for each in then], now.device_model),
-        ("with problem version ", [each.problem_version for each in then], now.problem_version),
-        ("at ", [_point(each.measured_point) for each in then], _point(now.measured_point)),
+        ("", [_where(known) for known in then], _where(now)),
+        ("on ", [known.device_model for known in then], now.device_model),
+        ("with problem version ", [known.problem_version for known in then], now.problem_version),
+        ("at ", [_point(known.measured_point) for known in then], _point(now.measured_point)),
         ("as ", [s.key for s in sessions], key),
     ]
     for label, recorded, current in rows:
@@ -162,9 +162,9 @@ def _where(conditions: Conditions) -> str:
 
 def _point(point: Mapping[str, Any]) -> str:
     """Returns a point in words, equal for values that JSON makes equal, such as a tuple and a list."""
-    plain = own_json.loads(own_json.dumps(dict(point), default=_item, sort_keys=True))
-    return " ".join(f"{k}={own_json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()) or "no axes"
-
-
-def _item(value: object) -> object:
-    return value.item() if hasattr(value, "item") else str(value)  # a NumPy scalar
+    values = plain(dict(point))
+    texts = (
+        f"{name}={own_json.dumps(values[name], ensure_ascii=False, sort_keys=True)}"
+        for name in sorted(values)
+    )
+    return " ".join(texts) or "no axes"

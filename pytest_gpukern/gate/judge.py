@@ -184,7 +184,7 @@ def unless_hopeless(suspicion: Verdict, fresh: Sequence[Measurement], basis: Bas
     """
     limit, change = math.log1p(basis.threshold), basis.change(basis.reference, fresh)
     since_opening = [basis.change(basis.opening, fresh)] if basis.opening else []
-    if any(each.is_confirmable(limit) for each in (change, *since_opening)):
+    if any(since.is_confirmable(limit) for since in (change, *since_opening)):
         return suspicion
     detectable = change.detectable(limit, screening=change.fresh, confirming=FRESH_SESSIONS)
     reason = (
@@ -206,11 +206,11 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
     again = judge(fresh, basis)
     if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
-    found = _confirmed(suspicion, again, fresh, basis, basis.reference)
-    if basis.opening and found.kind is not VerdictKind.SLOWER:
+    verdict = _confirmed(suspicion, again, fresh, basis, basis.reference)
+    if basis.opening and verdict.kind is not VerdictKind.SLOWER:
         crept = _confirmed(suspicion, again, fresh, basis, basis.opening, since=basis.since_opening)
-        return crept if crept.kind is VerdictKind.SLOWER else found
-    return found
+        return crept if crept.kind is VerdictKind.SLOWER else verdict
+    return verdict
 
 
 def _confirmed(
@@ -224,8 +224,8 @@ def _confirmed(
 ) -> Verdict:
     """Returns the verdict of fresh sessions on a suspicion, against some of the recorded ones."""
     change = basis.change(recorded, fresh)
-    slowest = sorted(each.median_ns for each in recorded)[-1 - len(recorded) // _EXCUSED]
-    apart = min(each.summary.median_ns for each in fresh) > slowest
+    slowest = sorted(session.median_ns for session in recorded)[-1 - len(recorded) // _EXCUSED]
+    apart = min(timed.summary.median_ns for timed in fresh) > slowest
     remarks = _remarks(basis, change)
     return _decided(suspicion, again, change, basis.threshold, apart=apart, remarks=remarks, since=since)
 
@@ -309,10 +309,10 @@ def confirm_paired(
     if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
     apart = min(log_ratios(pairs)) > 0
-    found = _decided(suspicion, again, change, threshold, apart=apart)
-    if found.kind is VerdictKind.UNDECIDED and apart and change.delta >= math.log1p(threshold):
-        return _with_remedy(found, change, threshold) if last else suspicion
-    return found
+    verdict = _decided(suspicion, again, change, threshold, apart=apart)
+    if verdict.kind is VerdictKind.UNDECIDED and apart and change.delta >= math.log1p(threshold):
+        return _with_remedy(verdict, change, threshold) if last else suspicion
+    return verdict
 
 
 def _change_of_pairs(
@@ -394,7 +394,7 @@ def _barred(
         differs = difference(key, conditions, sessions)
         if differs is not None:
             return Verdict(VerdictKind.UNCOMPARABLE, differs)
-    medians = [each.summary.median_ns for each in fresh]
+    medians = [timed.summary.median_ns for timed in fresh]
     return _too_small([*medians, *(session.median_ns for session in sessions)])
 
 
@@ -407,7 +407,7 @@ def _barred_pairs(pairs: Sequence[Pair]) -> Verdict | None:
     keys = list(dict.fromkeys(measurement.key for pair in pairs for measurement in pair))
     if len(keys) > 1:
         return Verdict(VerdictKind.UNCOMPARABLE, f"measured as {' and '.join(keys)}")
-    return _too_small([each.summary.median_ns for pair in pairs for each in pair])
+    return _too_small([timed.summary.median_ns for pair in pairs for timed in pair])
 
 
 def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:

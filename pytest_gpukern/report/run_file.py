@@ -14,13 +14,12 @@ from msgspec import Meta, Struct
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.report.run import Failure, RunResults
-from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.untrusted_json import (
+    ContentError,
     Figure,
     FileError,
-    JsonError,
-    ShapeError,
+    content_of,
     of_schema,
     own_json,
     read,
@@ -69,20 +68,12 @@ def read_run(path: Path) -> RunResults:
             raise FileError(path, "is a baseline, not the file of a run", remedy)
         of_schema(value, SCHEMA)
 
+    content = content_of(path)
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
-        raise FileError(path, problem, "Check the path and its permissions") from error
-    try:
-        with uncollected():
-            content = _unpacked(content) if content.startswith(_PACKED) else content
-            stored: _File = read(content, _File, refuse=refuse)
-    except JsonError as error:
-        raise FileError(path, str(error), _DAMAGED) from error
-    except ShapeError as error:
-        remedy = error.remedy or _DAMAGED
-        raise FileError(path, error.problem, remedy, where=error.where or None) from error
+        content = _unpacked(content) if content.startswith(_PACKED) else content
+        stored: _File = read(content, _File, refuse=refuse)
+    except ContentError as error:
+        raise error.of_file(path, _DAMAGED) from error
     sessions: dict[str, tuple[Result, ...]] = {}
     for session in stored.sessions:
         sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)
@@ -98,14 +89,14 @@ def read_run(path: Path) -> RunResults:
 
 
 def _unpacked(content: bytes) -> bytes:
-    """Returns what gzip packed; raises JsonError where it is damaged or too long to be a run."""
+    """Returns what gzip packed; raises ContentError where it is damaged or too long to be a run."""
     try:
         with gzip.open(io.BytesIO(content)) as stream:
             unpacked = stream.read(_LONGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise JsonError(f"is not complete gzip: {error}") from error
+        raise ContentError(f"is not complete gzip: {error}") from error
     if len(unpacked) > _LONGEST:
-        raise JsonError(f"holds more than {_LONGEST >> 20} MiB")
+        raise ContentError(f"holds more than {_LONGEST >> 20} MiB")
     return unpacked
 
 

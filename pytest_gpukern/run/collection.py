@@ -282,7 +282,7 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
             continue
         with suppress(FileError):
             model = environment.gpu.model_key(on_gpu=info.on_gpu)
-            duration_s = environment.store.duration_s(info, model)
+            duration_s = environment.store.baseline(info, model).duration_s(info.id)
             if duration_s is not None:
                 found[item.nodeid] = duration_s
     return found
@@ -301,7 +301,7 @@ def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -
         info = measured_case(config, item)
         if info is None or not info.on_gpu:
             continue
-        past = environment.store.past(info, environment.gpu.model_key(on_gpu=True))
+        past = environment.store.baseline(info, environment.gpu.model_key(on_gpu=True)).past(info.id)
         if past is not None:
             uuids = {session.fingerprint.device_uuid for session in past.sessions}
             found[item.nodeid] = sorted(uuid for uuid in uuids if uuid is not None)

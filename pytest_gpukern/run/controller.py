@@ -481,12 +481,12 @@ class Controller:
         for result in self.results:
             judged = next((key for key, verdict in result.verdicts.items() if verdict.ratio), None)
             try:
-                case, model = result.case, self._model_key(result)
-                past = environment.store.past(case, model, judged) if judged is not None else None
-                recorded = environment.store.all_times(case, model)
+                baseline = environment.store.baseline(result.case, self._model_key(result))
             except FileError as error:
                 self.problems.append(str(error))
                 return
+            past = baseline.past(result.case.id, judged) if judged is not None else None
+            recorded = baseline.history(result.case.id)
             if recorded is not None:
                 self._history[result.nodeid] = recorded
             if past is not None:

@@ -69,7 +69,7 @@ def settle(
         model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
 
         def past_of(case: CaseInfo, key: str | None) -> Past | None:
-            return environment.store.past(case, model, key)
+            return environment.store.baseline(case, model).past(case.id, key)
 
         result = explained(judged.result, past_of, deciding=judged.deciding)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
@@ -194,17 +194,18 @@ def _basis_of(
 
     A remark says if that is an older epoch, because the newest has no time under its key.
     """
-    compares, on_gpu, key = environment.settings.baseline != "off", result.case.on_gpu, measurement.key
-    store, model = environment.store, environment.gpu.model_key(on_gpu=on_gpu)
-    opened = store.newer_epoch(result.case, model, key) if compares else None
+    on_gpu, key, store = result.case.on_gpu, measurement.key, environment.store
+    model = environment.gpu.model_key(on_gpu=on_gpu)
+    recorded = store.baseline(result.case, model)
+    opened = recorded.newer_epoch(result.case.id, key)
     return Basis(
-        store.sessions_for(result.case, model, key) if compares else (),
+        store.sessions_for(result.case, model, key),
         Conditions.of(result.case, device_model=model, simulated=result.simulated),
         threshold=marker.threshold or environment.settings.threshold,
         jitter_ns=measurement.jitter_ns,
         device=result.fingerprint.device_uuid if on_gpu else None,
-        shared=store.shared_spread(model).get(spread_key(key)) if compares else None,
-        anchor=store.anchor_for(result.case, model, key) if compares else (),
+        shared=store.shared_spread(model).get(spread_key(key)),
+        anchor=recorded.anchor_times(result.case.id, key),
         choice=choice_of(result),
         remark=f"judged by an older epoch, because that of {opened[:10]} has no {key}" if opened else "",
         fails_with="" if on_gpu or "host" in environment.settings.fail_on else "--gpukern-fail-on",

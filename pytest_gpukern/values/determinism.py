@@ -33,13 +33,13 @@ def of_launches(bits: Sequence[str | None]) -> Determinism | None:
     return Determinism.BITWISE if len(set(bits)) == 1 else Determinism.TOLERANT
 
 
-def of_sessions(found: Iterable[tuple[str | None, str | None]]) -> Determinism | None:
+def of_sessions(sessions: Iterable[tuple[str | None, str | None]]) -> Determinism | None:
     """Returns what sessions with the same inputs and machine code show, by what each found and its hash.
 
     Returns None if no session looked. A session that found `TOLERANT` decides. Else it is `RUN_TO_RUN` if
     hashes by one method differ between sessions.
     """
-    looked = [(kind, bits) for kind, bits in found if kind is not None]
+    looked = [(kind, bits) for kind, bits in sessions if kind is not None]
     kinds = {kind for kind, _ in looked}
     if not kinds:
         return None
@@ -49,5 +49,5 @@ def of_sessions(found: Iterable[tuple[str | None, str | None]]) -> Determinism |
     for _, bits in looked:
         if bits is not None:
             by_method.setdefault(hash_method(bits), set()).add(bits)
-    differ = any(len(each) > 1 for each in by_method.values())
+    differ = any(len(hashes) > 1 for hashes in by_method.values())
     return Determinism.RUN_TO_RUN if differ or Determinism.RUN_TO_RUN in kinds else Determinism.BITWISE

@@ -17,13 +17,13 @@ class FailureRow(NamedTuple):
     """Describes one kind. Verdicts name theirs in `verdict_table.StateRow.fail_on`.
 
     Attributes:
-        told: what fails, in words.
+        fails: what fails, in words.
         findings: the kinds of findings that fail their test.
         needs_record: whether there is nothing to say without records.
         of_run: whether it fails the run as a whole, if that measures, instead of a test.
     """
 
-    told: str
+    fails: str
     findings: tuple[str, ...] = ()
     needs_record: bool = True
     of_run: bool = False
@@ -32,7 +32,7 @@ class FailureRow(NamedTuple):
 def with_verdicts(rows: Mapping[str, FailureRow], kinds: Iterable[VerdictKind]) -> dict[str, FailureRow]:
     """Returns the rows, and one for each verdict that names a kind without a row."""
     words = {kind.row.fail_on: f"a time is {kind}" for kind in kinds if kind.row.fail_on}
-    return dict(rows) | {word: FailureRow(told) for word, told in words.items() if word not in rows}
+    return dict(rows) | {word: FailureRow(fails) for word, fails in words.items() if word not in rows}
 
 
 _EXPLAINED = {

@@ -92,4 +92,6 @@ def suffixes() -> list[str]:
 def suffix_of(path: Path) -> str | None:
     """Returns the longest suffix of a form that a path ends in, or None."""
     name = path.name.lower()
-    return max((each for each in suffixes() if name.endswith(each) and name != each), key=len, default=None)
+    return max(
+        (ending for ending in suffixes() if name.endswith(ending) and name != ending), key=len, default=None
+    )

@@ -116,7 +116,9 @@ class MarkerOptions:
 def _arguments(name: str, value: Any, where: str) -> tuple[int | str, ...]:
     """Reads positions and names of arguments, given as one of them or several."""
     several = value if isinstance(value, (tuple, list)) else (value,)
-    right = (isinstance(each, (int, str)) and not isinstance(each, bool) and each != "" for each in several)
+    right = (
+        isinstance(place, (int, str)) and not isinstance(place, bool) and place != "" for place in several
+    )
     if not (several and all(right)) or len(set(several)) < len(several):
         raise SettingsError(
             f"{where}: gpu_benchmark({name}={value!r}): must be positions, counted from 0, or names of "

@@ -170,7 +170,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "what fails a run besides slower, INCORRECT and INVALID, comma-separated; none: not even slower",
             (*FAILURES, NOTHING),
             listed=True,
-            more=" ".join(f"`{kind}`: {row.told}." for kind, row in FAILURES.items()),
+            more=" ".join(f"`{kind}`: {row.fails}." for kind, row in FAILURES.items()),
         ),
         Option(
             "threshold",

@@ -132,7 +132,7 @@ class Choice:
         """Returns the choice of a session; that of one without either is not known."""
         if autotuned:
             return cls(tuple(sorted((name, tuple(sorted(of.items()))) for name, of in autotuned.items())))
-        launches = {(each.name, each.grid or (), each.block or (), each.registers) for each in kernels}
+        launches = {(known.name, known.grid or (), known.block or (), known.registers) for known in kernels}
         return cls(launches=tuple(sorted(launches)))
 
 
@@ -358,8 +358,8 @@ class Verdict:
     def explained(self) -> str:
         """The reason, and what else changed since the record, or did not."""
         causes = "; ".join(str(difference) for difference in self.differences if difference.is_cause)
-        told = [self.reason, *(str(same) for same in self.differences if not same.is_cause)]
-        return "; ".join(told) + (f"; because: {causes}" if causes else "")
+        parts = [self.reason, *(str(same) for same in self.differences if not same.is_cause)]
+        return "; ".join(parts) + (f"; because: {causes}" if causes else "")
 
 
 @dataclass(frozen=True)
@@ -512,8 +512,8 @@ class Result:
     @property
     def gpu_in_name(self) -> str:
         """Returns what a run on each GPU adds to a test's name, as in `@GPU-8d1f0a2c`; else empty."""
-        found = _GPU_IN_NAME.search(self.nodeid)
-        return found[0] if found else ""
+        match = _GPU_IN_NAME.search(self.nodeid)
+        return match[0] if match else ""
 
     @property
     def case_name(self) -> str:
@@ -541,7 +541,7 @@ class Result:
 
     @classmethod
     def from_json(cls, data: JsonDict) -> Result:
-        """Returns what `to_json` was made of; raises ShapeError for anything else."""
+        """Returns what `to_json` was made of; raises ContentError if it does not fit."""
         return built(data, cls)  # type: ignore[no-any-return]
 
 
@@ -568,7 +568,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Struct):
         return plain(to_builtins(value))
     if dataclasses.is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if hasattr(value, "tolist"):  # a NumPy scalar or array in a point or a parameter
         return plain(value.tolist())
     return str(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import secrets
+from configparser import RawConfigParser
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -273,12 +274,10 @@ def _report(text: str, label: str) -> Path:
 
 def _truth(value: Any, label: str) -> bool:
     """Reads a flag as pytest reads its own ini values."""
-    words = {"1": True, "yes": True, "true": True, "on": True}
-    words |= {"0": False, "no": False, "false": False, "off": False}
-    text = str(value).strip().lower()
-    if text not in words:
+    truth = RawConfigParser.BOOLEAN_STATES.get(str(value).strip().lower())
+    if truth is None:
         raise SettingsError(f"{label}: must be true or false")
-    return words[text]
+    return truth
 
 
 def _axes(entries: list[str], label: str) -> dict[str, tuple[Any, ...]]:
@@ -345,7 +344,7 @@ def _contradictions(
         if name not in values or values[name] is False:
             return False
         value = values[name]
-        return not meant or any(each(value) if callable(each) else each == value for each in meant)
+        return not meant or any(one(value) if callable(one) else one == value for one in meant)
 
     writes = given("baseline", *_WRITES)
     if not benchmark:

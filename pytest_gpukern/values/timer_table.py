@@ -104,5 +104,5 @@ def timer_row(name: str) -> TimerRow:
 
 def auto_timers() -> tuple[str, ...]:
     """Returns the timers that `auto` tries, in order; the second one that works is used beside the first."""
-    found = [(row.auto, name) for name, row in TIMERS.items() if row.auto is not None]
-    return tuple(name for _, name in sorted(found))
+    places = [(row.auto, name) for name, row in TIMERS.items() if row.auto is not None]
+    return tuple(name for _, name in sorted(places))

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 
+from pytest_gpukern.values.garbage import uncollected
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -62,18 +64,37 @@ _MOST_DIGITS = 20
 """Of a whole number of 64 bits, with its sign."""
 
 
-class JsonError(ValueError):
-    """Says what is wrong with a file's content, as the end of a sentence about the file."""
+class ContentError(ValueError):
+    """Says what is wrong with the content of a file.
+
+    Attributes:
+        problem: what is wrong, as the end of a sentence about the field or the file.
+        where: path of the field; empty where it is about the whole content.
+        remedy: what to do about it, where that is another than for any damage.
+    """
+
+    def __init__(self, problem: str, *, where: str = "", remedy: str = "") -> None:
+        self.problem, self.where, self.remedy = problem, where, remedy
+        super().__init__(f"{where}: {problem}" if where else problem)
+
+    def inside(self, step: str) -> ContentError:
+        """Returns the same error with `step` in front of its path."""
+        dot = "." if self.where and not self.where.startswith("[") else ""
+        return ContentError(self.problem, where=f"{step}{dot}{self.where}", remedy=self.remedy)
+
+    def of_file(self, path: Path, remedy: str) -> FileError:
+        """Returns the error about a file; `remedy` is for any damage."""
+        return FileError(path, self.problem, self.remedy or remedy, where=self.where or None)
 
 
 def decoded(content: bytes) -> Any:
     """Returns the value in UTF-8 JSON with unique keys, finite numbers in a float's range, bounded nesting.
 
     Raises:
-        JsonError: it is anything else.
+        ContentError: it is anything else.
     """
     if not content.strip():
-        raise JsonError("is empty")
+        raise ContentError("is empty")
     try:
         value = own_json.loads(
             content.decode(),
@@ -83,24 +104,24 @@ def decoded(content: bytes) -> Any:
             parse_int=_whole,
         )
     except UnicodeDecodeError as error:
-        raise JsonError(f"is not UTF-8 text: {error.reason}") from error
+        raise ContentError(f"is not UTF-8 text: {error.reason}") from error
     except _INCOMPLETE as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise JsonError(f"is not complete JSON: {error.msg} in {where}") from error
+        raise ContentError(f"is not complete JSON: {error.msg} in {where}") from error
     except RecursionError as error:
-        raise JsonError("is nested too deeply") from error
-    if deep(value):
-        raise JsonError("is nested too deeply")
+        raise ContentError("is nested too deeply") from error
+    if _deep(value, DEEPEST):
+        raise ContentError("is nested too deeply")
     if b"\\u" in content:
         try:
             own_json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:  # an escaped half of a surrogate pair, which cannot be written
-            raise JsonError(f"is not UTF-8 text: {error.reason}") from error
+            raise ContentError(f"is not UTF-8 text: {error.reason}") from error
     return value
 
 
 def _constant(token: str) -> NoReturn:
-    raise JsonError(f"holds {token}, which is not a JSON number")
+    raise ContentError(f"holds {token}, which is not a JSON number")
 
 
 def _fraction(token: str) -> float:
@@ -115,51 +136,37 @@ def _whole(token: str) -> int:
 
 
 def _out_of_range(token: str) -> NoReturn:
-    raise JsonError(f"holds the number {token}, which is out of range")
+    raise ContentError(f"holds the number {token}, which is out of range")
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise JsonError(f"holds the key {twice!r} twice in one object")
+        raise ContentError(f"holds the key {twice!r} twice in one object")
     return result
 
 
-def deep(value: Any) -> bool:
-    """Returns whether a value is nested too deeply for recursive code."""
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            item
-            for each in level
-            if isinstance(each, (dict, list))
-            for item in (each.values() if isinstance(each, dict) else each)
-        ]
-    return bool(level)
+def _deep(value: Any, levels: int) -> bool:
+    """Returns whether a value has more levels of nesting than that."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(levels == 1 or _deep(part, levels - 1) for part in parts)
 
 
-class ShapeError(ValueError):
-    """Says that a field is missing, unknown or of a wrong type.
-
-    Attributes:
-        where: path of the field.
-        problem: what is wrong with it.
-        remedy: what to do about it, where that is another than for any damage.
-    """
-
-    def __init__(self, where: str, problem: str, remedy: str = "") -> None:
-        self.where, self.problem, self.remedy = where, problem, remedy
-        super().__init__(f"{where}: {problem}" if where else problem)
-
-    def inside(self, step: str) -> ShapeError:
-        """Returns the same error with `step` in front of its path."""
-        dot = "." if self.where and not self.where.startswith("[") else ""
-        return ShapeError(f"{step}{dot}{self.where}", self.problem, self.remedy)
+def content_of(path: Path) -> bytes:
+    """Returns the bytes of a file; raises FileError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or error}"
+        raise FileError(path, problem, "Check the path and its permissions") from error
 
 
 def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
-    """Returns the content of a file as a value of `kind`; see `built`.
+    """Returns the content of a file as a value of `kind`, with every field checked.
+
+    The model is the schema: msgspec's Structs, dataclasses and what else msgspec decodes. Fields with a
+    default may be missing. Unknown ones are refused.
 
     msgspec takes a key that an object has twice, and passes over fields that a dataclass does not have. So we
     write again what it read. If both texts agree apart from spaces, nothing is hidden. If not, we read
@@ -171,16 +178,23 @@ def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
         refuse: raises an error for what is no such file at all; given the plain value.
 
     Raises:
-        JsonError: it is no JSON that `decoded` takes.
-        ShapeError: it does not fit.
+        ContentError: it is no JSON that `decoded` takes, or does not fit. It names the first such field.
     """
-    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, OverflowError, TypeError):
-        value = msgspec.json.decode(content, type=kind)
-        if _compact(msgspec.json.encode(value)) == _compact(content):
-            return value
-    value = decoded(content)
-    refuse(value)
-    return built(value, kind)
+    with uncollected():
+        with contextlib.suppress(*_NO_FIT):
+            value = msgspec.json.decode(content, type=kind)
+            if _compact(msgspec.json.encode(value)) == _compact(content):
+                return value
+        value = decoded(content)
+        refuse(value)
+        problem = _problem(value, kind)
+        if problem is not None:
+            raise problem
+        return msgspec.convert(value, kind)
+
+
+_NO_FIT = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, TypeError)
+"""What msgspec raises for values of other types."""
 
 
 def _compact(content: bytes) -> bytes:
@@ -188,68 +202,62 @@ def _compact(content: bytes) -> bytes:
 
 
 def of_schema(value: Any, schema: int) -> None:
-    """Raises ShapeError unless a file's content has this version: none but ours was ever written."""
-    if not isinstance(value, dict):
-        raise unexpected("an object", value)
-    found = value.get("schema")
-    if found is None:
-        raise ShapeError("schema", "is missing")
-    if isinstance(found, bool) or not isinstance(found, int):
-        raise unexpected("a whole number", found).inside("schema")
-    if found != schema:
-        problem = f"is {found}, and this pytest-gpukern reads {schema}"
-        newer = "Upgrade pytest-gpukern, or name another folder or file"
-        raise ShapeError("schema", problem, newer if found > schema else "")
+    """Raises ContentError for a file of another version: none but ours was ever written."""
+    version = value.get("schema", schema) if isinstance(value, dict) else schema
+    if type(version) is int and version == schema:
+        return
+    newer = isinstance(version, int) and version > schema
+    remedy = "Upgrade pytest-gpukern, or name another folder or file" if newer else ""
+    problem = f"is {bounded(repr(version), 60)}, and this pytest-gpukern reads {schema}"
+    raise ContentError(problem, where="schema", remedy=remedy)
 
 
 def built(value: object, kind: Any) -> Any:
-    """Returns plain JSON as a value of `kind`, with every field checked.
-
-    The model is the schema: msgspec's Structs, dataclasses and what else msgspec decodes. Fields with a
-    default may be missing. Unknown ones are refused.
-
-    Raises:
-        ShapeError: it does not fit, with the path of the first field that does not.
-    """
-    made, fits = None, _fits(value, kind)
-    if fits:
-        made = msgspec.convert(value, kind)
-    problem = _problem(value, kind, fits=fits)
-    if problem is not None:
-        raise problem
-    return made
+    """Returns plain JSON of our own processes as a value of `kind`; raises ContentError if it is none."""
+    try:
+        return msgspec.convert(value, kind)
+    except _NO_FIT as error:
+        raise ContentError(str(error)) from error
 
 
-def unexpected(wanted: str, found: object) -> ShapeError:
+def unexpected(wanted: str, value: object) -> ContentError:
     """Returns the error for a value that is not what it should be."""
-    return ShapeError("", f"expected {wanted}, found {bounded(repr(found), 60)}")
+    return ContentError(f"expected {wanted}, found {bounded(repr(value), 60)}")
+
+
+def _problem(value: Any, kind: Any, *, fits: bool = False) -> ContentError | None:
+    """Returns the first thing that is wrong with a value, or None; `fits` if msgspec is known to take it."""
+    fits = fits or _fits(value, kind)
+    if fits and not _passes_over(kind):
+        return None
+    plain = _bare(kind, value)
+    fields = _fields(plain)
+    if fields and isinstance(value, dict):
+        for name, (_, required) in fields.items():
+            if required and name not in value:
+                return ContentError("is missing", where=name)
+        for name in value:
+            if name not in fields:
+                return ContentError("is not a known field", where=name)
+    for step, item, part in _parts(value, plain, fields):
+        problem = _problem(item, part, fits=fits)
+        if problem is not None:
+            return problem.inside(step)
+    return None if fits else unexpected(_wanted(kind), value)
 
 
 def _fits(value: object, kind: Any) -> bool:
-    try:
+    with contextlib.suppress(*_NO_FIT):
         msgspec.convert(value, kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
-        return False
-    return True
+        return True
+    return False
 
 
-def _problem(value: Any, kind: Any, *, fits: bool) -> ShapeError | None:
-    """Returns the first thing that is wrong with a value, or None; `fits` says what msgspec says of it."""
-    if fits and not _passes_over(kind):
-        return None
-    plain, fields = _bare(kind, value), _fields(_bare(kind, value))
-    if fields and isinstance(value, dict):
-        for name in value:
-            if name not in fields:
-                return ShapeError(name, "is not a known field")
-        for name, (_, required) in fields.items():
-            if required and name not in value:
-                return ShapeError(name, "is missing")
-    for step, item, part in _parts(value, plain, fields):
-        found = _problem(item, part, fits=fits or _fits(item, part))
-        if found is not None:
-            return found.inside(step)
-    return None if fits else unexpected(_wanted(kind), value)
+@functools.cache
+def _passes_over(kind: Any) -> bool:
+    """Returns whether a type holds a dataclass, of which msgspec passes over unknown fields."""
+    parts = [*typing.get_args(kind), *(part for part, _ in _fields(kind).values())]
+    return dataclasses.is_dataclass(kind) or any(map(_passes_over, parts))
 
 
 def _bare(kind: Any, value: object) -> Any:
@@ -277,33 +285,18 @@ def _parts(value: Any, kind: Any, fields: Mapping[str, tuple[Any, bool]]) -> Ite
     elif isinstance(value, list) and origin is tuple:
         kinds = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else arguments
         yield from ((f"[{i}]", item, part) for i, (item, part) in enumerate(zip(value, kinds, strict=False)))
-    elif isinstance(value, list) and hasattr(kind, "_fields"):
-        hints = typing.get_type_hints(kind, include_extras=True)
-        named = zip(value, kind._fields, strict=False)
-        yield from ((f"[{i}]", item, hints[name]) for i, (item, name) in enumerate(named))
 
 
 @functools.cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Returns field → its type and whether a file must have it, of a dataclass or Struct; else nothing."""
-    if dataclasses.is_dataclass(kind):
-        hints, missing = typing.get_type_hints(kind, include_extras=True), dataclasses.MISSING
-        return {
-            each.name: (hints[each.name], each.default is missing and each.default_factory is missing)
-            for each in dataclasses.fields(kind)
-        }
-    if not hasattr(kind, "__struct_config__"):
+    config = getattr(kind, "__struct_config__", None)
+    if config is None and not dataclasses.is_dataclass(kind):
         return {}
-    tag = kind.__struct_config__.tag_field
-    own = {each.encode_name: (each.type, each.required) for each in msgspec.structs.fields(kind)}
-    return {tag: (Any, True), **own} if tag else own
-
-
-@functools.cache
-def _passes_over(kind: Any) -> bool:
-    """Returns whether a type holds a dataclass, of which msgspec passes over unknown fields."""
-    parts = [*typing.get_args(kind), *(part for part, _ in _fields(kind).values())]
-    return dataclasses.is_dataclass(kind) or any(_passes_over(part) for part in parts if part is not Ellipsis)
+    model: Any = msgspec.inspect.type_info(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    tag = {config.tag_field: (Any, True)} if config and config.tag_field else {}
+    return {**tag, **{field.encode_name: (hints[field.name], field.required) for field in model.fields}}
 
 
 _WANTED = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -319,8 +312,6 @@ def _wanted(kind: Any) -> str:
         return f"one of {', '.join(plain)}"
     if origin is tuple:
         return "a list" if arguments[-1] is Ellipsis else f"a list of {len(arguments)}"
-    if hasattr(plain, "_fields"):
-        return f"a list of {len(plain._fields)}"
     if origin in (dict, Mapping) or _fields(plain):
         return "an object"
     return _WANTED.get(plain, "another kind of value")

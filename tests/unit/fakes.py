@@ -245,7 +245,7 @@ class FakeEnvironment:
         self.newer_epochs = {}
         self.has_gpu = False
         self.canaries = {}
-        self.past = lambda case, model_key, key=None: None
+        self.past = lambda case_id, key=None: None
         self.late = []
         self.timing_by_host = nullcontext
         self._backends = {backend.name: backend for backend in backends}
@@ -271,7 +271,10 @@ class FakeEnvironment:
         finally:
             self.observed = None
 
-    def newer_epoch(self, case, model_key, key):
+    def baseline(self, case, model_key):
+        return self
+
+    def newer_epoch(self, case_id, key):
         return self.newer_epochs.get(key)
 
     def unusable(self, name):
@@ -288,6 +291,8 @@ class FakeEnvironment:
         return "fake-gpu" if on_gpu else "fake-cpu"
 
     def sessions_for(self, case, model_key, key):
+        if self.settings.baseline == "off":
+            return ()
         self.asked_for_records.append((key, model_key == "fake-gpu"))
         if not isinstance(self.sessions, dict):
             return self.sessions
@@ -295,7 +300,7 @@ class FakeEnvironment:
         similar = [each for other, each in self.sessions.items() if other.partition("/")[0] == scope]
         return self.sessions.get(key, sum(similar, ()))
 
-    def anchor_for(self, case, model_key, key):
+    def anchor_times(self, case_id, key):
         return self.first_sessions
 
     def shared_spread(self, model_key):

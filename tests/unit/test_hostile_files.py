@@ -8,6 +8,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import made_up_records
 import msgspec
 import pytest
 from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
@@ -43,7 +44,7 @@ from pytest_gpukern.values.result import (
     GateFailure,
     SessionRole,
 )
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.untrusted_json import FileError, printable
 
 REPOSITORY = Path(__file__).parents[2]
 SEED = ""
@@ -80,10 +81,27 @@ def case_of(baseline, name, record):
     )
 
 
+def says_nothing(value):
+    """Whether a value is a default that a file leaves out."""
+    return not value or (isinstance(value, dict) and all(map(says_nothing, value.values())))
+
+
+def holds(whole, part):
+    """Whether all that one JSON value says stands in another: nothing of a file may be lost silently."""
+    if isinstance(part, dict):
+        return all(
+            holds(whole[name], item) if name in whole else says_nothing(item) for name, item in part.items()
+        )
+    if isinstance(part, list):
+        return len(whole) == len(part) and all(map(holds, whole, part))
+    return whole == part
+
+
 def use_baseline(baseline, path):
     """All that becomes of a baseline that was loaded."""
     again = render_baseline(baseline)
     assert parse(again, path) == baseline
+    assert holds(json.loads(again), json.loads(path.read_bytes()))
     spreads = shared_spread(baseline.all_times())
     compared = []
     for name, record in baseline.cases.items():
@@ -136,7 +154,7 @@ def fails_clearly(problem, path):
     assert problem.path == path
     assert problem.problem
     assert problem.remedy
-    assert text.startswith(f"{path}: ")
+    assert text.startswith(printable(f"{path}: "))
     assert len(text) <= len(str(path)) + LONGEST
     assert text.isprintable()
 
@@ -240,6 +258,8 @@ def use_run(run, path):
     again = path.with_name("again.json")
     write_run_file(again, run)
     assert read_run(again) == run
+    written = {**json.loads(again.read_bytes()), "created": json.loads(path.read_bytes())["created"]}
+    assert holds(written, json.loads(path.read_bytes()))
     render(run, width=40, failures_shown=True)
     page([run])
     comment(run)
@@ -329,48 +349,215 @@ def test_a_damaged_entry_of_a_lock_names_a_holder_or_nobody(tmp_path):
             assert str(read_holder(path))
 
 
-# what is not left to chance
+# what is not left to chance: one table of damages, each with what the error says
 
-NASTY = [
-    *(
-        b"",
-        b" \n",
-        b"\0",
-        b"\xef\xbb\xbf{}",
-        b"\xff\xfe{\x00}\x00",
-        b"null",
-        b"true",
-        b"[]",
-        b"{}",
-        b'"text"',
+KEY = "kernel/event/cold"
+CASE = ("records", "vector_exp/cupy.exp/n=1000")
+EPOCH = (*CASE, "epochs", 0)
+SESSION = (*EPOCH, "sessions", 0)
+TIME = (*SESSION, "times", KEY)
+ENTRY = ("sessions", "s1")
+IN_SESSION = f"{CASE[0]}['{CASE[1]}'].epochs[0].sessions[0]"
+FIRST = ("results", 0)
+TIMED = (*FIRST, "measurements", 0)
+KERNEL = (*TIMED, "work", 0, "kernel")
+DEEP = b"[" * 200_000
+
+NO_FILE_OF_OURS = {
+    "empty": (b" \n", "is empty"),
+    "nothing": (b"", "is empty"),
+    "a NUL": (b"\0", "is not complete JSON"),
+    "a byte order mark": (b"\xef\xbb\xbf{}", "is not complete JSON"),
+    "UTF-16": (b"\xff\xfe{\x00}\x00", "is not UTF-8 text"),
+    "null": (b"null", "expected an object, found None"),
+    "true": (b"true", "expected an object, found True"),
+    "a list": (b"[1]", "expected an object, found [1]"),
+    "a text": (b'"text"', "expected an object, found 'text'"),
+    "an empty object": (b"{}", "schema: is missing"),
+    "cut": (b'{"schema": 1, ', "is not complete JSON: "),
+    "deep": (b'{"schema": ' + DEEP + b"]" * len(DEEP) + b"}", "is nested too deeply"),
+    "deep and cut": (DEEP, ""),
+    "deep objects": (b'{"a":' * 100_000, ""),
+    "a long number": (b"1" * 1_000_000, "is out of range"),
+    "a long text that is cut": (b'"' + b"x" * 1_000_000, "is not complete JSON"),
+    "many signs": (b"-" * 100_000, "is not complete JSON"),
+    "many keys": (b"{" + b'"a":1,' * 100_000 + b'"b":1}', "holds the key 'a' twice in one object"),
+    "a key twice": (b'{"schema": 1, "schema": 1}', "holds the key 'schema' twice"),
+    "a huge number": (b'{"schema": 1' + b"0" * 400 + b"}", "is out of range"),
+    "a number past a float's range": (b'{"schema": 1e400}', "holds the number 1e400, which is out of range"),
+    "no number": (b'{"schema": NaN}', "holds NaN, which is not a JSON number"),
+    "half of a pair": (b'{"schema": 1, "x": "\\ud800"}', "is not UTF-8 text"),
+    "escape sequences": (b'{"schema": "' + b"\\u001b[2J" * 1000 + b'"}', "schema: "),
+    "a key of escape sequences": (b'{"' + b"\\u001b" * 100_000 + b'": 1, "schema": 2}', ""),
+    "an older schema": ((("schema",), 1), "schema: is 1, and this pytest-gpukern reads "),
+    "a newer schema": ((("schema",), 99), "Upgrade pytest-gpukern"),
+    "no schema": ((("schema",), ...), "schema: is missing"),
+    "a schema of text": ((("schema",), "3"), "schema: is '3', and this pytest-gpukern reads "),
+    "a field of a later release": ((("future",), 1), "future: is not a known field"),
+    "a merge conflict": ((b"{", b"{\n<<<<<<< HEAD\n"), ""),
+}
+"""Name → damage, and words of the error. A damage is a whole file; bytes and what to put in their place; or
+the way to a value and another one, where … takes it away."""
+
+DAMAGED_BASELINES = {
+    **NO_FILE_OF_OURS,
+    "a merge conflict": ((b"{", b"{\n<<<<<<< HEAD\n"), "Take one side with git checkout --ours FILE"),
+    "a time of text": (
+        ((*TIME, "median_ns"), "abc"),
+        f"{IN_SESSION}.times['{KEY}'].median_ns: expected",
     ),
-    *(
-        b"[" * 100_000,
-        b"[" * 100_000 + b"]" * 100_000,
-        b'{"a":' * 100_000,
-        b"1" * 1_000_000,
-        b'"' + b"x" * 1_000_000,
+    "no time": (((*TIME, "median_ns"), 0), "median_ns: expected a number that is positive, found 0"),
+    "an endless time": (((*TIME, "median_ns"), 10**400), "is out of range"),
+    "a time past 64 bits": (((*TIME, "median_ns"), 2**70), "holds the number 1180591620717411303424"),
+    "bounds that cross": (((*TIME, "low_ns"), 50_001), "expected low_ns ≤ median_ns ≤ high_ns"),
+    "an upper bound below": (((*TIME, "high_ns"), 48_599), "expected low_ns ≤ median_ns ≤ high_ns"),
+    "a bound that is gone": (((*TIME, "low_ns"), ...), "low_ns: is missing"),
+    "an unknown figure": (((*TIME, "watts"), 350), "watts: is not a known field"),
+    "falling quantiles": (
+        ((*TIME, "quantiles_ns"), [5, 4, 3, 2, 1]),
+        "expected ascending numbers",
     ),
-    *(
-        b"-" * 100_000,
-        b"{" + b'"a":1,' * 100_000 + b'"b":1}',
-        b'{"schema": 1' + b"0" * 400 + b"}",
-        b'{"schema": 1e400}',
+    "one quantile": (((*TIME, "quantiles_ns"), [1]), "quantiles_ns: expected a list of 5, found [1]"),
+    "a list of times": ((TIME, [1] * 30), f"times['{KEY}']: expected an object"),
+    "no times": (((*SESSION, "times"), {}), "times: expected at least one measurement"),
+    "half a key": (((*SESSION, "times", "kernel"), {}), "times['kernel']: expected a key of the form"),
+    "a session that is gone": (
+        ((*SESSION, "session"), "x"),
+        "expected one of the keys under sessions",
     ),
-    *(b'{"schema": NaN}', b'{"schema": "\\ud800"}', b'{"schema": "' + b"\\u001b[2J" * 1000 + b'"}'),
-    b'{"' + b"\\u001b" * 100_000 + b'": 1, "schema": 2}',
-]
+    "a negative duration": (
+        ((*SESSION, "duration_s"), -1),
+        "that is not negative, found -1",
+    ),
+    "a duration of text": (((*SESSION, "duration_s"), "8 s"), "not negative, found '8 s'"),
+    "a duration that is no number": (((*SESSION, "duration_s"), float("nan")), "holds NaN"),
+    "an unknown fact": (((*SESSION, "weather"), "fine"), f"{IN_SESSION}.weather: is not a known field"),
+    "half a kernel": (
+        ((*EPOCH, "launches", "kernels", 0, "registers"), ...),
+        "[0].registers: is missing",
+    ),
+    "no sessions": (
+        ((*EPOCH, "sessions"), []),
+        "expected a list with at least one entry",
+    ),
+    "a version of text": (((*EPOCH, "problem_version"), "1"), "problem_version: expected a whole number"),
+    "a version that is true": (
+        ((*EPOCH, "problem_version"), True),
+        "expected a whole number",
+    ),
+    "an empty record": ((CASE, {}), "point: is missing"),
+    "a deep point": (
+        ((*CASE, "point"), {"n": [[[[[[[[1]]]]]]]]}),
+        "expected another kind of value",
+    ),
+    "no date": (
+        ((*ENTRY, "recorded"), "yesterday"),
+        "expected a time such as 2026-11-20T10:00:00Z",
+    ),
+    "a fingerprint that is gone": (((*ENTRY, "fingerprint"), "x"), "one of the keys under fingerprints"),
+    "provenance of a person": (
+        ((*ENTRY, "provenance"), {"user": "me"}),
+        "user: is not a known field",
+    ),
+    "a fingerprint with a host": (
+        (("fingerprints", "f"), {"host": "a"}),
+        "['f'].host: is not a known field",
+    ),
+    "a case of both sides": ((b'"records": {', b'"records": {"a": {}, "a": {}, '), "the key 'a' twice"),
+    "a name of both sides": ((b'"problem": "', b'"problem": "x", "problem": "'), "the key 'problem' twice"),
+    "spaces between": ((b'"problem": "', b'"problem" : "x", "problem": "'), "the key 'problem' twice"),
+    "registers of both sides": ((b'"registers": ', b'"registers": 7, "registers": '), "'registers' twice"),
+    "no bits of both sides": ((b'"max_abs": ', b'"bits": null, "bits": null, "max_abs": '), "'bits' twice"),
+    "a name that is escaped": ((b'"device_name": ', b'"device\\u005fname": "a", "device_name": '), "twice"),
+}
+DAMAGED_RUNS = {
+    **NO_FILE_OF_OURS,
+    "no results": ((("results",), ...), "results: is missing"),
+    "no date": ((("created",), "yesterday"), "created: expected a time with its offset, found 'yesterday'"),
+    "a number for a result": (((*FIRST,), 7), "results[0]: expected an object, found 7"),
+    "an unknown condition": (
+        ((*FIRST, "fingerprint", "driver"), 1),
+        "fingerprint.driver: is not a known",
+    ),
+    "a commit that is a number": (
+        ((*FIRST, "provenance"), {"commit": 5}),
+        "commit: expected text",
+    ),
+    "no name": (((*FIRST, "nodeid"), ...), "results[0].nodeid: is missing"),
+    "an unknown fact": (((*FIRST, "colour"), "red"), "results[0].colour: is not a known field"),
+    "an unknown correctness": (
+        ((*FIRST, "correctness"), "MAYBE"),
+        "expected one of PASSED, INCORRECT",
+    ),
+    "a point that is a list": (((*FIRST, "case", "point"), []), "results[0].case.point: expected an object"),
+    "a sample of text": (
+        ((*TIMED, "samples_ns", 3), "slow"),
+        "samples_ns[3]: expected a number",
+    ),
+    "an unknown part of a summary": (((*TIMED, "summary", "x"), 1), "summary.x: is not a known field"),
+    "an unknown part of work": (((*TIMED, "work", 0, "x"), 1), "work[0].x: is not a known field"),
+    "an unknown verdict": (
+        ((*FIRST, "verdicts", KEY, "kind"), "GOOD"),
+        f"['{KEY}'].kind: expected one of",
+    ),
+    "a block of text": (((*KERNEL, "block", 1), "x"), "work[0].kernel.block[1]: expected a whole number"),
+    "half an epoch": (
+        (("history", "a"), {"epochs": [{"opened": "x"}], "times": {}}),
+        "[0].reason: is missing",
+    ),
+    "an unknown role": ((("sessions", 0, "role"), "best"), "sessions[0].role: expected one of measured"),
+    "a result of both sides": ((b'"nodeid": ', b'"nodeid": "x", "nodeid": '), "the key 'nodeid' twice"),
+}
 
 
-@pytest.mark.parametrize("content", NASTY, ids=range(len(NASTY)))
-@pytest.mark.parametrize("read", [load, read_run])
-def test_what_is_no_file_of_ours_is_one_clear_error(tmp_path, content, read):
+REMEDIES = ("--gpukern-baseline=create", "--gpukern-report", "Upgrade pytest-gpukern", "git checkout --ours")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """The contents of a good baseline and of a good run, by the function that reads them."""
+    folder = tmp_path_factory.mktemp("good")
+    case = dataclasses.replace(RESULTS[0].case, baseline_dir=str(folder))
+    made_up_records.record("create", dataclasses.replace(RESULTS[0], case=case))
+    (path,) = folder.iterdir()
+    return {load: path.read_bytes(), read_run: run_file(folder / "run.json")}
+
+
+def damaged(content, damage):
+    """A good file with a damage of the tables above."""
+    if isinstance(damage, bytes):
+        return damage
+    way, value = damage
+    if isinstance(way, bytes):
+        assert way in content
+        return content.replace(way, value, 1)
+    data = json.loads(content)
+    place = data
+    for step in way[:-1]:
+        place = place[step]
+    if value is ...:
+        del place[way[-1]]
+    else:
+        place[way[-1]] = value
+    return json.dumps(data).encode()
+
+
+@pytest.mark.parametrize(
+    ("read", "damage", "words"),
+    [
+        pytest.param(read, *row, id=f"{kind}: {name}")
+        for kind, read, rows in (("baseline", load, DAMAGED_BASELINES), ("run", read_run, DAMAGED_RUNS))
+        for name, row in rows.items()
+    ],
+)
+def test_a_damage_is_one_clear_error_that_names_it(tmp_path, good, read, damage, words):
     path = tmp_path / "\x1b[2J.json"
-    path.write_bytes(content)
+    path.write_bytes(damaged(good[read], damage))
     with pytest.raises(FileError) as caught:
         read(path)
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) <= len(str(path)) + LONGEST
+    fails_clearly(caught.value, path)
+    assert words in str(caught.value)
+    assert any(remedy in caught.value.remedy for remedy in REMEDIES)
 
 
 ELSEWHERE = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import json
-import math
 import types
 import typing
 from pathlib import Path
@@ -36,6 +35,7 @@ from pytest_gpukern.values.result import DeviceWork, KernelFacts
 from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
 
+STAMP = "2026-11-20T10:00:00Z"
 NOWHERE = Path("vector_exp.nvidia-h200.json")
 
 
@@ -151,89 +151,19 @@ def test_a_session_keeps_how_long_its_test_took_in_three_digits(tmp_path):
     assert path_in(tmp_path).read_text().count('"duration_s": 12.3') == 1
 
 
-def broken(folder, *way, value):
-    """Returns the recorded file with one value replaced, or removed if `value` is …"""
-    content = json.loads(path_in(folder).read_text())
-    (name,) = content["sessions"]
-    way = [name if step == "0123abcd" else step for step in way]
-    place = content
-    for step in way[:-1]:
-        place = place[step]
-    if value is ...:
-        del place[way[-1]]
+@given(st.lists(st.floats(1, 9), min_size=3, max_size=3), st.none() | st.permutations(range(5)))
+def test_a_time_is_taken_if_its_bounds_and_quantiles_ascend(bounds, quantiles):
+    low, median, high = bounds
+    timed = SessionTime(7, median, low, high, quantiles and tuple(map(float, quantiles)))
+    session = record_.RecordedSession("s", {KERNEL: timed})
+    case = record_.Record({}, (record_.Epoch(STAMP, 1, {}, (session,)),))
+    entry = record_.SessionEntry(STAMP, "f")
+    content = render(Baseline("a", H200, {"f": Fingerprint()}, {"s": entry}, {"a": case}))
+    if low <= median <= high and quantiles in (None, sorted(range(5))):
+        assert parse(content, NOWHERE).cases == {"a": case}
     else:
-        place[way[-1]] = value
-    return json.dumps(content).encode()
-
-
-CASE = ("records", "vector_exp-numba-n=1000")
-EPOCH = (*CASE, "epochs", 0)
-SESSION = (*EPOCH, "sessions", 0)
-TIME = (*SESSION, "times", KERNEL)
-ENTRY = ("sessions", "0123abcd")
-SESSION_WHERE = "records['vector_exp-numba-n=1000'].epochs[0].sessions[0]"
-
-
-@pytest.mark.parametrize(
-    ("way", "value", "words"),
-    [
-        ((*TIME, "median_ns"), "abc", f"{SESSION_WHERE}.times['{KERNEL}'].median_ns: expected a number"),
-        ((*TIME, "median_ns"), 0, "median_ns: expected a number that is positive, found 0"),
-        ((*TIME, "median_ns"), 10**400, "is out of range"),
-        ((*TIME, "median_ns"), 2**70, "holds the number 1180591620717411303424, which is out of range"),
-        ((*TIME, "low_ns"), 50_001, "expected low_ns ≤ median_ns ≤ high_ns"),
-        ((*TIME, "low_ns"), ..., "low_ns: is missing"),
-        ((*TIME, "watts"), 350, "watts: is not a known field"),
-        ((*TIME, "quantiles_ns"), [5, 4, 3, 2, 1], "quantiles_ns: expected ascending numbers, found [5.0"),
-        ((*TIME, "quantiles_ns"), [1], "quantiles_ns: expected a list of 5, found [1]"),
-        (TIME, [1] * 30, f"times['{KERNEL}']: expected an object"),
-        ((*SESSION, "times"), {}, "times: expected at least one measurement"),
-        ((*SESSION, "times", "kernel"), {}, "times['kernel']: expected a key of the form scope/timer/cache"),
-        ((*SESSION, "session"), "gone", "session: expected one of the keys under sessions, found 'gone'"),
-        ((*SESSION, "duration_s"), -1, "duration_s: expected a number that is not negative, found -1"),
-        ((*SESSION, "duration_s"), "8 s", "duration_s: expected a number that is not negative, found '8 s'"),
-        ((*SESSION, "duration_s"), math.nan, "holds NaN, which is not a JSON number"),
-        ((*SESSION, "weather"), "fine", f"{SESSION_WHERE}.weather: is not a known field"),
-        ((*EPOCH, "launches"), {"kernels": [{"name": "f"}]}, "launches.kernels[0].registers: is missing"),
-        ((*EPOCH, "sessions"), [], "sessions: expected a list with at least one entry, found []"),
-        ((*EPOCH, "problem_version"), "1", "problem_version: expected a whole number"),
-        ((*CASE, "point"), {"n": [[[[[[[[1]]]]]]]]}, "point['n']: expected another kind of value"),
-        (("schema",), ..., "schema: is missing"),
-        (("schema",), "3", "schema: expected a whole number, found '3'"),
-        (("schema",), 2, "schema: is 2, and this pytest-gpukern reads 3"),
-        ((*ENTRY, "recorded"), "yesterday", "recorded: expected a time such as 2026-11-20T10:00:00Z"),
-        ((*ENTRY, "fingerprint"), "gone", "fingerprint: expected one of the keys under fingerprints"),
-        ((*ENTRY, "provenance"), {"user": "me"}, "provenance.user: is not a known field"),
-        (("fingerprints", "f"), {"host": "name"}, "fingerprints['f'].host: is not a known field"),
-    ],
-)
-def test_a_damaged_field_is_an_error_naming_file_field_and_remedy(folder, way, value, words):
-    content = broken(folder, *way, value=value)
-    with pytest.raises(FileError) as caught:
-        parse(content, NOWHERE)
-    message = str(caught.value)
-    assert words in message
-    assert message.startswith(str(NOWHERE))
-    assert "--gpukern-baseline=create" in message
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b" \n", "is empty"),
-        (b"[]", "expected an object, found []"),
-        (b'{"schema": 1', "is not complete JSON: "),
-        (b'{\n<<<<<<< HEAD\n "schema": 1,', "merge conflict. Take one side with git checkout --ours FILE"),
-        (b'{"schema": 1, "x": "\\ud800"}', "is not UTF-8 text"),
-        (b'{"schema": 1, "schema": 1}', "holds the key 'schema' twice"),
-        (b'{"schema": NaN}', "holds NaN, which is not a JSON number"),
-        (b'{"schema": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
-    ],
-)
-def test_a_file_that_is_no_baseline_is_an_error_in_words(content, words):
-    with pytest.raises(FileError) as caught:
-        parse(content, NOWHERE)
-    assert words in str(caught.value)
+        with pytest.raises(FileError, match=r"records\['a'\]\.epochs\[0\]\.sessions\[0\]\.times"):
+            parse(content, NOWHERE)
 
 
 def test_a_newer_file_asks_for_an_upgrade_and_is_left_alone(folder):
@@ -262,7 +192,7 @@ def test_a_file_copied_for_another_device_or_problem_is_an_error(folder):
         sessions(folder, case_of(folder, name="saxpy"))
 
 
-# --- round trip, and what msgspec passes over --------------------------------------------------------
+# --- round trip --------------------------------------------------------
 
 COMMITTED = sorted(Path(__file__).parents[3].glob("suites/*/baselines/*.json"))
 
@@ -328,22 +258,3 @@ def test_what_is_written_is_read_back_and_written_the_same(baseline):
     content = render(baseline)
     assert parse(content, NOWHERE) == baseline
     assert render(parse(content, NOWHERE)) == content
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        (b'"problem": "matmul"', b'"problem": "x", "problem": "matmul"', "the key 'problem' twice"),
-        (b'"problem": "matmul"', b'"problem" : "x", "problem": "matmul"', "the key 'problem' twice"),
-        (b'"problem": "matmul"', b'"future": 1, "problem": "matmul"', "future: is not a known field"),
-        (b'"registers": ', b'"registers": 7, "registers": ', "the key 'registers' twice"),
-        (b'"max_abs": ', b'"bits": null, "bits": null, "max_abs": ', "the key 'bits' twice"),
-        (b'"device_name": ', b'"user": "me", "device_name": ', ".user: is not a known field"),
-        (b'"device_name": ', b'"device_name": "a", "device\\u005fname": ', "'device_name' twice"),
-    ],
-)
-def test_a_key_that_stands_twice_or_is_not_known_is_an_error(old, new, words):
-    (path,) = [path for path in COMMITTED if path.stem.startswith("matmul.")]
-    with pytest.raises(FileError) as caught:
-        parse(path.read_bytes().replace(old, new, 1), path)
-    assert words in str(caught.value)

@@ -1,13 +1,18 @@
-"""Checks which sessions of a test a record takes."""
+"""Checks which sessions of a test a record takes, and what each mode makes of them."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from made_up_records import case_of, measurement_of, result_of
 from made_up_results import measured, result, verdict
 
-from pytest_gpukern.baseline.merge import unselected
+from pytest_gpukern.baseline.codec import parse, render
+from pytest_gpukern.baseline.merge import Entry, Merge, unselected
+from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.values.result import SessionRole
 
 
@@ -45,3 +50,56 @@ def test_of_a_refuted_suspicion_all_do_or_the_record_would_lose_its_upper_tail(k
 def test_a_slowdown_that_nobody_confirmed_is_recorded_as_it_was_measured():
     assert recorded("SLOWER", FURTHER, suspected=True) == "ab"
     assert recorded("SLOWER", FURTHER, gates=False) == "ab"
+
+
+SCOPES = ("kernel", "transfer", "end_to_end", "launch")
+MOMENT = "2026-11-20T10:00:00Z"
+
+
+def merged(baseline, mode, *results):
+    """What merging makes of a baseline, and what it did."""
+    merge = Merge(baseline, MOMENT, None)
+    getattr(merge, mode)([Entry.of(each, recorded=MOMENT) for each in results])
+    return merge
+
+
+def by_the_book(epochs, mode, number, scopes):
+    """The epochs of a case, each of sessions of (number, scopes), after one more session."""
+    held = set().union(*(own for epoch in epochs for _, own in epoch))
+    if not epochs or mode == "update":
+        epochs = [*epochs, [(number, scopes)]]
+        holders = [[n for n, epoch in enumerate(epochs) if any(s in own for _, own in epoch)] for s in SCOPES]
+        kept = {n for those in holders if those for n in (those[0], those[-1])} | {*range(len(epochs))[-3:]}
+        return [epochs[n] for n in sorted(kept)], "updated" if held else "added"
+    taken = scopes - held if mode == "create" else scopes
+    places = {scope: len(epochs) - 1 for scope in taken}  # what no epoch holds joins the newest
+    places |= {s: n for n, epoch in enumerate(epochs) for _, own in epoch for s in own if s in taken}
+    parts = [{scope for scope in taken if places[scope] == n} for n in range(len(epochs))]
+    longer = [[*epoch, (number, part)] if part else epoch for epoch, part in zip(epochs, parts, strict=True)]
+    return longer, {"create": "added" if taken else "kept", "append": "appended"}[mode]
+
+
+steps = st.tuples(
+    st.sampled_from(["create", "append", "update"]), st.sets(st.sampled_from(SCOPES), min_size=1, max_size=2)
+)
+
+
+@given(st.lists(steps, min_size=1, max_size=9))
+@example([("create", {"kernel"}), ("update", {"kernel"}), ("create", {"transfer"})])
+def test_create_adds_what_is_missing_append_joins_what_is_current_and_update_opens_an_epoch(history):
+    case, baseline, expected = case_of("somewhere"), Baseline("vector_exp", "gpu"), []
+    for number, (mode, scopes) in enumerate(history):
+        measurements = tuple(measurement_of(100.0, scope) for scope in sorted(scopes))
+        merge = merged(baseline, mode, result_of(case, session=f"s{number}", measurements=measurements))
+        baseline = merge.baseline.referenced()
+        expected, outcome = by_the_book(expected, mode, number, scopes)
+        assert getattr(merge, outcome) == [case.id]
+        assert sum(map(len, (merge.added, merge.updated, merge.appended, merge.kept, merge.refused))) == 1
+    epochs = baseline.cases[case.id].epochs
+    assert [
+        [(int(each.session[1:]), {key.partition("/")[0] for key in each.times}) for each in epoch.sessions]
+        for epoch in epochs
+    ] == expected
+    assert baseline.sessions.keys() == {each.session for epoch in epochs for each in epoch.sessions}
+    assert len(baseline.fingerprints) == 1
+    assert parse(render(baseline), None) == baseline

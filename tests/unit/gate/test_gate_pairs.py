@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import random
 import re
-from pathlib import Path
 
 import pytest
-from gate_simulation import verdict_of_pairs
 from made_up_times import KNOWN, S, beside, measured
 
 from pytest_gpukern.gate.change import MOST_FRESH_PAIRS
@@ -148,36 +145,6 @@ def test_more_pairs_raise_fewer_false_alarms_and_the_hosts_clock_raises_more(tim
     table = FALSE_ALARMS_OF_PAIRS[timer != "host"]
     assert chances == [table[2], table[2], table[4], table[4]]
     assert 0 < table[4] < table[2] < (0.01 if timer == "host" else FALSE_ALARMS_OF_PAIRS[False][4])
-
-
-RECORDED = Path(__file__).parents[2] / "data" / "gate-h200.json"
-
-
-def drawn_from_a_host(rng, sessions, number, factor):
-    """Returns call → pairs of sessions of a real host in any order, the heads so many times as slow."""
-    drawn = [(rng.choice(sessions), rng.choice(sessions)) for _ in range(number)]
-    return [
-        [(measured(base[call], key=HOST), measured(factor * head[call], key=HOST)) for base, head in drawn]
-        for call in sessions[0]
-    ]
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_on_a_recorded_host_twice_the_work_is_slower_and_unchanged_work_is_not(alone):
-    """41 calls in 40 processes on the host of an H200; alone, each has the assumed spread.
-
-    0.1 % of the unchanged are a false alarm. Calls of a session vary together, so these come several at once.
-    """
-    sessions = [session["walls_ns"] for session in json.loads(RECORDED.read_text())["sessions"]]
-    rng, first = random.Random(3), 4
-    kinds = {1: [], 2: []}
-    for factor in [1] * 12 + [2] * 3:
-        cases = drawn_from_a_host(rng, sessions, first + MOST_FRESH_PAIRS, factor)
-        firsts = [case[:first] for case in cases]
-        shared = None if alone else shared_spread_of_pairs(firsts)["end_to_end/host"]
-        kinds[factor] += [verdict_of_pairs(case, first, 0.02, shared).kind for case in cases]
-    assert kinds[1].count(SLOWER) <= 3
-    assert kinds[2].count(SLOWER) >= 0.98 * len(kinds[2])
 
 
 @pytest.mark.parametrize(

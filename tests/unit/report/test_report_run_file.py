@@ -21,7 +21,6 @@ from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
     GateFailure,
     SessionRole,
-    plain,
 )
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -32,14 +31,6 @@ CREATED = datetime(2026, 11, 5, 12, 30, tzinfo=UTC)
 def write(path, *results):
     write_run_file(path, RunResults(results, created=CREATED, version="0.1.0"))
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def edited(path, change):
-    write(path, result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)]))
-    data = json.loads(path.read_text(encoding="utf-8"))
-    change(data)
-    path.write_text(json.dumps(data), encoding="utf-8")
-    return path
 
 
 WORK = dataclasses.replace(EXP_KERNEL, count=1.5)
@@ -152,78 +143,3 @@ def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
         write(path, result("cupy.new"))
     assert caught.value.path == path
     assert read_run(path).results[0].case.variant == "old"
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (" \n", "is empty"),
-        ('{"schema": 1, ', "is not complete JSON"),
-        ("[1]", "expected an object, found"),
-    ],
-)
-def test_a_file_that_is_no_object_is_refused(tmp_path, content, problem):
-    path = tmp_path / "run.json"
-    path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(FileError, match=problem) as caught:
-        read_run(path)
-    assert str(path) in str(caught.value)
-    assert caught.value.remedy
-
-
-@pytest.mark.parametrize(("schema", "remedy"), [(7, "Upgrade pytest-gpukern"), (5, "Write the run again")])
-def test_a_file_of_another_schema_is_refused(tmp_path, schema, remedy):
-    path = edited(tmp_path / "run.json", lambda data: data.update(schema=schema))
-    with pytest.raises(FileError, match=rf"schema: is {schema}, and this .* reads 6\. {remedy}"):
-        read_run(path)
-
-
-def of(data):
-    return data["results"][0]
-
-
-def work_with(**changes):
-    """Device work as plain JSON, its launch with a damaged field."""
-    work = plain(EXP_KERNEL)
-    work["kernel"].update(changes)
-    return work
-
-
-@pytest.mark.parametrize(
-    ("change", "where"),
-    [
-        (lambda data: data.pop("schema"), "schema"),
-        (lambda data: data.update(schema="1"), "schema"),
-        (lambda data: data.pop("results"), "results"),
-        (lambda data: data.update(created="yesterday"), "created"),
-        (lambda data: data["results"].append(7), "results[1]"),
-        (lambda data: of(data)["fingerprint"].update(driver=1), "results[0].fingerprint.driver"),
-        (lambda data: of(data).update(provenance={"commit": 5}), "results[0].provenance.commit"),
-        (lambda data: of(data).pop("nodeid"), "results[0].nodeid"),
-        (lambda data: of(data).update(colour="red"), "results[0].colour"),
-        (lambda data: of(data).update(correctness="MAYBE"), "results[0].correctness"),
-        (lambda data: of(data)["case"].update(point=[]), "results[0].case.point"),
-        (
-            lambda data: of(data)["measurements"][0]["samples_ns"].append("slow"),
-            "results[0].measurements[0].samples_ns[10]",
-        ),
-        (
-            lambda data: of(data)["verdicts"]["kernel/event/cold"].update(kind="GOOD"),
-            "results[0].verdicts['kernel/event/cold'].kind",
-        ),
-        (
-            lambda data: of(data)["measurements"][0].update(work=[work_with(block=[1, "x", 1])]),
-            "results[0].measurements[0].work[0].kernel.block[1]",
-        ),
-        (lambda data: data.update(sessions=[{**of(data), "role": "best"}]), "sessions[0].role"),
-        (
-            lambda data: data.update(history={"a": {"epochs": [{"opened": "x"}], "times": {}}}),
-            "history['a'].epochs[0].reason",
-        ),
-    ],
-)
-def test_a_damaged_field_is_named(tmp_path, change, where):
-    with pytest.raises(FileError) as caught:
-        read_run(edited(tmp_path / "run.json", change))
-    assert caught.value.where == where
-    assert f"{where}: " in str(caught.value)

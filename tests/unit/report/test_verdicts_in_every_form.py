@@ -106,4 +106,4 @@ def test_the_option_knows_a_word_that_only_the_row_of_a_verdict_names():
     added = VerdictKind.__new_member__(VerdictKind, "MADE-UP", word)
     rows = with_verdicts(FAILURES, [*VerdictKind, added])
     assert rows.keys() - FAILURES.keys() == {"made-up"}
-    assert rows["made-up"].told == "a time is MADE-UP"
+    assert rows["made-up"].fails == "a time is MADE-UP"

@@ -28,7 +28,7 @@ from pytest_gpukern.values.result import (
     Summary,
     sizes_text,
 )
-from pytest_gpukern.values.untrusted_json import ShapeError
+from pytest_gpukern.values.untrusted_json import ContentError
 
 plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8)
 SCALARS = {
@@ -141,11 +141,8 @@ def test_values_of_numpy_and_tuples_in_a_point_become_plain_ones(value, expected
     [
         lambda data: data.pop("case"),
         lambda data: data["case"].pop("id"),
-        lambda data: data.update(surprise=1),
         lambda data: data["measurements"][0].pop("summary"),
-        lambda data: data["measurements"][0]["summary"].update(surprise=1),
         lambda data: data["measurements"][0]["work"][0].pop("name"),
-        lambda data: data["measurements"][0]["work"][0].update(surprise=1),
         lambda data: data["measurements"][0]["work"][0]["kernel"].pop("name"),
     ],
 )
@@ -154,7 +151,7 @@ def test_anything_else_than_a_result_is_refused(damage):
     work = (DeviceWork("kernel", "k", 1.0, 1.0, kernel=kernel),)
     data = made(measurements=(measured(work=work),)).to_json()
     damage(data)
-    with pytest.raises(ShapeError):
+    with pytest.raises(ContentError):
         Result.from_json(data)
 
 

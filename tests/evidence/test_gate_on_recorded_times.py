@@ -1,21 +1,24 @@
-"""Checks the gate on a card that is not on record: each of eight H200s in turn, by their times."""
+"""Checks the gate on times of eight H200s, each in turn not on record, and on those of a host."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from gate_simulation import verdict_of_pairs
 from made_up_times import HERE, measured, recorded
 
-from pytest_gpukern.gate.change import Change
-from pytest_gpukern.gate.judge import Basis, confirm, judge, unless_hopeless
+from pytest_gpukern.gate.change import MOST_FRESH_PAIRS, Change
+from pytest_gpukern.gate.judge import Basis, confirm, judge, shared_spread_of_pairs, unless_hopeless
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.values.verdict_table import VerdictKind
 
-RECORDED = json.loads((Path(__file__).parents[2] / "data" / "devices-h200.json").read_text())
+DATA = Path(__file__).parents[1] / "data"
+RECORDED = json.loads((DATA / "devices-h200.json").read_text())
 TIMERS = ("kernel/cupti/cold", "kernel/event/cold")
 WHOLE = sorted(
     card for card, count in Counter(itertools.chain(*RECORDED[TIMERS[0]].values())).items() if count > 200
@@ -83,3 +86,35 @@ def test_no_suspicion_that_is_not_measured_again_would_be_confirmed(monkeypatch)
     confirmed = [verdict.kind is VerdictKind.SLOWER for verdict in judged(TIMERS[0], 0, 5, slower=1.05)]
     assert [verdict.kind is VerdictKind.SLOWER for verdict in verdicts] == confirmed
     assert sum("not measured again" in verdict.reason for verdict in verdicts) > 12
+
+
+HOST = "end_to_end/host/cold"
+
+
+def drawn_from_a_host(rng, sessions, number, factor):
+    """Returns call → pairs of sessions of a real host in any order, the heads so many times as slow."""
+    drawn = [(rng.choice(sessions), rng.choice(sessions)) for _ in range(number)]
+    return [
+        [(measured(base[call], key=HOST), measured(factor * head[call], key=HOST)) for base, head in drawn]
+        for call in sessions[0]
+    ]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_on_a_recorded_host_twice_the_work_is_slower_and_unchanged_work_is_not(alone):
+    """41 calls in 40 processes on the host of an H200; alone, each has the assumed spread.
+
+    0.1 % of the unchanged are a false alarm. Calls of a session vary together, so these come several at once.
+    """
+    sessions = [
+        session["walls_ns"] for session in json.loads((DATA / "gate-h200.json").read_text())["sessions"]
+    ]
+    rng, first = random.Random(3), 4
+    kinds = {1: [], 2: []}
+    for factor in [1] * 12 + [2] * 3:
+        cases = drawn_from_a_host(rng, sessions, first + MOST_FRESH_PAIRS, factor)
+        firsts = [case[:first] for case in cases]
+        shared = None if alone else shared_spread_of_pairs(firsts)["end_to_end/host"]
+        kinds[factor] += [verdict_of_pairs(case, first, 0.02, shared).kind for case in cases]
+    assert kinds[1].count(VerdictKind.SLOWER) <= 3
+    assert kinds[2].count(VerdictKind.SLOWER) >= 0.98 * len(kinds[2])
