@@ -20,8 +20,15 @@ from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.run.subject import ELSEWHERE, TimedScope
-from pytest_gpukern.timers.host import HostTimer, LaunchTimer
-from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
+from pytest_gpukern.timers.host import LaunchTimer
+from pytest_gpukern.timers.timer import (
+    Iteration,
+    NothingLaunched,
+    PerCall,
+    TimerUnavailable,
+    open_host_timer,
+    open_timer,
+)
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
@@ -210,7 +217,7 @@ class CallSubject:
         if self._target.leaves_host_calls:
             raise NothingLaunched("the call launched nothing in the simulator")
         found.result = dataclasses.replace(found.result, simulated=False)
-        if timed_by_host(self._context):
+        if self._context.times_host:
             self.is_timed = self._context.environment.settings.benchmark
             case = dataclasses.replace(found.result.case, backend="host")
             found.result = dataclasses.replace(found.result, case=case)
@@ -221,7 +228,7 @@ class CallSubject:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""
         target, marker, environment = self._target, self._context.marker, self._context.environment
         executions, on_gpu = target.executions, environment.gpu.has_gpu
-        cache = (marker.cache or environment.settings.cache) if on_gpu else "hot"
+        cache = self._context.cache if on_gpu else "hot"
         count, each = None, 1
         if isinstance(executions, Rounds):
             executions.warm_up()
@@ -256,7 +263,8 @@ class CallSubject:
             if on_gpu:
                 measurements += self._by_timers(timed)
             else:
-                measurements.append(timed.by(HostTimer(self._calls.synchronize), beside=False))
+                timer = open_host_timer(self._context.timer, self._calls.synchronize)
+                measurements.append(timed.by(timer, beside=False))
         if inspect is not None:
             inspect()
         found.add_measurements(tuple(measurements))
@@ -286,7 +294,7 @@ class CallSubject:
         # Numba, CuPy and PyCUDA launch on the legacy default stream unless told otherwise. It waits for
         # every other blocking stream.
         return timed.by_timers(
-            self._context.marker.timer or self._context.environment.settings.timer,
+            self._context.timer,
             runtime().device.default_stream,
             any_stream=True,
             refuses_host_calls=self._target.leaves_host_calls,
@@ -355,7 +363,7 @@ class LoopSubject(CallSubject):
     def __init__(self, target: CallTarget, context: SubjectContext, guarded: GuardedArrays) -> None:
         super().__init__(target, context, guarded)
         assert target.loop is not None
-        self.is_timed |= timed_by_host(context)
+        self.is_timed |= context.times_host
         self._loop, self._made = target.loop, 0
         self._scope = self._scopes()[0] if context.environment.gpu.has_gpu else "end_to_end"
         self._sampler: Sampler | None = None
@@ -443,10 +451,9 @@ class LoopSubject(CallSubject):
     def _new_sampler(self) -> Sampler:
         """Returns a sampler by the first timer that works, without a queue, which may execute again."""
         environment, calls = self._context.environment, self._loop.asked["iterations"]
-        cache = self._context.marker.cache or environment.settings.cache
         # Of several calls only the first would find a cold cache.
-        cold = self._scope == "kernel" and calls == 1 and cache == "cold"
-        timer = self._opened() if environment.gpu.has_gpu else HostTimer(self._calls.synchronize)
+        cold = self._scope == "kernel" and calls == 1 and self._context.cache == "cold"
+        timer = self._opened()
         timer = PerCall(timer, calls) if calls > 1 else timer
         call = self._observed(self._scope, "cold" if cold else "hot")
         observing = environment.gpu.observers.observe(call, timer)
@@ -454,6 +461,8 @@ class LoopSubject(CallSubject):
         return Sampler(single, timer, StoppingRule(), observing, None, cold, 0.0, time.monotonic)
 
     def _opened(self) -> Timer:
+        if not self._context.environment.gpu.has_gpu:
+            return open_host_timer(self._context.timer, self._calls.synchronize)
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         stream = runtime().device.default_stream
@@ -461,7 +470,7 @@ class LoopSubject(CallSubject):
             return LaunchTimer.on_stream(stream, any_stream=True, queues=False)
         if works_elsewhere():
             raise NothingLaunched(ELSEWHERE)
-        wanted = self._context.marker.timer or self._context.environment.settings.timer
+        wanted = self._context.timer
         names = auto_timers() if wanted == "auto" else (wanted,)
         for name in names[:-1]:
             try:
@@ -524,11 +533,6 @@ def module_path(test_file: Path, rootdir: Path) -> str:
 def _repository(folder: Path) -> Path | None:
     """Returns the root of the git repository, or of the worktree, around a folder, or None."""
     return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
-
-
-def timed_by_host(context: SubjectContext) -> bool:
-    """Returns whether the test or the run asks for the host's clock, which needs no GPU."""
-    return (context.marker.timer or context.environment.settings.timer) == "host"
 
 
 def waiting_for(device: Device | None) -> Callable[[], None]:

@@ -33,8 +33,7 @@ from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.subject import NotRunError, TimedScope
-from pytest_gpukern.timers.host import HostTimer
-from pytest_gpukern.timers.timer import Iteration
+from pytest_gpukern.timers.timer import Iteration, open_host_timer
 from pytest_gpukern.values.backend_table import cuda_packages, runs_on_gpu
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.result import CaseInfo, Result
@@ -171,7 +170,7 @@ class CaseSubject:
         first, environment = self.sets[0], self._environment
         turn_to_others_if_slow(first)
         try:
-            measurements = measure_scopes(self.sets, self._point, environment, self._context.marker)
+            measurements = measure_scopes(self.sets, self._point, self._context)
             if environment.settings.trace and self._backend.on_gpu:
                 found.add_trace(lambda: trace_case(self.sets, measurements, environment.host_results))
         except IncorrectError as error:
@@ -230,7 +229,7 @@ class CaseSubject:
         from pytest_gpukern.gpu.runtime import runtime
 
         datasets = self._datasets
-        count = sets_wanted(datasets[0], self._environment, self._context.marker) - 1
+        count = sets_wanted(datasets[0], self._context) - 1
         others = [dataset for dataset in datasets if dataset is not first.dataset][: CONTENTS - 1]
         in_turn = itertools.islice(itertools.cycle([*others, first.dataset]), count)
         needed = first.dataset.input_bytes + first.dataset.output_bytes
@@ -254,13 +253,12 @@ def hash_of_inputs(sets: Sequence[Prepared]) -> str:
     return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
-def sets_wanted(dataset: Dataset, environment: Environment, marker: MarkerOptions) -> int:
+def sets_wanted(dataset: Dataset, context: SubjectContext) -> int:
     """Returns how many buffer sets a case is timed on, if they fit: usually three.
 
     Cold graphs flush nothing between calls. They need so many sets that each is evicted before its next turn.
     """
-    timer, cache = marker.timer or environment.settings.timer, marker.cache or environment.settings.cache
-    if timer == "auto" or timer_row(timer).flushes or cache == "hot":
+    if context.timer == "auto" or timer_row(context.timer).flushes or context.cache == "hot":
         return CONTENTS
     from pytest_gpukern.gpu.runtime import runtime
     from pytest_gpukern.timers.graph import sets_needed
@@ -388,9 +386,7 @@ def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None
     return tuple(scope for scope in asked if scope in possible) if asked else case.scopes
 
 
-def measure_scopes(
-    sets: list[Prepared], point: Point, environment: Environment, marker: MarkerOptions
-) -> tuple[Measurement, ...]:
+def measure_scopes(sets: list[Prepared], point: Point, context: SubjectContext) -> tuple[Measurement, ...]:
     """Measures a checked case in each of its scopes, on each buffer set, on outputs that are poisoned first.
 
     Raises:
@@ -398,7 +394,8 @@ def measure_scopes(
     """
     first = sets[0]
     case, backend = first.case, first.backend
-    scopes, host_results = scopes_of(case, environment, marker), environment.host_results
+    environment = context.environment
+    scopes, host_results = scopes_of(case, environment, context.marker), environment.host_results
     if not poisoned_in_turn(case, backend) and scopes != ("transfer",):
         first.workspace.poison()  # a transfer alone would not write them again
     measurements: list[Measurement] = []
@@ -412,7 +409,7 @@ def measure_scopes(
                 by_host = scope != "kernel" or not backend.on_gpu
                 warm = restoring(first, calls[0])
                 call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
-            measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
+            measurements += _measure_scope(sets, calls, scope, point, context, call_ns)
     if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
         with backend.current():
             for prepared in sets:
@@ -461,31 +458,30 @@ def _measure_scope(
     calls: list[Callable[[], Any]],
     scope: str,
     point: Point,
-    environment: Environment,
-    marker: MarkerOptions,
+    context: SubjectContext,
     call_ns: float,
 ) -> list[Measurement]:
     """Measures one scope of a case."""
-    first = sets[0]
+    first, peaks = sets[0], context.environment.gpu.peaks
     case, backend = first.case, first.backend
     kernel = scope == "kernel"
     executions = _executions(sets, calls, scope)
     cache = "hot"
     if backend.on_gpu and scope != "launch":
-        cache = marker.cache or environment.settings.cache
+        cache = context.cache
     flops = None if scope in ("transfer", "launch") else case.problem.flops(point)
     traffic_bytes = case.problem.traffic_bytes(point)
     rated_bytes = traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point)
     floor = None
-    if kernel and environment.gpu.peaks is not None:
-        floor = environment.gpu.peaks.floor(
+    if kernel and peaks is not None:
+        floor = peaks.floor(
             cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
         )
     looks = backend.on_gpu and scope != "transfer"
     timed = TimedScope(
         executions,
         ObservedCall(scope, backend.on_gpu, floor),
-        environment,
+        context.environment,
         cache,
         call_ns,
         None if scope == "launch" else rated_bytes,
@@ -493,10 +489,10 @@ def _measure_scope(
         inspect=(lambda: _check_last(executions, first)) if looks else None,
     )
     if not backend.on_gpu:
-        return [timed.by(HostTimer(backend.synchronize), beside=False)]
-    stream, wanted = backend.timed_stream, marker.timer or environment.settings.timer
+        return [timed.by(open_host_timer(context.timer, backend.synchronize), beside=False)]
+    stream = backend.timed_stream
     any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
-    found = timed.by_timers(wanted, stream, any_stream=any_stream)
+    found = timed.by_timers(context.timer, stream, any_stream=any_stream)
     if not timer_row(found[0].timer).flushes and cache == "cold":
         found[0] = _perhaps_warm(found[0], first, len(sets))
     return found

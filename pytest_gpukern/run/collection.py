@@ -30,6 +30,7 @@ from pytest_gpukern.run.stash import (
 )
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.options import asked, try_the_simulator
+from pytest_gpukern.values.timer_table import times_host
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
@@ -321,7 +322,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     if case:
         return case_info(case, case.point, path)
     settings = settings_of(config)
-    by_host = (marker_of(item).timer or settings.timer) == "host"
+    by_host = times_host(marker_of(item).timer or settings.timer)
     on_host = by_host and not environment_of(config).gpu.has_gpu
     return case_of_test(item.nodeid, path, rootdir_of(config), on_host=on_host)
 

@@ -22,7 +22,7 @@ from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_has
 from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
-from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of, timed_by_host
+from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
 from pytest_gpukern.run.settle import NO_CALL, settle
 from pytest_gpukern.run.subject import Found, NotRunError
@@ -166,7 +166,7 @@ class MeasuredTest:
         """
         __tracebackhide__ = True  # a skip is shown at the line of the test that asked
         self._begin_use()
-        if self.environment.gpu.device is None and not timed_by_host(self.context):
+        if self.environment.gpu.device is None and not self.context.times_host:
             pytest.skip(self.environment.gpu.why_no_gpu)
         subject_of = CallSubject if target.loop is None else LoopSubject
         subject = subject_of(target, self.context, self.guarded)

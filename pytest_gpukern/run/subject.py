@@ -14,7 +14,7 @@ from pytest_gpukern.measure.measure import measure, rule_beside, rule_for
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.timers.timer import NothingLaunched, PerCall, TimerUnavailable
 from pytest_gpukern.values.result import Correctness, Result
-from pytest_gpukern.values.timer_table import timer_row
+from pytest_gpukern.values.timer_table import timer_row, times_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -48,6 +48,21 @@ class SubjectContext:
     test_file: Path
     checked: bool = False
     rootdir: Path = Path()
+
+    @property
+    def timer(self) -> str:
+        """Returns the timer of the test's marker, or of the run."""
+        return self.marker.timer or self.environment.settings.timer
+
+    @property
+    def cache(self) -> str:
+        """Returns the cache policy of the test's marker, or of the run."""
+        return self.marker.cache or self.environment.settings.cache
+
+    @property
+    def times_host(self) -> bool:
+        """Returns whether the test or the run asks for a timer of the host, which needs no GPU."""
+        return times_host(self.timer)
 
 
 class Subject(Protocol):

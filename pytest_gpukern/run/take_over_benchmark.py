@@ -24,7 +24,7 @@ from pytest_gpukern.benchmark_interop.pytest_benchmark import (
 )
 from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY
-from pytest_gpukern.run.call_subject import CallTarget, Loop, timed_by_host
+from pytest_gpukern.run.call_subject import CallTarget, Loop
 from pytest_gpukern.run.stash import (
     MARKER,
     TAKEN_OVER,
@@ -64,7 +64,7 @@ class TakenOver:
         self._is_marked = item.get_closest_marker(MARKER) is not None
         self._test = new_test(item, environment)
         self._test.begin()
-        self._measures = environment.gpu.has_gpu or timed_by_host(self._test.context)
+        self._measures = environment.gpu.has_gpu or self._test.context.times_host
         self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=self._measures)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_gpukern.values.timer_table import TIMERS
+from pytest_gpukern.values.timer_table import TIMERS, times_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,6 +94,8 @@ class NothingLaunched(TimerUnavailable):
 class Timer(Protocol):
     """One way to time a call; `open_timer` makes it by its class's `on_stream`.
 
+    The class of one that times the host also takes what waits for the device: `open_host_timer` calls it.
+
     Attributes:
         name: as in `--gpukern-timer`.
         jitter_ns: standard deviation of a session's median that the timer itself causes.
@@ -151,9 +153,22 @@ def open_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool
     Raises:
         TimerUnavailable: the timer cannot be used here; the message says why.
     """
+    return _class_of(name).on_stream(stream, any_stream=any_stream, queues=queues)  # type: ignore[no-any-return]
+
+
+def open_host_timer(wanted: str, synchronize: Callable[[], None]) -> Timer:
+    """Opens the timer for a call on the host: the wanted one if that times the host, else `host`.
+
+    Args:
+        wanted: as in `--gpukern-timer`.
+        synchronize: waits for the device; does nothing for calls that stay on the host.
+    """
+    return _class_of(wanted if times_host(wanted) else "host")(synchronize)  # type: ignore[no-any-return]
+
+
+def _class_of(name: str) -> Any:
     row = TIMERS[name]
-    timer = getattr(importlib.import_module(row.module), row.class_name)
-    return timer.on_stream(stream, any_stream=any_stream, queues=queues)  # type: ignore[no-any-return]
+    return getattr(importlib.import_module(row.module), row.class_name)
 
 
 class PerCall:

@@ -22,7 +22,7 @@ from pytest_gpukern.measure.observers import Observation, Observers, Seen
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
 from pytest_gpukern.run.measured_test import with_facts
-from pytest_gpukern.run.subject import NotRunError
+from pytest_gpukern.run.subject import NotRunError, SubjectContext
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts
@@ -324,6 +324,10 @@ def test_diagnosing_launches_on_two_sets_and_over_the_answer_of_one_of_them(gpu,
     assert events == [*["poison", "launch", "fill"] * 2, "launch", "close"]
 
 
+def context_of(environment, marker=None):
+    return SubjectContext(environment, marker or MarkerOptions(), "x", None)
+
+
 @pytest.mark.parametrize(
     ("timer", "cache", "marker", "rotates"),
     [
@@ -342,7 +346,7 @@ def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
     """Nothing is flushed between the calls of a graph."""
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 640)
     environment = FakeEnvironment(gpu, settings=measuring(timer=timer, cache=cache))
-    wanted = sets_wanted(SimpleNamespace(input_bytes=48, output_bytes=16), environment, marker)
+    wanted = sets_wanted(SimpleNamespace(input_bytes=48, output_bytes=16), context_of(environment, marker))
     assert wanted == (1 + 2 * 640 // 64 if rotates else 3)
 
 
@@ -351,7 +355,7 @@ def test_cold_graphs_take_three_sets_at_least_and_512_at_most(gpu, monkeypatch, 
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 900)
     environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
     dataset = SimpleNamespace(input_bytes=one_set, output_bytes=0)
-    assert sets_wanted(dataset, environment, MarkerOptions()) == sets
+    assert sets_wanted(dataset, context_of(environment)) == sets
 
 
 def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, contents, monkeypatch):
