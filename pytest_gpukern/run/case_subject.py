@@ -34,7 +34,7 @@ from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.subject import NotRunError, TimedScope
 from pytest_gpukern.timers.timer import Iteration, open_host_timer
-from pytest_gpukern.values.backend_table import cuda_packages, runs_on_gpu
+from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import timer_row
@@ -300,9 +300,9 @@ def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
     ):
         at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
         reason = f"runs only at {at}: use --gpukern-size=huge"
-    if reason is None and environment.gpu.simulated.active and environment.settings.size == "huge":
-        reason = "not in the simulator: huge sizes" if runs_on_gpu(variant.backend) else None
-    in_simulator = environment.gpu.simulated.active and runs_on_gpu(variant.backend)
+    in_simulator = environment.gpu.simulated.active and case.on_gpu
+    if reason is None and in_simulator and environment.settings.size == "huge":
+        reason = "not in the simulator: huge sizes"
     if reason is None and variant.needs_gpu and in_simulator:
         reason = f"not in the simulator: {variant.needs_gpu}"
     if reason is not None:

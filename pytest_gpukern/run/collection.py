@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.processes.child_main import NAME as CHILD
+from pytest_gpukern.run.item import case_of, marker_of, may_use_gpu
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
     RECORDED,
     TELLS,
     USAGE_ERROR,
-    case_of,
     distributes,
     environment_of,
     gpus_of_workers,
     isolates,
-    marker_of,
-    may_use_gpu,
     rootdir_of,
     settings_of,
     simulator_of,
@@ -188,17 +186,18 @@ def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Imports what measures, if tests of this process use it: it shall not count as the first test's time."""
+    """Imports what measures, and asks git, if tests here use it: the first test's time has neither."""
     if not (asked(config) and any(map(may_use_gpu, items))):
         return  # before anything looks for a GPU
     if not (distributes(config) or isolates(config)):
         from pytest_gpukern.measure.observers import OBSERVERS
         from pytest_gpukern.report import progress  # noqa: F401
-        from pytest_gpukern.run import measured_test, test_end  # noqa: F401
+        from pytest_gpukern.run import measured_test  # noqa: F401
         from pytest_gpukern.values import marker  # noqa: F401
 
         for row in OBSERVERS.values():
             import_module(row.module)
+        environment_of(config).provenance  # noqa: B018 - git is asked now
 
 
 def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None:

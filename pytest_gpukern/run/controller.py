@@ -255,7 +255,7 @@ class Controller:
         if report.failed:
             self._note_failure(report, carried.get("gate_failures") or ())
         if carried["result"] is None:
-            if carried["rejected"] and report.passed:
+            if carried.get("rejected") and report.passed:
                 self._rejected[report.nodeid] = carried["id"]
             return
         result = self._read(carried["result"], report.nodeid)

@@ -46,8 +46,8 @@ from pytest_gpukern.processes.child_main import (
     end_at_once,
     files_to_collect,
 )
+from pytest_gpukern.run.item import note_lost_context
 from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
-from pytest_gpukern.run.test_end import note_lost_context
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:

@@ -35,16 +35,8 @@ from pytest_gpukern.processes.child_sessions import (
 )
 from pytest_gpukern.run.collection import measured_case
 from pytest_gpukern.run.isolated_child import STACKS_SIGNAL, said
-from pytest_gpukern.run.stash import (
-    captures,
-    children_of,
-    device_uuid,
-    environment_of,
-    may_use_gpu,
-    tell,
-    timeout_of,
-)
-from pytest_gpukern.run.test_end import carried
+from pytest_gpukern.run.item import carried, may_use_gpu, timeout_of
+from pytest_gpukern.run.stash import captures, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result
@@ -318,7 +310,7 @@ def _report_data(item: pytest.Item, why: str) -> JsonDict | None:
         correctness=Correctness.INCORRECT,
         diagnosis=why,
     )
-    return carried(item, result)
+    return carried(item, {"result": result.to_json()})
 
 
 def _as_of_here(report: pytest.TestReport) -> pytest.TestReport:

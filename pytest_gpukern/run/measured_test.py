@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.run.subject import Subject, SubjectContext
-    from pytest_gpukern.values.result import GateFailure, Result
+    from pytest_gpukern.values.result import GateFailure, JsonDict, Result
 
 
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
@@ -288,6 +288,23 @@ class MeasuredTest:
         self.found.result = settled.result
         self.sessions += settled.sessions
         return settled.failures
+
+    def to_json(self) -> JsonDict:
+        """Returns what the test has come to before its teardown, as plain JSON."""
+        return {
+            "result": self.result.to_json() if self.result is not None else None,
+            "sessions": [session.to_json() for session in self.sessions],
+            "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
+            "rejected": self.rejected is not None,
+        }
+
+    def torn_down_to_json(self) -> JsonDict:
+        """Returns what observers saw of the test, once it is torn down, as plain JSON."""
+        observed = self.observed.found
+        return {
+            "observed": observed.to_json() if observed is not None else None,
+            "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
+        }
 
     def let_go(self) -> None:
         """Drops the arrays kept for `verify`, and the guarded ones."""

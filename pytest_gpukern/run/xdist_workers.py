@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.gpu.model import short_uuid
+from pytest_gpukern.run.item import may_use_gpu, timeout_of
 from pytest_gpukern.run.stash import (
     FAILED_GPUS,
     GPU_OF_A_WORKER,
@@ -29,9 +30,7 @@ from pytest_gpukern.run.stash import (
     WAITS,
     environment_of,
     gpus_of_workers,
-    may_use_gpu,
     settings_of,
-    timeout_of,
 )
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
