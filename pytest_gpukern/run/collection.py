@@ -116,7 +116,7 @@ def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) 
     if error is None:
         return
     from pytest_gpukern.run.environment import cannot_import
-    from pytest_gpukern.run.test_end import simulator_lacks
+    from pytest_gpukern.run.item import simulator_lacks
 
     if simulator_of(collector.config).active:
         reason = simulator_lacks(error.__cause__ or error)
