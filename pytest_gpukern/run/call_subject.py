@@ -19,7 +19,7 @@ from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
-from pytest_gpukern.run.subject import ELSEWHERE, TimedScope
+from pytest_gpukern.run.spine import ELSEWHERE, TimedScope
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import (
     Iteration,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs
     from pytest_gpukern.check.diagnosis import Made
     from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.run.subject import Found, SubjectContext
+    from pytest_gpukern.run.spine import Evidence, SubjectContext
     from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.result import Measurement, Trace
 
@@ -188,7 +188,7 @@ class CallSubject:
         if isinstance(executions, Rounds):
             executions.finish()
 
-    def check(self, found: Found) -> None:
+    def check(self, found: Evidence) -> None:
         """Makes the first call, and as many more as its outputs need.
 
         Raises:
@@ -212,7 +212,7 @@ class CallSubject:
             self._judge(found, *self._call(f"in call {calls}"), "before timing")
         found.add_note(*self._calls.notes)
 
-    def _leave_or_time_on_the_host(self, found: Found) -> None:
+    def _leave_or_time_on_the_host(self, found: Evidence) -> None:
         """Has a call that launches nothing timed by the host's clock or elsewhere, or notes that."""
         if self._target.leaves_host_calls:
             raise NothingLaunched("the call launched nothing in the simulator")
@@ -224,7 +224,7 @@ class CallSubject:
         else:
             found.add_note("the first call launched nothing in the simulator, so no kernel was checked")
 
-    def measure(self, found: Found) -> None:
+    def measure(self, found: Evidence) -> None:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""
         target, marker, environment = self._target, self._context.marker, self._context.environment
         executions, on_gpu = target.executions, environment.gpu.has_gpu
@@ -309,7 +309,7 @@ class CallSubject:
             wanted.insert(0, "kernel")
         return tuple(wanted)
 
-    def recheck(self, found: Found) -> None:
+    def recheck(self, found: Evidence) -> None:
         """Makes one more call, if anything of it is checked or returned."""
         if not (self._target.called_after or self._calls.wanted_after_timing):
             return
@@ -325,7 +325,7 @@ class CallSubject:
             turn = turn or self._target.next_turn()
             return self._calls.make(turn, place), turn
 
-    def _judge(self, found: Found, made: Made, turn: Turn, when: str) -> None:
+    def _judge(self, found: Evidence, made: Made, turn: Turn, when: str) -> None:
         """Runs the test's own check on a call."""
         __tracebackhide__ = True
         check, (_, args, kwargs) = self._target.check, turn
@@ -369,12 +369,12 @@ class LoopSubject(CallSubject):
         self._sampler: Sampler | None = None
         self._refused = TimerUnavailable("the first call compiles and loads, so it is not timed")
 
-    def check(self, found: Found) -> None:
+    def check(self, found: Evidence) -> None:
         """Runs the loop if nothing of it is timed."""
         if not self.is_timed:
             self._run(found)
 
-    def measure(self, found: Found) -> None:
+    def measure(self, found: Evidence) -> None:
         """Runs the loop, and times its rounds.
 
         Raises:
@@ -396,10 +396,10 @@ class LoopSubject(CallSubject):
             found.add_note(f"{timed} of {asked} rounds are timed: {self._refused}")
         found.add_measurements((sampler.finished(measured, suspicion),))
 
-    def recheck(self, found: Found) -> None:
+    def recheck(self, found: Evidence) -> None:
         """Does nothing: the last round was checked."""
 
-    def _run(self, found: Found) -> None:
+    def _run(self, found: Evidence) -> None:
         simulated = Launches.made
         self._calls.restored(self._target.executions)  # refuses what rounds cannot do
         try:

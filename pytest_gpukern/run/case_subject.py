@@ -32,7 +32,7 @@ from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import available_host_bytes
-from pytest_gpukern.run.subject import NotRunError, TimedScope
+from pytest_gpukern.run.spine import NotRunError, TimedScope
 from pytest_gpukern.timers.timer import Iteration, open_host_timer
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.options import sanitizing_tool
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset, HostResults
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.subject import Found, SubjectContext
+    from pytest_gpukern.run.spine import Evidence, SubjectContext
     from pytest_gpukern.timers.timer import Executions
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement, OutputError, Trace
@@ -131,7 +131,7 @@ class CaseSubject:
             self._datasets = datasets
             yield
 
-    def check(self, found: Found) -> None:
+    def check(self, found: Evidence) -> None:
         """Checks the variant on each buffer set and, unless an earlier session did, elsewhere."""
         gpu, on_gpu = self._environment.gpu, self._backend.on_gpu
         with gpu.loading_observed(on_gpu=on_gpu):
@@ -154,7 +154,7 @@ class CaseSubject:
         found.passes()
         found.add_note(*first.notes)
 
-    def _check_elsewhere(self, found: Found, first: Prepared) -> None:
+    def _check_elsewhere(self, found: Evidence, first: Prepared) -> None:
         """Checks the variant in its corners."""
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
         with environment.gpu.loading_observed(on_gpu=on_gpu):
@@ -165,7 +165,7 @@ class CaseSubject:
         found.result = dataclasses.replace(found.result, corners=corners.labels)
         found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
 
-    def measure(self, found: Found) -> None:
+    def measure(self, found: Evidence) -> None:
         """Times the case in its scopes."""
         first, environment = self.sets[0], self._environment
         turn_to_others_if_slow(first)
@@ -183,7 +183,7 @@ class CaseSubject:
             raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), first.errors) from error
         found.add_measurements(measurements)
 
-    def recheck(self, found: Found) -> None:
+    def recheck(self, found: Evidence) -> None:
         """Checks what the last timed launches left, and one more launch unless an earlier session did."""
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(on_gpu=self._backend.on_gpu):

@@ -115,7 +115,7 @@ def timeout_of(item: pytest.Item) -> float | None:
 def new_test(item: pytest.Item) -> MeasuredTest:
     """Makes the `MeasuredTest` of an attempt at a test item."""
     from pytest_gpukern.run.measured_test import MeasuredTest
-    from pytest_gpukern.run.subject import SubjectContext
+    from pytest_gpukern.run.spine import SubjectContext
 
     checked = item.nodeid in item.config.stash.get(CHECKED, ())
     rootdir = rootdir_of(item.config)

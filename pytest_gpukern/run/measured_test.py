@@ -1,7 +1,6 @@
 """Follows one test from its set-up to its teardown: what it measures, and what it finds out.
 
-Read `run` first: it takes what a test measures through its steps. `MeasuredTest` says when. `GpuBenchmark`
-is what the test sees of it.
+`MeasuredTest` says when the spine runs (`spine.py`). `GpuBenchmark` is what the test sees of it.
 """
 
 from __future__ import annotations
@@ -18,15 +17,11 @@ from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.check_call import GuardedArrays, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
 from pytest_gpukern.findings.findings import findings_that_fail
-from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
-from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
-from pytest_gpukern.run.settle import NO_CALL, settle
-from pytest_gpukern.run.subject import Found, NotRunError
-from pytest_gpukern.values.phases import phase
+from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, run, settle
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
@@ -36,69 +31,11 @@ if TYPE_CHECKING:
     from pytest_gpukern.measure.observers import ObservedTest
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.subject import Subject, SubjectContext
+    from pytest_gpukern.run.spine import SubjectContext
     from pytest_gpukern.values.result import GateFailure, JsonDict, Result
 
 
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
-
-
-def run(subject: Subject, found: Found, environment: Environment) -> None:
-    """Checks a subject, measures it if that is asked for, and checks it again.
-
-    Faults in its outputs are noted in `found`, and not raised. This process holds the device all the while;
-    what is timed on the host has the host to itself. Only `measure` is timed. Host work for a later subject
-    belongs before `prepare`, or beside `measure` if it disturbs no time.
-
-    Raises:
-        NotRunError: it cannot run here, with the reason.
-        NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
-    """
-    __tracebackhide__ = True
-    gpu = environment.gpu
-    with gpu.working(), found.noting_what_is_wrong(), ExitStack() as prepared:
-        with phase("preparing"):
-            prepared.enter_context(subject.prepare())
-        with phase("checking"):
-            subject.check(found)
-        if subject.is_timed:
-            simulated = Launches.made
-            with gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
-                subject.measure(found)
-            if Launches.made != simulated:
-                found.drop_simulated_times()
-            with phase("checking"):
-                subject.recheck(found)
-            found.result = with_facts(found.result, environment)
-            found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
-
-
-def with_facts(result: Result, environment: Environment) -> Result:
-    """Returns a measured result with the facts of its kernels, and with the best that the device does."""
-    device = environment.gpu.device
-    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
-        return result
-    from pytest_gpukern.gpu.runtime import at_home
-    from pytest_gpukern.timers.cupti.machine_code import machine_code
-
-    seen = [measurement for measurement in result.measurements if measurement.work]
-    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
-    with at_home():
-        code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
-    kernels = kernel_facts(
-        of_kernels[0].work if of_kernels else (),
-        device.compute_capability,
-        code.sha256 if code is not None else None,
-    )
-    unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
-    return dataclasses.replace(
-        result,
-        notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
-        kernels=kernels,
-        autotuned=autotuned(kernels),
-        ceilings=ceilings.to_json() if ceilings is not None else {},
-        canaries=dict(canaries),
-    )
 
 
 class MeasuredTest:
@@ -125,7 +62,7 @@ class MeasuredTest:
         self._begun_s = begun_s
         self._replaceable = replaceable
         self._is_ours, self._has_check = True, False
-        self.found: Found | None = None
+        self.found: Evidence | None = None
         self.sessions: tuple[Result, ...] = ()
         self.rejected: Case | None = None
         self.verified = False
@@ -148,7 +85,7 @@ class MeasuredTest:
 
     @result.setter
     def result(self, result: Result | None) -> None:
-        self.found = None if result is None else Found(result)
+        self.found = None if result is None else Evidence(result)
 
     def begin(self) -> None:
         """Starts to observe the test, and the machine code that it loads before its first call."""
@@ -172,7 +109,7 @@ class MeasuredTest:
         subject = subject_of(target, self.context, self.guarded)
         self.seen = subject.seen
         self._is_ours, self._has_check = not target.runs_once, target.check is not None
-        self.found = Found(subject.begin())
+        self.found = Evidence(subject.begin())
         try:
             run(subject, self.found, self.environment)
         except DeclarationError as error:
@@ -186,7 +123,7 @@ class MeasuredTest:
         self._begin_use()
         try:
             subject = CaseSubject(case, self.context)
-            found = Found(subject.begin())
+            found = Evidence(subject.begin())
             run(subject, found, self.environment)
         except NotRunError as reason:
             pytest.skip(str(reason))
@@ -203,7 +140,7 @@ class MeasuredTest:
         try:
             refuse_to_reject(case, replaceable=self._replaceable)
             subject = CaseSubject(case, self.context, rejects=True)
-            found = Found(subject.begin())
+            found = Evidence(subject.begin())
             run(subject, found, self.environment)
         except NotRunError as reason:
             pytest.skip(str(reason))
@@ -257,7 +194,7 @@ class MeasuredTest:
         """Gives a test that measured nothing a row that says so, unless it only verifies or rejects."""
         declares = self.context.marker.outputs or self.context.marker.inout
         if self.found is None and self.rejected is None and (declares or not self.verified):
-            self.found = Found(result_of(self.context))
+            self.found = Evidence(result_of(self.context))
             self.found.add_note(NO_CALL)
 
     def settle(self) -> tuple[GateFailure, ...]:

@@ -21,8 +21,7 @@ from pytest_gpukern.gpu.simulator.launch import Launches
 from pytest_gpukern.measure.observers import Observation, Observers, Seen
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
-from pytest_gpukern.run.measured_test import with_facts
-from pytest_gpukern.run.subject import NotRunError, SubjectContext
+from pytest_gpukern.run.spine import NotRunError, SubjectContext, with_facts
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts
