@@ -342,13 +342,10 @@ def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
 @pytest.fixture
 def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
-    from pytest_gpukern.run.item import new_test
-    from pytest_gpukern.run.measured_test import GpuBenchmark
+    from pytest_gpukern.run.item import measured
 
-    test = new_test(request.node)
-    test.begin()
-    yield GpuBenchmark(test)
-    test.let_go()
+    with measured(request.node) as benchmark:
+        yield benchmark
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_gpukern.measure.measure import CONTRADICTION
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
-from pytest_gpukern.values.timer_table import TIMERS, auto_timers, times_host
+from pytest_gpukern.values.timer_table import TIMERS, auto_timers, host_timer
 
 if TYPE_CHECKING:
     from pytest_gpukern.timers.timer import Timer
@@ -29,8 +29,8 @@ def measured_by(
     """Measures work on a GPU by the requested timer, or by two if none was requested.
 
     For kernels `auto` takes the first of `auto_timers` that works, with the next one beside it: CUPTI with
-    events, or events alone; the summary then says why. Work that ends on the host, and a launch until it
-    returns, is timed by the host's clock, or by the requested timer of the host. End to end, the first of
+    events, or events alone; the summary then says why. The host's clock times a launch until it returns, and
+    work that ends on the host, unless another timer of the host is requested. End to end, the first of
     `auto_timers` runs beside it and tells copies from kernels.
 
     Args:
@@ -48,7 +48,7 @@ def measured_by(
         return [by(LaunchTimer.on_stream(stream, any_stream=True, queues=False), beside=False)]
     auto = auto_timers()
     if scope != "kernel":
-        found = [by(open_timer(wanted if times_host(wanted) else "host", stream), beside=False)]
+        found = [by(open_timer(host_timer(wanted), stream), beside=False)]
         if scope == "end_to_end" and wanted in ("auto", auto[0]):
             with contextlib.suppress(TimerUnavailable):  # this only explains the host's time
                 found.append(by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True))

@@ -263,7 +263,7 @@ class CallSubject:
             if on_gpu:
                 measurements += self._by_timers(timed)
             else:
-                timer = open_host_timer(self._context.timer, self._calls.synchronize)
+                timer = open_host_timer(self._context.host_timer, self._calls.synchronize)
                 measurements.append(timed.by(timer, beside=False))
         if inspect is not None:
             inspect()
@@ -462,7 +462,7 @@ class LoopSubject(CallSubject):
 
     def _opened(self) -> Timer:
         if not self._context.environment.gpu.has_gpu:
-            return open_host_timer(self._context.timer, self._calls.synchronize)
+            return open_host_timer(self._context.host_timer, self._calls.synchronize)
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         stream = runtime().device.default_stream

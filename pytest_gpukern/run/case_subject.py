@@ -489,7 +489,7 @@ def _measure_scope(
         inspect=(lambda: _check_last(executions, first)) if looks else None,
     )
     if not backend.on_gpu:
-        return [timed.by(open_host_timer(context.timer, backend.synchronize), beside=False)]
+        return [timed.by(open_host_timer(context.host_timer, backend.synchronize), beside=False)]
     stream = backend.timed_stream
     any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
     found = timed.by_timers(context.timer, stream, any_stream=any_stream)

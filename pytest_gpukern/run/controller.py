@@ -75,6 +75,7 @@ class Controller:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._measures = measures(config)
         self._results: dict[str, Result] = {}
         self._sessions: dict[str, list[Result]] = {}
         self._fingerprints: dict[str, Fingerprint] = {}
@@ -123,7 +124,7 @@ class Controller:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes how many tests there are, and how long each took when it was recorded."""
         self._total = len(session.items)
-        if measures(self._config):
+        if self._measures:
             from pytest_gpukern.run.collection import recorded_durations
 
             self._recorded_s = recorded_durations(self._config, session.items)
@@ -192,12 +193,12 @@ class Controller:
             session: Any = self._config.pluginmanager.get_plugin("session")
             session.testscollected = self._total
         started = yield
-        if self._progress is None and (self._results or measures(self._config)):
+        if self._progress is None and (self._results or self._measures):
             from pytest_gpukern.report.progress import TimeLeft
 
             self._progress, self._time_left = self._new_progress(), TimeLeft(self._recorded_s)
         if self._progress is not None and self._progress.in_place:
-            verb = "measuring" if measures(self._config) else "checking"
+            verb = "measuring" if self._measures else "checking"
             self._show_progress(f"{verb} {nodeid.partition('::')[2]}")
         return started
 

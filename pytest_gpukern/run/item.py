@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.run.measured_test import MeasuredTest
+    from pytest_gpukern.run.measured_test import GpuBenchmark, MeasuredTest
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import GateFailure, JsonDict
 
@@ -141,6 +141,17 @@ def saying_what_is_missing(item: pytest.Item) -> Iterator[None]:
             raise pytest.skip.Exception(reason, _use_item_location=True) from None
         _end_without_gpu(item, error)
         raise
+
+
+@contextmanager
+def measured(item: pytest.Item) -> Iterator[GpuBenchmark]:
+    """Gives a test the value of our fixture, and drops the arrays that it keeps when it is torn down."""
+    from pytest_gpukern.run.measured_test import GpuBenchmark
+
+    test = new_test(item)
+    test.begin()
+    yield GpuBenchmark(test)
+    test.let_go()
 
 
 def _end_without_gpu(item: pytest.Item, error: Exception) -> None:

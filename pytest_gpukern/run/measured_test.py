@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -16,21 +16,18 @@ import pytest
 from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.check_call import GuardedArrays, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
-from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
-from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, run, settle
+from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, ObservedFromOutside, run, settle
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pytest_gpukern.check.check_call import SeenOutputs
-    from pytest_gpukern.measure.observers import ObservedTest
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.run.spine import SubjectContext
     from pytest_gpukern.values.result import GateFailure, JsonDict, Result
 
@@ -211,7 +208,7 @@ class MeasuredTest:
         if self.found is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
-        if "guarded" in vars(self) and diagnosis is None:
+        if diagnosis is None and "guarded" in vars(self) and self.guarded:
             diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
             self.found.fails(diagnosis.message)
@@ -237,9 +234,8 @@ class MeasuredTest:
 
     def torn_down_to_json(self) -> JsonDict:
         """Returns what observers saw of the test, once it is torn down, as plain JSON."""
-        observed = self.observed.found
         return {
-            "observed": observed.to_json() if observed is not None else None,
+            "observed": self.observed.to_json(),
             "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
         }
 
@@ -265,49 +261,6 @@ class MeasuredTest:
         __tracebackhide__ = True
         self._failed_with = message
         raise pytest.fail.Exception(message, pytrace=False) from None  # shown once
-
-
-class ObservedFromOutside:
-    """Holds what observers see of one test; nothing unless we measure.
-
-    Args:
-        environment: the device, its observers, and what fails a test.
-    """
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._begun = False
-        self.found: ObservedTest | None = None
-        """What observers found, after the teardown."""
-
-    def begin(self) -> None:
-        """Begins before the test; what wider fixtures have made already exists."""
-        if self._environment.settings.benchmark:
-            with self._environment.gpu.exclusive(), _context_may_be_lost():
-                self._environment.gpu.observers.begin_test()
-                self._begun = True
-
-    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:
-        """Ends after the teardown; returns why the gate fails the test for what was found.
-
-        If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
-        `let_go` drops what pytest still refers to.
-        """
-        settings = self._environment.settings
-        if not self._begun:
-            return ()
-        with self._environment.gpu.exclusive(), _context_may_be_lost():
-            self.found = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
-        return findings_that_fail(self.found.findings if self.found else (), settings.fail_on)
-
-
-@contextmanager
-def _context_may_be_lost() -> Iterator[None]:
-    """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
-    from pytest_gpukern.gpu.libcuda import CudaError
-
-    with suppress(CudaError):
-        yield
 
 
 class GpuBenchmark:

@@ -7,7 +7,7 @@ is `Evidence`; `TimedScope` times it.
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.check.diagnosis import IncorrectError
-from pytest_gpukern.findings.findings import explained, failures
+from pytest_gpukern.findings.findings import explained, failures, findings_that_fail
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
@@ -29,7 +29,7 @@ from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.timers.timer import NothingLaunched, PerCall, TimerUnavailable
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, GateFailure, Result, SessionRole, Verdict
-from pytest_gpukern.values.timer_table import timer_row, times_host
+from pytest_gpukern.values.timer_table import host_timer, timer_row, times_host
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.baseline.record import Past
     from pytest_gpukern.check.diagnosis import Diagnosis
-    from pytest_gpukern.measure.observers import ObservedCall
+    from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
     from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import CaseInfo, Measurement, OutputError, Trace
+    from pytest_gpukern.values.result import CaseInfo, JsonDict, Measurement, OutputError, Trace
 
 NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
 ELSEWHERE = "the test works in a CUDA context of its own, where only scope='launch' can be measured"
@@ -83,6 +83,11 @@ class SubjectContext:
     def times_host(self) -> bool:
         """Returns whether the test or the run asks for a timer of the host, which needs no GPU."""
         return times_host(self.timer)
+
+    @property
+    def host_timer(self) -> str:
+        """Returns the timer for what runs on the host."""
+        return host_timer(self.timer)
 
 
 class Subject(Protocol):
@@ -559,3 +564,49 @@ class TimedScope:
             flops=self.flops,
             beside=beside,
         )
+
+
+class ObservedFromOutside:
+    """Holds what observers see of one test; nothing unless we measure.
+
+    Args:
+        environment: the device, its observers, and what fails a test.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._begun = False
+        self._seen: ObservedTest | None = None
+
+    def begin(self) -> None:
+        """Begins before the test; what wider fixtures have made already exists."""
+        if self._environment.settings.benchmark:
+            with self._environment.gpu.exclusive(), _context_may_be_lost():
+                self._environment.gpu.observers.begin_test()
+                self._begun = True
+
+    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:
+        """Ends after the teardown; returns why the gate fails the test for what was found.
+
+        If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
+        `let_go` drops what pytest still refers to.
+        """
+        settings = self._environment.settings
+        if not self._begun:
+            return ()
+        with self._environment.gpu.exclusive(), _context_may_be_lost():
+            self._seen = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
+        return findings_that_fail(self._seen.findings if self._seen else (), settings.fail_on)
+
+    def to_json(self) -> JsonDict | None:
+        """Returns what observers saw, after the teardown, as plain JSON."""
+        return None if self._seen is None else self._seen.to_json()
+
+
+@contextmanager
+def _context_may_be_lost() -> Iterator[None]:
+    """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
+    from pytest_gpukern.gpu.libcuda import CudaError
+
+    with suppress(CudaError):
+        yield

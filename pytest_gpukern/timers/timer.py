@@ -7,7 +7,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_gpukern.values.timer_table import TIMERS, times_host
+from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,14 +156,9 @@ def open_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool
     return _class_of(name).on_stream(stream, any_stream=any_stream, queues=queues)  # type: ignore[no-any-return]
 
 
-def open_host_timer(wanted: str, synchronize: Callable[[], None]) -> Timer:
-    """Opens the timer for a call on the host: the wanted one if that times the host, else `host`.
-
-    Args:
-        wanted: as in `--gpukern-timer`.
-        synchronize: waits for the device; does nothing for calls that stay on the host.
-    """
-    return _class_of(wanted if times_host(wanted) else "host")(synchronize)  # type: ignore[no-any-return]
+def open_host_timer(name: str, synchronize: Callable[[], None]) -> Timer:
+    """Opens a timer of the host; `synchronize` waits for the device, and does nothing without one."""
+    return _class_of(name)(synchronize)  # type: ignore[no-any-return]
 
 
 def _class_of(name: str) -> Any:

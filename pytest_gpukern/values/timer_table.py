@@ -108,6 +108,11 @@ def times_host(name: str) -> bool:
     return name in TIMERS and not TIMERS[name].device_timed
 
 
+def host_timer(wanted: str) -> str:
+    """Returns the timer for what runs on the host: the one asked for if it times the host, else `host`."""
+    return wanted if times_host(wanted) else "host"
+
+
 def auto_timers() -> tuple[str, ...]:
     """Returns the timers that `auto` tries, in order; the second one that works is used beside the first."""
     found = [(row.auto, name) for name, row in TIMERS.items() if row.auto is not None]
