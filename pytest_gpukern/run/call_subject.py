@@ -229,11 +229,11 @@ class CallSubject:
         target, marker, environment = self._target, self._context.marker, self._context.environment
         executions, on_gpu = target.executions, environment.gpu.has_gpu
         cache = self._context.cache if on_gpu else "hot"
-        count, each = None, 1
+        count, calls_a_sample = None, 1
         if isinstance(executions, Rounds):
             executions.warm_up()
-            count, each = executions.count, executions.calls(cold=cache == "cold")
-            if each < executions.iterations:
+            count, calls_a_sample = executions.count, executions.calls(cold=cache == "cold")
+            if calls_a_sample < executions.iterations:
                 unused = f"iterations={executions.iterations} is not used"
                 found.add_note(f"{unused}: with a cold cache each sample is one call; cache='hot' uses it")
         executions = self._calls.restored(executions)
@@ -258,7 +258,7 @@ class CallSubject:
                 None if launch else marker.flops,
                 inspect=inspect,
                 count=count,
-                calls_a_sample=each,
+                calls_a_sample=calls_a_sample,
             )
             if on_gpu:
                 measurements += self._by_timers(timed)
@@ -532,7 +532,7 @@ def module_path(test_file: Path, rootdir: Path) -> str:
 @functools.cache
 def _repository(folder: Path) -> Path | None:
     """Returns the root of the git repository, or of the worktree, around a folder, or None."""
-    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+    return next((above for above in (folder, *folder.parents) if (above / ".git").exists()), None)
 
 
 def waiting_for(device: Device | None) -> Callable[[], None]:

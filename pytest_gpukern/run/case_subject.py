@@ -178,8 +178,8 @@ class CaseSubject:
         except Exception as error:
             if not _comes_from_the_launch(error, first):
                 raise
-            told = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} during it")
-            message = f"correct before timing, {told}"
+            raised = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} during it")
+            message = f"correct before timing, {raised}"
             raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), first.errors) from error
         found.add_measurements(measurements)
 
@@ -244,13 +244,13 @@ def hash_of_inputs(sets: Sequence[Prepared]) -> str:
 
     Shapes, dtypes and strides count, also those of the outputs: the same bytes may be a wider matrix.
     """
-    told = []
+    described = []
     for prepared in sets:
         dataset = prepared.dataset
         arrays = {name: value for name, value in dataset.inputs.items() if name not in dataset.scalars}
         forms = {name: (value.dtype.str, value.shape, value.strides) for name, value in arrays.items()}
-        told.append((dataset.digests[type(prepared.workspace)], dataset.scalars, forms, dataset.specs))
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+        described.append((dataset.digests[type(prepared.workspace)], dataset.scalars, forms, dataset.specs))
+    return hashlib.sha256(repr(described).encode()).hexdigest()
 
 
 def sets_wanted(dataset: Dataset, context: SubjectContext) -> int:
@@ -400,7 +400,7 @@ def measure_scopes(sets: list[Prepared], point: Point, context: SubjectContext) 
         first.workspace.poison()  # a transfer alone would not write them again
     measurements: list[Measurement] = []
     for scope in scopes:
-        calls = [scope_call(each, scope, host_results, number) for number, each in enumerate(sets)]
+        calls = [scope_call(prepared, scope, host_results, number) for number, prepared in enumerate(sets)]
         with backend.current():
             call_ns = first.last_call_ns or 0.0
             launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
@@ -425,8 +425,10 @@ def trace_case(sets: list[Prepared], measurements: Sequence[Measurement], host_r
     """
     from pytest_gpukern.timers.cupti.timer import trace_of
 
-    measured = min(measurements, key=lambda each: _TRACED_FIRST.index(each.scope))
-    calls = [scope_call(each, measured.scope, host_results, number) for number, each in enumerate(sets)]
+    measured = min(measurements, key=lambda measurement: _TRACED_FIRST.index(measurement.scope))
+    calls = [
+        scope_call(prepared, measured.scope, host_results, number) for number, prepared in enumerate(sets)
+    ]
     cold, backend = measured.cache == "cold", sets[0].backend
     with backend.current():
         (iteration,) = _executions(sets, calls, measured.scope).take(1, cold=cold)
@@ -492,10 +494,10 @@ def _measure_scope(
         return [timed.by(open_host_timer(context.host_timer, backend.synchronize), beside=False)]
     stream = backend.timed_stream
     any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
-    found = timed.by_timers(context.timer, stream, any_stream=any_stream)
-    if not timer_row(found[0].timer).flushes and cache == "cold":
-        found[0] = _perhaps_warm(found[0], first, len(sets))
-    return found
+    measurements = timed.by_timers(context.timer, stream, any_stream=any_stream)
+    if not timer_row(measurements[0].timer).flushes and cache == "cold":
+        measurements[0] = _perhaps_warm(measurements[0], first, len(sets))
+    return measurements
 
 
 def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str) -> Executions:

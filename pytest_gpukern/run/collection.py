@@ -275,7 +275,7 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
     """
     from pytest_gpukern.values.untrusted_json import FileError
 
-    environment, found = environment_of(config), {}
+    environment, durations_s = environment_of(config), {}
     for item in items:
         info = measured_case(config, item)
         if info is None or (info.on_gpu and not environment.gpu.has_gpu):
@@ -284,13 +284,13 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
             model = environment.gpu.model_key(on_gpu=info.on_gpu)
             duration_s = environment.store.duration_s(info, model)
             if duration_s is not None:
-                found[item.nodeid] = duration_s
-    return found
+                durations_s[item.nodeid] = duration_s
+    return durations_s
 
 
 def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Has the worker that was chosen for it write what helps to distribute the tests; see `RECORDED`."""
-    environment, found = environment_of(config), {}
+    environment, gpus = environment_of(config), {}
     folder = environment.gpu.run_folder
     if folder is None or not getattr(config, "workerinput", {}).get(TELLS):
         return
@@ -304,9 +304,9 @@ def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -
         past = environment.store.past(info, environment.gpu.model_key(on_gpu=True))
         if past is not None:
             uuids = {session.fingerprint.device_uuid for session in past.sessions}
-            found[item.nodeid] = sorted(uuid for uuid in uuids if uuid is not None)
-    told = {"gpus": found, "data": data, "last": last, "durations_s": recorded_durations(config, items)}
-    replace(folder / RECORDED, own_json.dumps(told).encode())  # the controller may look at any time
+            gpus[item.nodeid] = sorted(uuid for uuid in uuids if uuid is not None)
+    recorded = {"gpus": gpus, "data": data, "last": last, "durations_s": recorded_durations(config, items)}
+    replace(folder / RECORDED, own_json.dumps(recorded).encode())  # the controller may look at any time
 
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
@@ -337,10 +337,12 @@ def header(config: pytest.Config) -> list[str]:
     lines = header_lines(gpu.device, gpu.fingerprint, reason)
     given = gpus_of_workers(config)
     if given:
-        told = f"one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
-        others = [f"{each.name}, {short_uuid(each.uuid, [each.uuid])}" for each in gpu.of_other_models]
-        told += f"; not used, being of another model: {'; '.join(others)}" if others else ""
-        lines.append(f"gpukern workers: {told}")
+        workers = f"one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
+        others = [
+            f"{device.name}, {short_uuid(device.uuid, [device.uuid])}" for device in gpu.of_other_models
+        ]
+        workers += f"; not used, being of another model: {'; '.join(others)}" if others else ""
+        lines.append(f"gpukern workers: {workers}")
     seed = environment.settings.seed
     if seed is not None:
         lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")
@@ -360,7 +362,7 @@ def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, d
         return
     known = _known_cases(config, items, whole=not _is_a_part(session, deselected))
     if hasattr(config, "workeroutput"):
-        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(each) for each in known]
+        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(cases) for cases in known]
     else:
         config.stash[KNOWN_CASES] = known
 
@@ -391,7 +393,7 @@ def _known_cases(
 
     settings, environment = settings_of(config), environment_of(config)
     store = environment.store
-    found: dict[tuple[str, str], set[str]] = {}
+    ids_of: dict[tuple[str, str], set[str]] = {}
     tests: dict[tuple[str, str], dict[str, str]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
@@ -401,7 +403,7 @@ def _known_cases(
             continue
         folder, case = str(settings.baseline_dir or info.baseline_dir), case_of(item)
         baseline = (folder, store.name_of(info))
-        ids = found.setdefault(baseline, set())
+        ids = ids_of.setdefault(baseline, set())
         ids.add(info.id)
         tests.setdefault(baseline, {})
         other = settings.backends and info.backend not in (None, *settings.backends)
@@ -413,7 +415,7 @@ def _known_cases(
                 ids.update(case.id for case in cases_of(declared[0], size, {}))
     return tuple(
         KnownCases(*baseline, frozenset(ids) if whole else None, tests[baseline])
-        for baseline, ids in found.items()
+        for baseline, ids in ids_of.items()
     )
 
 
@@ -430,7 +432,7 @@ def left_by_files(
     from pytest_gpukern.run.call_subject import case_of_test
 
     shared, store = settings_of(config).baseline_dir, environment_of(config).store
-    seen = {(each.folder, each.name) for each in known}
+    seen = {(cases.folder, cases.name) for cases in known}
     for nodeid, reason in skipped.items():
         info = case_of_test(nodeid, config.rootpath / nodeid, rootdir_of(config))
         baseline = (str(shared or info.baseline_dir), store.name_of(info))
@@ -443,5 +445,5 @@ def left_by_files(
     for folder, key in itertools.product({folder for folder, _ in seen}, model_keys):
         names = [path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"{below}*.{key}.json")]
         top = config.rootpath if shared is not None else Path(folder).parent.resolve()
-        if any(top.is_relative_to(each) for each in given):
+        if any(top.is_relative_to(path) for path in given):
             yield from (KnownCases(folder, name) for name in names if (folder, name) not in seen)

@@ -129,14 +129,14 @@ class DeviceSession:
             return ()
         if self._device_spec is not None:
             return (device,)
-        return tuple(each for each in self._visible if each.model_key == device.model_key)
+        return tuple(card for card in self._visible if card.model_key == device.model_key)
 
     @property
     def of_other_models(self) -> tuple[Device, ...]:
         """Returns the visible GPUs that workers leave unused for their model; none if the user named one."""
         cards = self.cards
         left = cards and self._device_spec is None
-        return tuple(each for each in self._visible if each not in cards) if left else ()
+        return tuple(card for card in self._visible if card not in cards) if left else ()
 
     @functools.cached_property
     def missing_gpu(self) -> str | None:
@@ -151,8 +151,8 @@ class DeviceSession:
     @functools.cached_property
     def fingerprint(self) -> Fingerprint:
         """Returns the conditions of this session."""
-        found = self.device
-        return take_fingerprint(found, self._nvml)
+        device = self.device  # which opens NVML
+        return take_fingerprint(device, self._nvml)
 
     @property
     def why_no_gpu(self) -> str:
@@ -246,9 +246,9 @@ class DeviceSession:
         """Returns what fixed kernels take in this session; empty without a GPU. Hold the device first."""
         if not self.has_gpu:
             return {}
-        found = measure_canaries()
-        self._late_warnings += found.complaints
-        return found.times_ns
+        measured = measure_canaries()
+        self._late_warnings += measured.complaints
+        return measured.times_ns
 
     def take_late_warnings(self) -> tuple[str, ...]:
         """Returns the warnings since the header was printed, each once: to the current result."""
@@ -262,8 +262,10 @@ class DeviceSession:
     def for_children(self) -> dict[str, str]:
         """Returns a child's environment variables, by which it knows our idle contexts and our run."""
         own_pids = self.own_pids
-        found = {FAMILY: ",".join(map(str, own_pids))} if own_pids else {}
-        return found | ({RUN_FOLDER_VARIABLE: str(self.run_folder)} if self.run_folder is not None else {})
+        variables = {FAMILY: ",".join(map(str, own_pids))} if own_pids else {}
+        return variables | (
+            {RUN_FOLDER_VARIABLE: str(self.run_folder)} if self.run_folder is not None else {}
+        )
 
     @property
     def own_pids(self) -> list[int]:

@@ -182,13 +182,13 @@ class MeasuringChild:
         """Passes a test's warning on; the reporting process has those of collecting itself."""
         if when == "runtest":
             kind = warning_message.category
-            told = {
+            described = {
                 "category": [kind.__module__, kind.__qualname__],
                 "text": str(warning_message.message),
                 "filename": warning_message.filename,
                 "lineno": warning_message.lineno,
             }
-            self._tell("warning", {"warning": told, "nodeid": nodeid, "location": location})
+            self._tell("warning", {"warning": described, "nodeid": nodeid, "location": location})
 
     def tell_user(self, text: str) -> None:
         """Sends a line to show to the user."""

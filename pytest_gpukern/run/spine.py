@@ -530,12 +530,12 @@ class TimedScope:
         try:
             if scope == "kernel" and self.elsewhere:
                 raise NothingLaunched(ELSEWHERE)
-            found = measured_by(self.by, wanted, scope=scope, stream=stream, any_stream=any_stream)
+            measurements = measured_by(self.by, wanted, scope=scope, stream=stream, any_stream=any_stream)
         except NothingLaunched as reason:
             if refuses_host_calls:
                 raise
-            found = [not_of_the_device(self.by, stream, reason)]
-        return [self.environment.gpu.observers.measured(self.call, found[0]), *found[1:]]
+            measurements = [not_of_the_device(self.by, stream, reason)]
+        return [self.environment.gpu.observers.measured(self.call, measurements[0]), *measurements[1:]]
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:
         """Measures it by one timer, alone or beside the main one.

@@ -202,13 +202,13 @@ def environment_of(config: pytest.Config) -> Environment:
         from pytest_gpukern.gpu.errors import DeviceError
         from pytest_gpukern.run.environment import Environment
 
-        told = getattr(config, "workerinput", {})  # which xdist adds after the options were read
-        if told.get("gpukern_seed") is not None:
-            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=told["gpukern_seed"])
+        given = getattr(config, "workerinput", {})  # which xdist adds after the options were read
+        if given.get("gpukern_seed") is not None:
+            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=given["gpukern_seed"])
         environment = Environment(
             settings_of(config),
             simulator_of(config),
-            device_spec=told.get("gpukern_device"),
+            device_spec=given.get("gpukern_device"),
             on_wait=lambda message: tell(config, message),
             children=lambda: children_of(config),
             datasets=config.stash.get(DATASETS, None),
@@ -239,11 +239,11 @@ def children_of(config: pytest.Config) -> ChildSessions:
     if config.pluginmanager.has_plugin(CHILD):
         raise RuntimeError("a child session starts no others: it neither records nor judges")
     measuring = config.stash.get(MEASURING, None)
-    told = getattr(config, "workerinput", {}).get("gpukern_children")
+    given = getattr(config, "workerinput", {}).get("gpukern_children")
     if measuring is not None:
-        told = measuring.children
-    if told is not None:
-        return ChildSessions.from_json(told)
+        given = measuring.children
+    if given is not None:
+        return ChildSessions.from_json(given)
     return ChildSessions.of(config, device=device_uuid(config))
 
 
@@ -255,8 +255,8 @@ def device_uuid(config: pytest.Config) -> str | None:
 
 def rootdir_of(config: pytest.Config) -> Path:
     """Returns the rootdir of the process that reports, which tells its own to all others."""
-    told = getattr(config, "workerinput", {}).get("gpukern_rootdir")
-    return config.stash.get(ROOTDIR, config.rootpath) if told is None else Path(told)
+    given = getattr(config, "workerinput", {}).get("gpukern_rootdir")
+    return config.stash.get(ROOTDIR, config.rootpath) if given is None else Path(given)
 
 
 def waiting(config: pytest.Config) -> AbstractContextManager[None]:
