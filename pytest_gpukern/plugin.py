@@ -235,9 +235,9 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Returns what we supplied to libraries so that they work here; collecting opens them."""
     if not asked(config):
         return []
-    from pytest_gpukern.run.collection import notes
+    from pytest_gpukern.run.stash import environment_of
 
-    return notes(config)
+    return [f"gpukern note: {note}" for note in environment_of(config).libraries.notes]
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -34,7 +34,6 @@ from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs
     from pytest_gpukern.check.diagnosis import Made
@@ -321,7 +320,8 @@ class CallSubject:
 
     def _call(self, place: str, turn: Turn | None = None) -> tuple[Made, Turn]:
         """Makes a call, by default the next untimed one, and checks what it did."""
-        with self._loading_observed():
+        first, gpu = self._calls.first_call_ns is None, self._context.environment.gpu
+        with gpu.loading_observed() if first else nullcontext():  # also what its preparation loads
             turn = turn or self._target.next_turn()
             return self._calls.make(turn, place), turn
 
@@ -345,12 +345,6 @@ class CallSubject:
             found.fails(f"check {when}: {error}")
             raise
         found.passes()
-
-    def _loading_observed(self) -> AbstractContextManager[None]:
-        """Hashes the machine code that the first call, or its preparation, loads."""
-        if self._calls.first_call_ns is not None:
-            return nullcontext()
-        return self._context.environment.gpu.loading_observed()
 
 
 class LoopSubject(CallSubject):
@@ -487,15 +481,8 @@ def _refuse() -> NoReturn:
 
 def result_of(context: SubjectContext, *, simulated: bool = False) -> Result:
     """Returns the result of a plain test in which nothing ran."""
-    environment = context.environment
-    return Result(
-        case=case_of_test(context.nodeid, context.test_file, context.rootdir),
-        nodeid=context.nodeid,
-        fingerprint=environment.gpu.fingerprint,
-        provenance=environment.provenance,
-        simulated=simulated,
-        session=environment.session,
-    )
+    case = case_of_test(context.nodeid, context.test_file, context.rootdir)
+    return context.new_result(case, simulated=simulated)
 
 
 def case_of_test(nodeid: str, test_file: Path, rootdir: Path, *, on_host: bool = False) -> CaseInfo:

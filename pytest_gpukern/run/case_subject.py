@@ -90,16 +90,11 @@ class CaseSubject:
 
     def begin(self) -> Result:
         """Returns the result before anything ran."""
-        case, environment = self._case, self._environment
-        return Result(
-            case=case_info(case, self._point, self._context.test_file),
-            nodeid=self._context.nodeid,
-            fingerprint=environment.gpu.fingerprint,
-            provenance=environment.provenance,
+        return self._context.new_result(
+            case_info(self._case, self._point, self._context.test_file),
             simulated=self._backend.simulated,
-            speedup_against=case.problem.speedup_against,
-            session=environment.session,
-            seed=environment.settings.seed,
+            speedup_against=self._case.problem.speedup_against,
+            seed=self._environment.settings.seed,
         )
 
     @contextmanager

@@ -253,17 +253,24 @@ def _alike(value: Any, own: Any) -> bool:
     return isinstance(own, float) or (not isinstance(value, float) and (value >= 0 or own < 0))
 
 
+def _measured_here(
+    config: pytest.Config, items: Iterable[pytest.Item]
+) -> Iterator[tuple[pytest.Item, CaseInfo, str]]:
+    """Yields the tests that can be measured here, with their cases and the key of their hardware."""
+    gpu = environment_of(config).gpu
+    for item in items:
+        info = measured_case(config, item)
+        if info is not None and (gpu.has_gpu or not info.on_gpu):
+            yield item, info, gpu.model_key(on_gpu=info.on_gpu)
+
+
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Reads every baseline that judges a selected test, once, before anything is measured."""
     from pytest_gpukern.values.untrusted_json import FileError
 
-    environment = environment_of(config)
-    for item in items:
-        info = measured_case(config, item)
-        if info is None or (info.on_gpu and not environment.gpu.has_gpu):
-            continue
+    for _, info, model in _measured_here(config, items):
         try:
-            environment.store.sessions_for(info, environment.gpu.model_key(on_gpu=info.on_gpu), "")
+            environment_of(config).store.sessions_for(info, model, "")
         except FileError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -275,14 +282,10 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
     """
     from pytest_gpukern.values.untrusted_json import FileError
 
-    environment, durations_s = environment_of(config), {}
-    for item in items:
-        info = measured_case(config, item)
-        if info is None or (info.on_gpu and not environment.gpu.has_gpu):
-            continue
+    durations_s = {}
+    for item, info, model in _measured_here(config, items):
         with suppress(FileError):
-            model = environment.gpu.model_key(on_gpu=info.on_gpu)
-            duration_s = environment.store.duration_s(info, model)
+            duration_s = environment_of(config).store.duration_s(info, model)
             if duration_s is not None:
                 durations_s[item.nodeid] = duration_s
     return durations_s
@@ -297,11 +300,8 @@ def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -
     cases = {item.nodeid: case for item in items if (case := case_of(item))}
     data = {nodeid: f"{case.problem.name} {case.point}" for nodeid, case in cases.items()}
     last = [nodeid for nodeid, case in cases.items() if case.variant.loses_context]
-    for item in items if settings_of(config).baseline != "off" else ():
-        info = measured_case(config, item)
-        if info is None or not info.on_gpu:
-            continue
-        past = environment.store.past(info, environment.gpu.model_key(on_gpu=True))
+    for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
+        past = environment.store.past(info, model) if info.on_gpu else None
         if past is not None:
             uuids = {session.fingerprint.device_uuid for session in past.sessions}
             gpus[item.nodeid] = sorted(uuid for uuid in uuids if uuid is not None)
@@ -347,11 +347,6 @@ def header(config: pytest.Config) -> list[str]:
     if seed is not None:
         lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")
     return lines + [f"gpukern warning: {warning}" for warning in gpu.warnings]
-
-
-def notes(config: pytest.Config) -> list[str]:
-    """Returns a line for each library that works here only with help, once collecting has opened it."""
-    return [f"gpukern note: {note}" for note in environment_of(config).libraries.notes]
 
 
 def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:

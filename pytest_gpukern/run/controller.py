@@ -58,16 +58,15 @@ def end_on_sigterm(config: pytest.Config) -> None:
         return
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
-    signal.signal(signal.SIGTERM, _end)
-    config.add_cleanup(_as_before)
 
+    def end(number: int, _frame: FrameType | None) -> None:
+        pytest.exit("SIGTERM", returncode=128 + number)
 
-def _as_before() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def restore() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    pytest.exit("SIGTERM", returncode=128 + number)
+    signal.signal(signal.SIGTERM, end)
+    config.add_cleanup(restore)
 
 
 class Controller:

@@ -54,7 +54,7 @@ class DeviceSession:
         simulated: whether Numba's simulator replaces a GPU, and why.
         device_spec: which GPU, if the controller has already chosen one for its workers.
         on_wait: is told who holds the device while we wait for it.
-        waiting: returns the context in which a test waits for the device.
+        waiting: returns the context in which a test waits for the device or for other processes.
 
     Attributes:
         warnings: warnings for the header.
@@ -85,7 +85,7 @@ class DeviceSession:
         self._late_warnings: list[str] = []
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
-        self._waiting = waiting
+        self.waiting = waiting
         self._pin: Pin | None = None
         self._nvml: Nvml | None = None
         self._strangers: Sequence[GpuProcess] = ()
@@ -301,7 +301,7 @@ class DeviceSession:
     @contextmanager
     def _idle(self) -> Iterator[None]:
         """Waits for others; neither the test's clock nor that of its work runs meanwhile."""
-        with phase("waiting"), self._waiting():
+        with phase("waiting"), self.waiting():
             yield
 
     @contextmanager

@@ -118,15 +118,7 @@ class MeasuredTest:
         """Checks and measures a case; skips the test if it cannot run here, fails it if it is wrong."""
         __tracebackhide__ = True
         self._begin_use()
-        try:
-            subject = CaseSubject(case, self.context)
-            found = Evidence(subject.begin())
-            run(subject, found, self.environment)
-        except NotRunError as reason:
-            pytest.skip(str(reason))
-        except ProblemError as error:
-            self._fail(error.located)
-        self.found = found
+        self.found = self._evidence_of(case)
         self._fail_where_incorrect()
 
     def reject(self, case: Case) -> None:
@@ -134,18 +126,24 @@ class MeasuredTest:
         __tracebackhide__ = True
         self.rejected = case
         self.stop_observing()
+        complaint = why_not_rejected(case, self._evidence_of(case, rejects=True).diagnosis)
+        if complaint is not None:
+            self._fail(complaint)
+
+    def _evidence_of(self, case: Case, *, rejects: bool = False) -> Evidence:
+        """Returns what the spine finds out about a case; skips the test if the case cannot run here."""
+        __tracebackhide__ = True
         try:
-            refuse_to_reject(case, replaceable=self._replaceable)
-            subject = CaseSubject(case, self.context, rejects=True)
-            found = Evidence(subject.begin())
-            run(subject, found, self.environment)
+            if rejects:
+                refuse_to_reject(case, replaceable=self._replaceable)
+            subject = CaseSubject(case, self.context, rejects=rejects)
+            evidence = Evidence(subject.begin())
+            run(subject, evidence, self.environment)
         except NotRunError as reason:
             pytest.skip(str(reason))
         except ProblemError as error:
             self._fail(error.located)
-        complaint = why_not_rejected(case, found.diagnosis)
-        if complaint is not None:
-            self._fail(complaint)
+        return evidence
 
     def verify(
         self, actual: Any, expected: Any, rtol: float | None, atol: float | None, *, expect_failure: bool

@@ -69,6 +69,19 @@ class SubjectContext:
     checked: bool = False
     rootdir: Path = Path()
 
+    def new_result(self, case: CaseInfo, *, simulated: bool, **known: Any) -> Result:
+        """Returns the result of the test before anything ran, with what else is `known`."""
+        environment = self.environment
+        return Result(
+            case=case,
+            nodeid=self.nodeid,
+            fingerprint=environment.gpu.fingerprint,
+            provenance=environment.provenance,
+            simulated=simulated,
+            session=environment.session,
+            **known,
+        )
+
     @property
     def timer(self) -> str:
         """Returns the timer of the test's marker, or of the run."""
@@ -386,7 +399,7 @@ def _fresh(
     children, backend = environment.children, result.case.backend
     if backend is not None and result.case.on_gpu:
         children = dataclasses.replace(children, options=(*children.options, f"--gpukern-backend={backend}"))
-    with phase("confirming sessions"), environment.waiting():
+    with phase("confirming sessions"), environment.gpu.waiting():
         extra = measure_extra_sessions(
             children,
             [result.nodeid],
@@ -544,26 +557,21 @@ class TimedScope:
         """
         by_host = not timer_row(timer.name).device_timed
         gpu = self.environment.gpu
-        with nullcontext() if self.call.scope == "kernel" and not by_host else gpu.timing_by_host():
-            return self._by(timer, beside=beside, by_host=by_host)
-
-    def _by(self, timer: Timer, *, beside: bool, by_host: bool) -> Measurement:
         rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
-        return measure(
-            self.executions,
-            PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
-            scope=self.call.scope,
-            cache=self.cache,
-            call_ns=self.call_ns,
-            rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
-            observing=None
-            if self.elsewhere
-            else self.environment.gpu.observers.observe(self.call, timer, beside=beside),
-            inspect=None if beside else self.inspect,
-            traffic_bytes=self.traffic_bytes,
-            flops=self.flops,
-            beside=beside,
-        )
+        with nullcontext() if self.call.scope == "kernel" and not by_host else gpu.timing_by_host():
+            return measure(
+                self.executions,
+                PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
+                scope=self.call.scope,
+                cache=self.cache,
+                call_ns=self.call_ns,
+                rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
+                observing=None if self.elsewhere else gpu.observers.observe(self.call, timer, beside=beside),
+                inspect=None if beside else self.inspect,
+                traffic_bytes=self.traffic_bytes,
+                flops=self.flops,
+                beside=beside,
+            )
 
 
 class ObservedFromOutside:

@@ -200,27 +200,31 @@ def environment_of(config: pytest.Config) -> Environment:
     """
     if ENVIRONMENT not in config.stash:
         from pytest_gpukern.gpu.errors import DeviceError
+        from pytest_gpukern.run.device_session import DeviceSession
         from pytest_gpukern.run.environment import Environment
 
         given = getattr(config, "workerinput", {})  # which xdist adds after the options were read
         if given.get("gpukern_seed") is not None:
             config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=given["gpukern_seed"])
-        environment = Environment(
+        gpu = DeviceSession(
             settings_of(config),
             simulator_of(config),
             device_spec=given.get("gpukern_device"),
             on_wait=lambda message: tell(config, message),
+            waiting=lambda: waiting(config),
+        )
+        config.add_cleanup(gpu.close)
+        try:
+            gpu.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
+        except DeviceError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[ENVIRONMENT] = Environment(
+            settings_of(config),
+            gpu,
             children=lambda: children_of(config),
             datasets=config.stash.get(DATASETS, None),
             rootdir=config.rootpath,
-            waiting=lambda: waiting(config),
         )
-        config.add_cleanup(environment.gpu.close)
-        try:
-            environment.gpu.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
-        except DeviceError as error:
-            raise pytest.UsageError(str(error)) from error
-        config.stash[ENVIRONMENT] = environment
     return config.stash[ENVIRONMENT]
 
 
