@@ -221,7 +221,7 @@ class Store:
         """Returns the spread that a device model's cases share, by `scope/timer`, from all files read."""
         if model_key not in self._spreads:
             files = [each for each in self._read.values() if each and each.device_model == model_key]
-            self._spreads[model_key] = shared_spread(times for each in files for times in each.all_times())
+            self._spreads[model_key] = shared_spread([times for each in files for times in each.all_times()])
         return self._spreads[model_key]
 
     def stale(self, known: KnownCases, model_key: str) -> set[str]:

@@ -76,7 +76,9 @@ class CaseSubject:
 
     def __init__(self, case: Case, context: SubjectContext, *, rejects: bool = False) -> None:
         environment = context.environment
-        refuse_what_cannot_run(case, environment)
+        reason = why_not_here(case, environment)
+        if reason is not None:
+            raise NotRunError(reason)
         self._case = case
         self._context = context
         self._environment = environment
@@ -278,33 +280,26 @@ def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
     )
 
 
-def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
-    """Raises NotRunError, with the reason in words, if a case cannot run here."""
-    variant = case.variant
-    chosen = environment.settings.backends
-    if chosen and variant.backend not in chosen:
-        raise NotRunError(f"not selected: --gpukern-backend={','.join(chosen)}")
+def why_not_here(case: Case, environment: Environment) -> str | None:
+    """Says why a case cannot run here; returns None if it can."""
+    variant, settings = case.variant, environment.settings
     reason = variant.unavailable or environment.libraries.unusable(variant.backend)
-    if reason is None:
-        reason = variant.limit_exceeded(case.point)
-    if (
-        reason is None
-        and variant.at
-        and case.problem.axes.has_huge(case.point)
-        and environment.settings.size != "huge"
-    ):
-        at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
-        reason = f"runs only at {at}: use --gpukern-size=huge"
-    in_simulator = environment.gpu.simulated.active and case.on_gpu
-    if reason is None and in_simulator and environment.settings.size == "huge":
-        reason = "not in the simulator: huge sizes"
-    if reason is None and variant.needs_gpu and in_simulator:
-        reason = f"not in the simulator: {variant.needs_gpu}"
     if reason is not None:
-        raise NotRunError(reason)
-    if environment.settings.benchmark and not scopes_of(case, environment):
-        wanted = ",".join(environment.settings.scopes)
-        raise NotRunError(f"not selected: --gpukern-scope={wanted}, but it has {','.join(case.scopes)}")
+        return reason
+    if (limit := variant.limit_exceeded(case.point)) is not None:
+        return limit
+    if variant.at and case.problem.axes.has_huge(case.point) and settings.size != "huge":
+        at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
+        return f"runs only at {at}: use --gpukern-size=huge"
+    in_simulator = environment.gpu.simulated.active and case.on_gpu
+    if in_simulator and settings.size == "huge":
+        return "not in the simulator: huge sizes"
+    if in_simulator and variant.needs_gpu:
+        return f"not in the simulator: {variant.needs_gpu}"
+    if settings.benchmark and not scopes_of(case, environment):
+        wanted = ",".join(settings.scopes)
+        return f"not selected: --gpukern-scope={wanted}, but it has {','.join(case.scopes)}"
+    return None
 
 
 def refuse_too_large(dataset: Dataset, backend: Backend) -> None:

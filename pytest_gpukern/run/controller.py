@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,7 +32,7 @@ from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.report.run import Failure
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
-
-T = TypeVar("T")
 
 
 def end_on_sigterm(config: pytest.Config) -> None:
@@ -386,6 +384,7 @@ class Controller:
     def _missing(self) -> list[str]:
         """Names the cases that did not run here though they are on record, by reason."""
         from pytest_gpukern.run.collection import left_by_files
+        from pytest_gpukern.values.untrusted_json import FileError
 
         config, store = self._config, environment_of(self._config).store
         known = [*config.stash.get(KNOWN_CASES, ())]
@@ -394,13 +393,12 @@ class Controller:
         devices = {device_uuid(config) or "", *gpus_of_workers(config)}
         why: dict[str, set[str]] = {}
 
-        def look(cases: KnownCases, model_key: str) -> None:
-            recorded = store.on_record(cases, model_key, devices)
-            for test in cases.tests.keys() & self._unmeasured.keys():
-                why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
-            why.setdefault(cases.why_gone, set()).update(store.stale(cases, model_key) & recorded)
-
-        self._of_known_cases(known, look)
+        for cases, model_key in self._by_model(known):
+            with contextlib.suppress(FileError):  # reported elsewhere
+                recorded = store.on_record(cases, model_key, devices)
+                for test in cases.tests.keys() & self._unmeasured.keys():
+                    why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
+                why.setdefault(cases.why_gone, set()).update(store.stale(cases, model_key) & recorded)
         return [
             f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
             f"run: {reason} ({', '.join(sorted(ids))})"
@@ -497,15 +495,18 @@ class Controller:
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
+        from pytest_gpukern.values.untrusted_json import FileError
+
         environment, known = environment_of(self._config), self._config.stash.get(KNOWN_CASES, ())
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
             self._baselines = environment.store.flush()
             self.problems += [str(error) for error in self._baselines.errors]
-        self._stale = [
-            cases for cases in self._of_known_cases(known, environment.store.to_prune) if cases.ids
-        ]
+        for cases, model_key in self._by_model(known):
+            with contextlib.suppress(FileError):  # reported elsewhere
+                stale = environment.store.to_prune(cases, model_key)
+                self._stale += [stale] if stale.ids else []
 
     @property
     def _writes_baselines(self) -> bool:
@@ -611,19 +612,9 @@ class Controller:
     def _model_keys(self) -> set[str]:
         return {environment_of(self._config).gpu.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}
 
-    def _of_known_cases(self, cases: Sequence[KnownCases], ask: Callable[[KnownCases, str], T]) -> list[T]:
-        """Asks the store about known cases, for each model that this run has times of.
-
-        A file that cannot be read is reported elsewhere.
-        """
-        from pytest_gpukern.values.untrusted_json import FileError
-
-        answers = []
-        model_keys = self._model_keys if cases else ()  # which loads NumPy, to describe the host
-        for known, model_key in itertools.product(cases, model_keys):
-            with contextlib.suppress(FileError):
-                answers.append(ask(known, model_key))
-        return answers
+    def _by_model(self, cases: Sequence[KnownCases]) -> Iterable[tuple[KnownCases, str]]:
+        """Returns known cases with each model that this run has times of."""
+        return itertools.product(cases, self._model_keys if cases else ())  # else NumPy is not loaded
 
     def _judged_on_gpu(self) -> bool:
         return any(

@@ -346,11 +346,9 @@ class DeviceSession:
         with self.timing_by_host(), self._host_held():
             yield
 
-    @contextmanager
-    def timing_by_host(self) -> Iterator[None]:
+    def timing_by_host(self) -> AbstractContextManager[None]:
         """Keeps the other workers of this run from working while the host times something."""
-        with self._in_turn(self.host.alone()):
-            yield
+        return self._in_turn(self.host.alone())
 
     @contextmanager
     def _in_turn(self, turn: AbstractContextManager[None]) -> Iterator[None]:

@@ -88,11 +88,7 @@ def _measures_on_each(config: pytest.Config) -> bool:
 
 
 class OnEachGpu:
-    """Tells the reports of one test from several GPUs apart; a plugin of the controller of `--dist=each`.
-
-    Args:
-        config: of the controller.
-    """
+    """Tells the reports of one test from several GPUs apart; a plugin of the controller of `--dist=each`."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -148,11 +144,7 @@ def move_to_another_gpu(config: pytest.Config, node: Any) -> str | None:
 
 
 class Worker:
-    """Ends a measuring worker without a CUDA context, or whose test takes too long; its plugin.
-
-    Args:
-        config: of the worker.
-    """
+    """Ends a measuring worker without a CUDA context, or whose test takes too long; its plugin."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -209,11 +201,7 @@ class Worker:
 
 
 class Replacing:
-    """Knows which workers end for a lost context; a plugin of the controller of measuring workers.
-
-    Args:
-        config: of the controller.
-    """
+    """Knows which workers end for a lost context; a plugin of the controller of measuring workers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
