@@ -187,7 +187,7 @@ class CallSubject:
         if isinstance(executions, Rounds):
             executions.finish()
 
-    def check(self, found: Evidence) -> None:
+    def check(self, evidence: Evidence) -> None:
         """Makes the first call, and as many more as its outputs need.
 
         Raises:
@@ -200,30 +200,30 @@ class CallSubject:
         try:
             made, turn = self._call("in the first call")
         finally:
-            found.add_first_call(self._calls.first_call_ns)
+            evidence.add_first_call(self._calls.first_call_ns)
         self.first = self.last = made.returned
         if not self._context.environment.gpu.has_gpu and Launches.made == simulated_before:
-            self._leave_or_time_on_the_host(found)
-        self._judge(found, made, turn, "before timing")
+            self._leave_or_time_on_the_host(evidence)
+        self._judge(evidence, made, turn, "before timing")
         calls = 1
         while self._calls.wants_another(calls):
             calls += 1
-            self._judge(found, *self._call(f"in call {calls}"), "before timing")
-        found.add_note(*self._calls.notes)
+            self._judge(evidence, *self._call(f"in call {calls}"), "before timing")
+        evidence.add_note(*self._calls.notes)
 
-    def _leave_or_time_on_the_host(self, found: Evidence) -> None:
+    def _leave_or_time_on_the_host(self, evidence: Evidence) -> None:
         """Has a call that launches nothing timed by the host's clock or elsewhere, or notes that."""
         if self._target.leaves_host_calls:
             raise NothingLaunched("the call launched nothing in the simulator")
-        found.result = dataclasses.replace(found.result, simulated=False)
+        evidence.result = dataclasses.replace(evidence.result, simulated=False)
         if self._context.times_host:
             self.is_timed = self._context.environment.settings.benchmark
-            case = dataclasses.replace(found.result.case, backend="host")
-            found.result = dataclasses.replace(found.result, case=case)
+            case = dataclasses.replace(evidence.result.case, backend="host")
+            evidence.result = dataclasses.replace(evidence.result, case=case)
         else:
-            found.add_note("the first call launched nothing in the simulator, so no kernel was checked")
+            evidence.add_note("the first call launched nothing in the simulator, so no kernel was checked")
 
-    def measure(self, found: Evidence) -> None:
+    def measure(self, evidence: Evidence) -> None:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""
         target, marker, environment = self._target, self._context.marker, self._context.environment
         executions, on_gpu = target.executions, environment.gpu.has_gpu
@@ -234,7 +234,7 @@ class CallSubject:
             count, calls_a_sample = executions.count, executions.calls(cold=cache == "cold")
             if calls_a_sample < executions.iterations:
                 unused = f"iterations={executions.iterations} is not used"
-                found.add_note(f"{unused}: with a cold cache each sample is one call; cache='hot' uses it")
+                evidence.add_note(f"{unused}: with a cold cache each sample is one call; cache='hot' uses it")
         executions = self._calls.restored(executions)
         observed = [environment.gpu.launches_observed()]
 
@@ -266,9 +266,9 @@ class CallSubject:
                 measurements.append(timed.by(timer, beside=False))
         if inspect is not None:
             inspect()
-        found.add_measurements(tuple(measurements))
+        evidence.add_measurements(tuple(measurements))
         if on_gpu and environment.settings.trace:
-            found.add_trace(lambda: self._trace(executions, measurements[0]))
+            evidence.add_trace(lambda: self._trace(executions, measurements[0]))
 
     def _observed(self, scope: str, cache: str) -> ObservedCall:
         """Returns what observers are told of the call. They may not run it for longer."""
@@ -308,13 +308,13 @@ class CallSubject:
             wanted.insert(0, "kernel")
         return tuple(wanted)
 
-    def recheck(self, found: Evidence) -> None:
+    def recheck(self, evidence: Evidence) -> None:
         """Makes one more call, if anything of it is checked or returned."""
         if not (self._target.called_after or self._calls.wanted_after_timing):
             return
         made, turn = self._call("in a call after timing")
         self.last = made.returned
-        self._judge(found, made, turn, "after timing")
+        self._judge(evidence, made, turn, "after timing")
         if self._target.fixed and not isinstance(self._target.executions, Rounds):
             self._calls.repeat(self._target.next_turn, "in a call after timing")
 
@@ -325,7 +325,7 @@ class CallSubject:
             turn = turn or self._target.next_turn()
             return self._calls.make(turn, place), turn
 
-    def _judge(self, found: Evidence, made: Made, turn: Turn, when: str) -> None:
+    def _judge(self, evidence: Evidence, made: Made, turn: Turn, when: str) -> None:
         """Runs the test's own check on a call."""
         __tracebackhide__ = True
         check, (_, args, kwargs) = self._target.check, turn
@@ -342,9 +342,9 @@ class CallSubject:
         try:
             check(made.returned, *args, **kwargs)
         except Exception as error:
-            found.fails(f"check {when}: {error}")
+            evidence.fails(f"check {when}: {error}")
             raise
-        found.passes()
+        evidence.passes()
 
 
 class LoopSubject(CallSubject):
@@ -363,12 +363,12 @@ class LoopSubject(CallSubject):
         self._sampler: Sampler | None = None
         self._refused = TimerUnavailable("the first call compiles and loads, so it is not timed")
 
-    def check(self, found: Evidence) -> None:
+    def check(self, evidence: Evidence) -> None:
         """Runs the loop if nothing of it is timed."""
         if not self.is_timed:
-            self._run(found)
+            self._run(evidence)
 
-    def measure(self, found: Evidence) -> None:
+    def measure(self, evidence: Evidence) -> None:
         """Runs the loop, and times its rounds.
 
         Raises:
@@ -376,7 +376,7 @@ class LoopSubject(CallSubject):
             TimerUnavailable: no round could be timed.
         """
         with self._context.environment.gpu.timing_by_host():
-            self._run(found)
+            self._run(evidence)
         sampler, marker, suspicion = self._sampler, self._context.marker, None
         if sampler is None or not sampler.sampling.samples:
             raise self._refused
@@ -387,22 +387,22 @@ class LoopSubject(CallSubject):
             measured = dataclasses.replace(measured, traffic_bytes=marker.bytes, flops=marker.flops)
         timed, asked = len(measured.samples_ns), self._loop.asked["rounds"]
         if timed < asked:
-            found.add_note(f"{timed} of {asked} rounds are timed: {self._refused}")
-        found.add_measurements((sampler.finished(measured, suspicion),))
+            evidence.add_note(f"{timed} of {asked} rounds are timed: {self._refused}")
+        evidence.add_measurements((sampler.finished(measured, suspicion),))
 
-    def recheck(self, found: Evidence) -> None:
+    def recheck(self, evidence: Evidence) -> None:
         """Does nothing: the last round was checked."""
 
-    def _run(self, found: Evidence) -> None:
+    def _run(self, evidence: Evidence) -> None:
         simulated = Launches.made
         self._calls.restored(self._target.executions)  # refuses what rounds cannot do
         try:
             self._loop.run(self._round)
         finally:
-            found.add_first_call(self._calls.first_call_ns)
-        found.add_note(*self._calls.notes)
+            evidence.add_first_call(self._calls.first_call_ns)
+        evidence.add_note(*self._calls.notes)
         if not self._context.environment.gpu.has_gpu and Launches.made == simulated:
-            self._leave_or_time_on_the_host(found)
+            self._leave_or_time_on_the_host(evidence)
         if isinstance(self._refused, NothingLaunched):
             raise self._refused
 

@@ -128,7 +128,7 @@ class CaseSubject:
             self._datasets = datasets
             yield
 
-    def check(self, found: Evidence) -> None:
+    def check(self, evidence: Evidence) -> None:
         """Checks the variant on each buffer set and, unless an earlier session did, elsewhere."""
         gpu, on_gpu = self._environment.gpu, self._backend.on_gpu
         with gpu.loading_observed(on_gpu=on_gpu):
@@ -141,17 +141,17 @@ class CaseSubject:
                 workspace = self._workspace(dataset)
                 self.sets.append(checked_copy(first, workspace, dataset))
                 self._held.callback(self.sets[-1].let_go)
-        found.result = dataclasses.replace(
-            found.result, errors=self._errors_of(first), first_call_ns=first.first_call_ns
+        evidence.result = dataclasses.replace(
+            evidence.result, errors=self._errors_of(first), first_call_ns=first.first_call_ns
         )
         if self._environment.datasets.folder is not None:
-            found.result = dataclasses.replace(found.result, inputs=hash_of_inputs(self.sets))
+            evidence.result = dataclasses.replace(evidence.result, inputs=hash_of_inputs(self.sets))
         if not self._checked:
-            self._check_elsewhere(found, first)
-        found.passes()
-        found.add_note(*first.notes)
+            self._check_elsewhere(evidence, first)
+        evidence.passes()
+        evidence.add_note(*first.notes)
 
-    def _check_elsewhere(self, found: Evidence, first: Prepared) -> None:
+    def _check_elsewhere(self, evidence: Evidence, first: Prepared) -> None:
         """Checks the variant in its corners."""
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
         with environment.gpu.loading_observed(on_gpu=on_gpu):
@@ -159,17 +159,19 @@ class CaseSubject:
             corners = check_corners(
                 self._case, corners, self._backend, self._placing, environment.corner_datasets
             )
-        found.result = dataclasses.replace(found.result, corners=corners.labels)
-        found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
+        evidence.result = dataclasses.replace(evidence.result, corners=corners.labels)
+        evidence.add_note(
+            *environment.datasets.examined(problem, self._point, first.datasets), *corners.notes
+        )
 
-    def measure(self, found: Evidence) -> None:
+    def measure(self, evidence: Evidence) -> None:
         """Times the case in its scopes."""
         first, environment = self.sets[0], self._environment
         turn_to_others_if_slow(first)
         try:
             measurements = measure_scopes(self.sets, self._point, self._context)
             if environment.settings.trace and self._backend.on_gpu:
-                found.add_trace(lambda: trace_case(self.sets, measurements, environment.host_results))
+                evidence.add_trace(lambda: trace_case(self.sets, measurements, environment.host_results))
         except IncorrectError as error:
             raise error.after(AFTER_TIMING) from error
         except Exception as error:
@@ -178,15 +180,15 @@ class CaseSubject:
             raised = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} during it")
             message = f"correct before timing, {raised}"
             raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), first.errors) from error
-        found.add_measurements(measurements)
+        evidence.add_measurements(measurements)
 
-    def recheck(self, found: Evidence) -> None:
+    def recheck(self, evidence: Evidence) -> None:
         """Checks what the last timed launches left, and one more launch unless an earlier session did."""
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(on_gpu=self._backend.on_gpu):
             recheck(self.sets, launches=not self._checked)
-        found.result = dataclasses.replace(
-            found.result,
+        evidence.result = dataclasses.replace(
+            evidence.result,
             errors=self._errors_of(first),
             dtype=first.dataset.output_dtype,
             compile_ns=_compile_time_ns(first) if self._backend.on_gpu else None,

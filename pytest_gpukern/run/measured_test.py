@@ -59,7 +59,7 @@ class MeasuredTest:
         self._begun_s = begun_s
         self._replaceable = replaceable
         self._is_ours, self._has_check = True, False
-        self.found: Evidence | None = None
+        self.evidence: Evidence | None = None
         self.sessions: tuple[Result, ...] = ()
         self.rejected: Case | None = None
         self.verified = False
@@ -78,11 +78,11 @@ class MeasuredTest:
     @property
     def result(self) -> Result | None:
         """Returns what the test has found so far; None before anything ran."""
-        return None if self.found is None else self.found.result
+        return None if self.evidence is None else self.evidence.result
 
     @result.setter
     def result(self, result: Result | None) -> None:
-        self.found = None if result is None else Evidence(result)
+        self.evidence = None if result is None else Evidence(result)
 
     def begin(self) -> None:
         """Starts to observe the test, and the machine code that it loads before its first call."""
@@ -106,9 +106,9 @@ class MeasuredTest:
         subject = subject_of(target, self.context, self.guarded)
         self.seen = subject.seen
         self._is_ours, self._has_check = not target.runs_once, target.check is not None
-        self.found = Evidence(subject.begin())
+        self.evidence = Evidence(subject.begin())
         try:
-            run(subject, self.found, self.environment)
+            run(subject, self.evidence, self.environment)
         except DeclarationError as error:
             self._fail(str(error))
         self._fail_where_incorrect()
@@ -118,7 +118,7 @@ class MeasuredTest:
         """Checks and measures a case; skips the test if it cannot run here, fails it if it is wrong."""
         __tracebackhide__ = True
         self._begin_use()
-        self.found = self._evidence_of(case)
+        self.evidence = self._evidence_of(case)
         self._fail_where_incorrect()
 
     def reject(self, case: Case) -> None:
@@ -167,19 +167,19 @@ class MeasuredTest:
             atol,
             seen=self.seen,
             hashes=environment.gpu.measures,
-            asks_what_else=self.found is not None,
+            asks_what_else=self.evidence is not None,
         )
         self.verified = True
         name = f"{check.name} {len(errors) + 1}" if check.name in errors else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
-        if self.found is not None and wrong is None:
+        if self.evidence is not None and wrong is None:
             if check.loose is not None:
-                self.found.add_note(check.loose)
-            self.found.passes({} if check.error is None else {name: check.error})
-        elif self.found is not None and expect_failure:
-            self.found.passes()
-        elif self.found is not None and wrong is not None:
-            self.found.fails(wrong, {} if check.error is None else {name: check.error})
+                self.evidence.add_note(check.loose)
+            self.evidence.passes({} if check.error is None else {name: check.error})
+        elif self.evidence is not None and expect_failure:
+            self.evidence.passes()
+        elif self.evidence is not None and wrong is not None:
+            self.evidence.fails(wrong, {} if check.error is None else {name: check.error})
         if wrong is not None and not expect_failure:
             self._fail(f"INCORRECT: {wrong}")
         if wrong is None and expect_failure:
@@ -188,9 +188,9 @@ class MeasuredTest:
     def note_where_never_called(self) -> None:
         """Gives a test that measured nothing a row that says so, unless it only verifies or rejects."""
         declares = self.context.marker.outputs or self.context.marker.inout
-        if self.found is None and self.rejected is None and (declares or not self.verified):
-            self.found = Evidence(result_of(self.context))
-            self.found.add_note(NO_CALL)
+        if self.evidence is None and self.rejected is None and (declares or not self.verified):
+            self.evidence = Evidence(result_of(self.context))
+            self.evidence.add_note(NO_CALL)
 
     def settle(self) -> tuple[GateFailure, ...]:
         """Settles the test once its body has ended; returns why the gate fails it, if it does.
@@ -203,21 +203,21 @@ class MeasuredTest:
             wrong = f"INCORRECT: {self.result.diagnosis}"  # from the test's own `check`
         if wrong is not None:
             pytest.fail(f"{wrong}\n  {_WENT_ON}", pytrace=False)
-        if self.found is None:
+        if self.evidence is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
         if diagnosis is None and "guarded" in vars(self) and self.guarded:
             diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
-            self.found.fails(diagnosis.message)
+            self.evidence.fails(diagnosis.message)
             self._fail_where_incorrect()
         if self.seen is not None and not self._has_check:
-            self.found.leaves_unchecked(self.seen.never_compared)
-        self.found.add_duration(time.monotonic() - self._begun_s)
+            self.evidence.leaves_unchecked(self.seen.never_compared)
+        self.evidence.add_duration(time.monotonic() - self._begun_s)
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
-        settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
-        self.found.result = settled.result
+        settled = settle(self.evidence.result, self.environment, marker, expects_check=expects_check)
+        self.evidence.result = settled.result
         self.sessions += settled.sessions
         return settled.failures
 
@@ -245,7 +245,7 @@ class MeasuredTest:
 
     def _begin_use(self) -> None:
         self.stop_observing()
-        if self.found is not None:
+        if self.evidence is not None:
             raise RuntimeError("gpu_benchmark measures once per test: split the test, or parametrize it")
 
     def _fail_where_incorrect(self) -> None:

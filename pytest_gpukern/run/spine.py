@@ -120,14 +120,14 @@ class Subject(Protocol):
     def prepare(self) -> AbstractContextManager[None]:
         """Prepares what the steps below need on the host and on the device, and gives it back."""
 
-    def check(self, found: Evidence) -> None:
+    def check(self, evidence: Evidence) -> None:
         """Runs it untimed and checks what it did.
 
         Raises:
             IncorrectError: it is wrong.
         """
 
-    def measure(self, found: Evidence) -> None:
+    def measure(self, evidence: Evidence) -> None:
         """Times it, in each of its scopes.
 
         Raises:
@@ -135,7 +135,7 @@ class Subject(Protocol):
             NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
         """
 
-    def recheck(self, found: Evidence) -> None:
+    def recheck(self, evidence: Evidence) -> None:
         """Checks what the last timed executions left, and another one.
 
         Raises:
@@ -147,10 +147,10 @@ class NotRunError(Exception):
     """Says why a case cannot run here; the test is skipped with this message."""
 
 
-def run(subject: Subject, found: Evidence, environment: Environment) -> None:
+def run(subject: Subject, evidence: Evidence, environment: Environment) -> None:
     """Checks a subject, measures it if that is asked for, and checks it again.
 
-    Faults in its outputs are noted in `found`, and not raised. This process holds the device all the while;
+    Faults in its outputs are noted as evidence, and not raised. This process holds the device all the while;
     what is timed on the host has the host to itself. Only `measure` is timed. Host work for a later subject
     belongs before `prepare`, or beside `measure` if it disturbs no time.
 
@@ -160,21 +160,21 @@ def run(subject: Subject, found: Evidence, environment: Environment) -> None:
     """
     __tracebackhide__ = True
     gpu = environment.gpu
-    with gpu.working(), found.noting_what_is_wrong(), ExitStack() as prepared:
+    with gpu.working(), evidence.noting_what_is_wrong(), ExitStack() as prepared:
         with phase("preparing"):
             prepared.enter_context(subject.prepare())
         with phase("checking"):
-            subject.check(found)
+            subject.check(evidence)
         if subject.is_timed:
             simulated = Launches.made
-            with gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
-                subject.measure(found)
+            with gpu.timing(on_gpu=evidence.result.case.on_gpu), phase("timing"):
+                subject.measure(evidence)
             if Launches.made != simulated:
-                found.drop_simulated_times()
+                evidence.drop_simulated_times()
             with phase("checking"):
-                subject.recheck(found)
-            found.result = with_facts(found.result, environment)
-            found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
+                subject.recheck(evidence)
+            evidence.result = with_facts(evidence.result, environment)
+            evidence.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
 
 
 def with_facts(result: Result, environment: Environment) -> Result:
