@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.measure.measure import WarmUp
-    from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.run.measured_test import GpuBenchmark
 
 
@@ -153,13 +152,15 @@ def pytest_collection_modifyitems(
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Forgets an earlier attempt, and fails a test whose marker is wrong; a fixture may need a GPU."""
     __tracebackhide__ = True  # a fixture's failure looks as it does without us
-    from pytest_gpukern.run.test_end import forget, refuse_without_context, saying_what_is_missing
+    from pytest_gpukern.run.item import (
+        forget,
+        refuse_bad_marker,
+        refuse_without_context,
+        saying_what_is_missing,
+    )
 
     forget(item)
-    if item.get_closest_marker("gpu_benchmark") is not None:
-        from pytest_gpukern.run.stash import refuse_bad_marker
-
-        refuse_bad_marker(item)
+    refuse_bad_marker(item)
     refuse_without_context(item)
     with saying_what_is_missing(item):
         outcome = yield
@@ -190,7 +191,7 @@ def pytest_fixture_setup(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judges inside the test, so that a regression fails it by name."""
     __tracebackhide__ = True
-    from pytest_gpukern.run.test_end import conclude, note_context, saying_what_is_missing
+    from pytest_gpukern.run.item import conclude, note_context, saying_what_is_missing
 
     note_context(item)
     with saying_what_is_missing(item):
@@ -203,7 +204,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
     """Ends observing once all fixtures of the test have given back what they hold."""
     __tracebackhide__ = True
-    from pytest_gpukern.run.test_end import end_observing, stop_observing
+    from pytest_gpukern.run.item import end_observing, stop_observing
 
     stop_observing(item)
     outcome = yield
@@ -214,7 +215,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Puts the result on the report as plain JSON."""
-    from pytest_gpukern.run.test_end import attach
+    from pytest_gpukern.run.item import attach
 
     report = yield
     attach(item, report)
@@ -234,9 +235,9 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Returns what we supplied to libraries so that they work here; collecting opens them."""
     if not asked(config):
         return []
-    from pytest_gpukern.run.collection import notes
+    from pytest_gpukern.run.stash import environment_of
 
-    return notes(config)
+    return [f"gpukern note: {note}" for note in environment_of(config).libraries.notes]
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -301,16 +302,6 @@ def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, 
     return left_for_the_table(groups, config)
 
 
-def _environment(config: pytest.Config) -> Environment:
-    """Returns the run's environment; a run that did not ask for the plugin refuses bad options only here."""
-    from pytest_gpukern.run.stash import environment_of
-
-    try:
-        return environment_of(config)
-    except pytest.UsageError as error:
-        pytest.fail(str(error), pytrace=False)
-
-
 @pytest.fixture(scope="session")
 def gpu_device(pytestconfig: pytest.Config) -> Device:
     """The GPU of this run: index, name, UUID, compute capability, memory, multiprocessors, L2 bytes.
@@ -318,10 +309,12 @@ def gpu_device(pytestconfig: pytest.Config) -> Device:
     `is_simulated` where Numba's simulator stands in for it. Without either the test is skipped, with the
     reason.
     """
-    environment = _environment(pytestconfig)
-    if environment.gpu.device is None:
-        pytest.skip(environment.gpu.why_no_gpu)
-    return environment.gpu.device
+    from pytest_gpukern.run.stash import environment_for_test
+
+    gpu = environment_for_test(pytestconfig).gpu
+    if gpu.device is None:
+        pytest.skip(gpu.why_no_gpu)
+    return gpu.device
 
 
 @pytest.fixture(scope="session")
@@ -349,13 +342,10 @@ def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
 @pytest.fixture
 def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
-    from pytest_gpukern.run.measured_test import GpuBenchmark
-    from pytest_gpukern.run.stash import new_test
+    from pytest_gpukern.run.item import measured
 
-    test = new_test(request.node, _environment(request.config))
-    test.begin()
-    yield GpuBenchmark(test)
-    test.let_go()
+    with measured(request.node) as benchmark:
+        yield benchmark
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ class Store:
         if model_key not in self._spreads:
             of_model = [stored for stored in self._read.values() if stored.device_model == model_key]
             self._spreads[model_key] = shared_spread(
-                times for stored in of_model for times in stored.all_times()
+                [times for stored in of_model for times in stored.all_times()]
             )
         return self._spreads[model_key]
 

@@ -10,7 +10,7 @@ from pytest_gpukern.measure.measure import CONTRADICTION
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.timer_table import TIMERS, auto_timers
+from pytest_gpukern.values.timer_table import TIMERS, auto_timers, host_timer
 
 if TYPE_CHECKING:
     from pytest_gpukern.timers.timer import Timer
@@ -30,9 +30,9 @@ def measured_by(
     """Measures work on a GPU by the requested timer, or by two if none was requested.
 
     For kernels `auto` takes the first of `auto_timers` that works, with the next one beside it: CUPTI with
-    events, or events alone; the summary then says why. The host's clock times work that ends on the host, and
-    a launch until it returns. End to end, the first of `auto_timers` runs beside it and tells copies from
-    kernels.
+    events, or events alone; the summary then says why. The host's clock times a launch until it returns, and
+    work that ends on the host, unless another timer of the host is requested. End to end, the first of
+    `auto_timers` runs beside it and tells copies from kernels.
 
     Args:
         by: measures by a timer.
@@ -49,7 +49,7 @@ def measured_by(
         return [by(LaunchTimer.on_stream(stream, any_stream=True, queues=False), beside=False)]
     auto = auto_timers()
     if scope != "kernel":
-        found = [by(open_timer("host", stream), beside=False)]
+        found = [by(open_timer(host_timer(wanted), stream), beside=False)]
         if scope == "end_to_end" and wanted in ("auto", auto[0]):
             with contextlib.suppress(TimerUnavailable):  # this only explains the host's time
                 found.append(by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True))

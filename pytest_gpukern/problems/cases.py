@@ -41,9 +41,14 @@ class Case:
         return f"{self.problem.name}/{self.variant.label}/{values}"
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether its backend runs on the GPU, or in its simulator."""
+        return runs_on_gpu(self.variant.backend)
+
+    @property
     def scopes(self) -> tuple[str, ...]:
         """The scopes to measure. A variant that takes host data is timed end to end only."""
-        if self.variant.host_data or not runs_on_gpu(self.variant.backend):
+        if self.variant.host_data or not self.on_gpu:
             return ("end_to_end",)
         scopes = self.variant.scopes or self.problem.scopes
         return scopes[:1] if self.awkward else scopes

@@ -303,7 +303,7 @@ def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> list[list[s
     """Returns name, file and SHA-256 of the loaded modules below `roots`, or below a name of `names`."""
     resolved = [Path(root).resolve() for root in roots]
     folders = functools.cache(os.path.realpath)  # a session has thousands of modules in few folders
-    found = []
+    loaded = []
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str):
@@ -312,8 +312,8 @@ def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> list[list[s
         path = Path(folders(folder)) / base
         watched = name.partition(".")[0] in names or any(path.is_relative_to(root) for root in resolved)
         if watched and path.is_file():
-            found.append([name, str(path), hashlib.sha256(path.read_bytes()).hexdigest()])
-    return found
+            loaded.append([name, str(path), hashlib.sha256(path.read_bytes()).hexdigest()])
+    return loaded
 
 
 def _text(report: pytest.TestReport | pytest.CollectReport) -> str:

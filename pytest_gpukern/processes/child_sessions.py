@@ -139,26 +139,26 @@ class ChildSessions:
         `started` is a process that waits for its turn, from `start_ahead` with the same `moved` and
         `environ`.
         """
-        found, left, total = ChildRun(), request.nodeids, len(request.nodeids)
+        ran, left, total = ChildRun(), request.nodeids, len(request.nodeids)
         while True:
             request = dataclasses.replace(request, nodeids=left)
-            self._run_once(started or self._start(request), request, found, progress, total)
+            self._run_once(started or self._start(request), request, ran, progress, total)
             for nodeid in left:
-                why = found.why_uncollected(nodeid)
+                why = ran.why_uncollected(nodeid)
                 if why is not None:
-                    found.outcomes.setdefault(nodeid, ("failed", why))
-            if started is not None and found.ended_early and not found.outcomes:  # perhaps before its turn
+                    ran.outcomes.setdefault(nodeid, ("failed", why))
+            if started is not None and ran.ended_early and not ran.outcomes:  # perhaps before its turn
                 started = None
                 continue
             asked, started = len(left), None
-            left = tuple(id_ for id_ in left if id_ not in found.outcomes and id_ != found.during)
-            if not left and found.during is None:
-                found.ended_early = False  # it ran no test: none could be collected
+            left = tuple(id_ for id_ in left if id_ not in ran.outcomes and id_ != ran.during)
+            if not left and ran.during is None:
+                ran.ended_early = False  # it ran no test: none could be collected
             # A process that ran no test would fail again. Under a tool, the tool judges.
-            if not found.ended_early or request.command_prefix or not 0 < len(left) < asked:
-                return found
-            if found.during is not None:
-                found.outcomes[found.during] = ("failed", found.problem or "")
+            if not ran.ended_early or request.command_prefix or not 0 < len(left) < asked:
+                return ran
+            if ran.during is not None:
+                ran.outcomes[ran.during] = ("failed", ran.problem or "")
             request = dataclasses.replace(request, collects_all=False)
 
     def start_ahead(
@@ -180,8 +180,8 @@ class ChildSessions:
         """
         busy = host.busy_from_its_start()
         try:
-            told = {"run_folder": str(run_folder), "busy": busy}
-            return self._start(ChildRequest((), moved, environ), told)
+            ahead = {"run_folder": str(run_folder), "busy": busy}
+            return self._start(ChildRequest((), moved, environ), ahead)
         finally:
             if busy is not None:
                 os.close(busy)
@@ -191,12 +191,12 @@ class ChildSessions:
         folder = TemporaryFolder("session")
         place = Path(folder.name)
         if ahead is None:
-            told = self._told(place, request)
+            spec = self._told(place, request)
         else:
-            told = self.spec(place, (), moved=request.moved) | ahead
+            spec = self.spec(place, (), moved=request.moved) | ahead
         with (place / "output").open("wb") as output:
             process = start(
-                _written(told, place / "spec.json"),
+                _written(spec, place / "spec.json"),
                 folder=_elsewhere(self.folder, request.moved),
                 environ=environment(request.environ, request.moved),
                 output=output,
@@ -222,22 +222,22 @@ class ChildSessions:
         self,
         child: StartedChild,
         request: ChildRequest,
-        found: ChildRun,
+        ran: ChildRun,
         progress: Callable[[int, int], None] | None,
         total: int,
     ) -> None:
-        """Has one process run a request, and adds what it reports to `found`."""
+        """Has one process run a request, and adds what it reports to `ran`."""
         place, process = child.place, child.process
         try:
             if child.waits:
                 child.begin(self._told(place, request))
-            heard = Heard(place / "lines", found)
+            heard = Heard(place / "lines", ran)
             # A tool around it may print much once pytest is done.
             to_end_s = request.timeout_s if request.command_prefix else TO_END_S
             in_time = _follow(process, heard, request.timeout_s, to_end_s, progress, total)
             end_group(process)
-            found.status = process.returncode if in_time else None
-            found.problem = _problem(heard, request, child.said)
+            ran.status = process.returncode if in_time else None
+            ran.problem = _problem(heard, request, child.said)
         finally:
             child.end()
 
@@ -275,8 +275,8 @@ class ChildSessions:
         }
 
 
-def _written(told: JsonDict, file: Path) -> Path:
-    file.write_text(own_json.dumps(told), encoding="utf-8")
+def _written(spec: JsonDict, file: Path) -> Path:
+    file.write_text(own_json.dumps(spec), encoding="utf-8")
     return file
 
 
@@ -302,9 +302,9 @@ class StartedChild:
         """Returns what it has printed so far."""
         return (self.place / "output").read_text(encoding="utf-8", errors="replace")
 
-    def begin(self, told: JsonDict) -> None:
+    def begin(self, spec: JsonDict) -> None:
         """Begins the turn of a process that waits; it may have ended meanwhile."""
-        self._tell(f"run {_written(told, self.place / 'turn.json')}")
+        self._tell(f"run {_written(spec, self.place / 'turn.json')}")
 
     def imports(self, module: str) -> None:
         """Has a process that waits import a module, which must leave CUDA alone."""
@@ -340,7 +340,7 @@ def _follow(
         if heard.listen():
             last_s = time.monotonic()
             if progress is not None:
-                progress(len(heard.found.outcomes), total)
+                progress(len(heard.ran.outcomes), total)
         silence_s = time.monotonic() - last_s
         if ended or (heard.ended_with is not None and silence_s > to_end_s):
             return True
@@ -353,34 +353,34 @@ def _follow(
 def environment(environ: Mapping[str, str | None], moved: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns a child's environment: this process's without what is its own, changed as `environ` says."""
     changed = {**child_environment(os.environ), **environ}
-    found = {name: value for name, value in changed.items() if value is not None}
-    if "PYTHONPATH" in found and moved:
-        entries = found["PYTHONPATH"].split(os.pathsep)
-        found["PYTHONPATH"] = os.pathsep.join(_elsewhere(entry, moved) for entry in entries)
-    return found
+    variables = {name: value for name, value in changed.items() if value is not None}
+    if "PYTHONPATH" in variables and moved:
+        entries = variables["PYTHONPATH"].split(os.pathsep)
+        variables["PYTHONPATH"] = os.pathsep.join(_elsewhere(entry, moved) for entry in entries)
+    return variables
 
 
 def _elsewhere(text: str, moved: Mapping[str, str]) -> str:
     """Replaces a folder of this tree by that of another, in a path or an argument that holds one."""
     for here, there in moved.items():
-        found = re.compile(rf"(^|^-\w|[=:,]){re.escape(here)}(?=$|[/:,])")
-        text = found.sub(lambda match, there=there: match[1] + there, text)  # type: ignore[misc]
+        folder = re.compile(rf"(^|^-\w|[=:,]){re.escape(here)}(?=$|[/:,])")
+        text = folder.sub(lambda match, there=there: match[1] + there, text)  # type: ignore[misc]
     return text
 
 
 def _problem(heard: Heard, request: ChildRequest, said: str) -> str | None:
     """Says why a child that has ended did not report every test, or returns None."""
-    found = heard.found
-    during = f" while running {found.during}" if found.during else ""
-    missing = sorted(set(request.nodeids) - found.outcomes.keys())
+    ran = heard.ran
+    during = f" while running {ran.during}" if ran.during else ""
+    missing = sorted(set(request.nodeids) - ran.outcomes.keys())
     if heard.damage is not None:
         return f"it sent a line that cannot be read: {heard.damage}"
-    if found.status is None:
+    if ran.status is None:
         return f"ended after {request.timeout_s:g} s without a sign of life{during}: {last_lines(said)}"
-    if found.uncollected and len(missing) == len(request.nodeids):
-        return next(_could_not_collect(*uncollected) for uncollected in found.uncollected.items())
-    if found.ended_early:
-        return f"it ended {end_in_words(found.status)}{during}: {last_lines(said)}"
+    if ran.uncollected and len(missing) == len(request.nodeids):
+        return next(_could_not_collect(*uncollected) for uncollected in ran.uncollected.items())
+    if ran.ended_early:
+        return f"it ended {end_in_words(ran.status)}{during}: {last_lines(said)}"
     if missing:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         return f"not found: {', '.join(missing[:_NAMED])}{more}: {last_lines(said)}"
@@ -440,14 +440,14 @@ class Heard:
 
     Args:
         file: of lines, each a JSON object. It may not exist yet, and its last line may be incomplete.
-        found: what is added to.
+        ran: what is added to.
     """
 
-    def __init__(self, file: Path, found: ChildRun) -> None:
+    def __init__(self, file: Path, ran: ChildRun) -> None:
         self._file = file
         self._read = 0
-        self.found = found
-        found.during, found.ended_early = None, True
+        self.ran = ran
+        ran.during, ran.ended_early = None, True
         self.ended_with: int | None = None
         """pytest's own exit status, once it is done; the process may end otherwise."""
         self.damage: str | None = None
@@ -469,29 +469,29 @@ class Heard:
                 self.damage = self.damage or f"{line[:60]!r}: {bounded(str(error), 200)}"
         return bool(whole)
 
-    def _take(self, told: JsonDict) -> None:
-        kind, found = told["kind"], self.found
+    def _take(self, line: JsonDict) -> None:
+        kind, ran = line["kind"], self.ran
         if kind == "start":
-            found.during = _text(told["nodeid"])
+            ran.during = _text(line["nodeid"])
         elif kind == "test":
-            nodeid = _text(told["nodeid"])
-            found.outcomes[nodeid] = (_text(told["outcome"]), _text(told["text"]))
-            if told["result"] is not None:  # a failed teardown has none
-                found.results[nodeid] = Result.from_json(told["result"])
+            nodeid = _text(line["nodeid"])
+            ran.outcomes[nodeid] = (_text(line["outcome"]), _text(line["text"]))
+            if line["result"] is not None:  # a failed teardown has none
+                ran.results[nodeid] = Result.from_json(line["result"])
         elif kind == "modules":
-            found.modules = tuple(LoadedModule(*map(_text, module)) for module in told["modules"])
+            ran.modules = tuple(LoadedModule(*map(_text, module)) for module in line["modules"])
         elif kind == "uncollected":
-            found.uncollected.setdefault(_text(told["nodeid"]), _text(told["text"]))
+            ran.uncollected.setdefault(_text(line["nodeid"]), _text(line["text"]))
         elif kind == "listed":
-            found.listed[_text(told["nodeid"])] = dict(told["listed"])
-        elif kind == "observed" and told["nodeid"] in found.results:
-            observed, nodeid = built(told["observed"], ObservedTest), told["nodeid"]
-            found.results[nodeid] = observed.added_to(found.results[nodeid])
+            ran.listed[_text(line["nodeid"])] = dict(line["listed"])
+        elif kind == "observed" and line["nodeid"] in ran.results:
+            observed, nodeid = built(line["observed"], ObservedTest), line["nodeid"]
+            ran.results[nodeid] = observed.added_to(ran.results[nodeid])
         elif kind == "others":
-            found.others = tuple(map(_text, told["nodeids"]))
+            ran.others = tuple(map(_text, line["nodeids"]))
         elif kind == "end":
-            found.during, self.ended_with = None, told["status"]
-            found.ended_early = self.ended_with not in _ORDINARY
+            ran.during, self.ended_with = None, line["status"]
+            ran.ended_early = self.ended_with not in _ORDINARY
 
 
 def _text(value: object) -> str:

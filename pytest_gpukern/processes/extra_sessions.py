@@ -43,11 +43,11 @@ class ExtraSessions:
 
     def of(self, nodeid: str, wanted: int) -> tuple[list[Result], str | None]:
         """Returns the results of one test, and why there are fewer than `wanted`, or None."""
-        found = self.results.get(nodeid, [])
+        results = self.results.get(nodeid, [])
         reason = self.refused.get(nodeid)
-        if reason is None and len(found) < wanted:
-            reason = "; ".join(self.problems) or f"only {len(found)} of {wanted} sessions measured it"
-        return found, reason
+        if reason is None and len(results) < wanted:
+            reason = "; ".join(self.problems) or f"only {len(results)} of {wanted} sessions measured it"
+        return results, reason
 
 
 def measure_extra_sessions(

@@ -21,13 +21,13 @@ from pytest_gpukern.processes.child_main import measures
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import GitError, Worktree, resolve, short
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
-from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_tests
+from pytest_gpukern.run.item import end_as, marker_of, new_test, replay
 from pytest_gpukern.run.stash import (
     BEGAN_WITH,
     children_of,
     environment_of,
-    marker_of,
-    new_test,
+    refuse_distribution,
+    runs_tests,
     settings_of,
     tell,
 )
@@ -259,7 +259,7 @@ class Against:
         }
 
         def say() -> None:
-            test = new_test(item, environment_of(self._config))
+            test = new_test(item)
             test.verified = True  # else the child session has said that the test never called us
             if conclusion.result is not None:
                 test.result = dataclasses.replace(conclusion.result, verdicts=verdicts, inputs=None)

@@ -1,4 +1,4 @@
 """Runs tests: the spine from a case or a call to its result, and the plugin classes around it.
 
-Start with `measured_test.py`.
+Start with `spine.py`.
 """

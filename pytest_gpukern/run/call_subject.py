@@ -19,21 +19,27 @@ from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
-from pytest_gpukern.run.subject import ELSEWHERE, TimedScope
-from pytest_gpukern.timers.host import HostTimer, LaunchTimer
-from pytest_gpukern.timers.timer import Iteration, NothingLaunched, PerCall, TimerUnavailable, open_timer
+from pytest_gpukern.run.spine import ELSEWHERE, TimedScope
+from pytest_gpukern.timers.host import LaunchTimer
+from pytest_gpukern.timers.timer import (
+    Iteration,
+    NothingLaunched,
+    PerCall,
+    TimerUnavailable,
+    open_host_timer,
+    open_timer,
+)
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs
     from pytest_gpukern.check.diagnosis import Made
     from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.run.subject import Found, SubjectContext
+    from pytest_gpukern.run.spine import Evidence, SubjectContext
     from pytest_gpukern.timers.timer import Executions, Timer
     from pytest_gpukern.values.result import Measurement, Trace
 
@@ -182,7 +188,7 @@ class CallSubject:
         if isinstance(executions, Rounds):
             executions.finish()
 
-    def check(self, found: Found) -> None:
+    def check(self, evidence: Evidence) -> None:
         """Makes the first call, and as many more as its outputs need.
 
         Raises:
@@ -195,41 +201,43 @@ class CallSubject:
         try:
             made, turn = self._call("in the first call")
         finally:
-            found.add_first_call(self._calls.first_call_ns)
+            evidence.add_first_call(self._calls.first_call_ns)
         self.first = self.last = made.returned
         if not self._context.environment.gpu.has_gpu and SimulatedLaunches.made == simulated_before:
-            self._leave_or_time_on_the_host(found)
-        self._judge(found, made, turn, "before timing")
+            self._leave_or_time_on_the_host(evidence)
+        self._judge(evidence, made, turn, "before timing")
         calls = 1
         while self._calls.wants_another(calls):
             calls += 1
-            self._judge(found, *self._call(f"in call {calls}"), "before timing")
-        found.add_note(*self._calls.notes)
+            self._judge(evidence, *self._call(f"in call {calls}"), "before timing")
+        evidence.add_note(*self._calls.notes)
 
-    def _leave_or_time_on_the_host(self, found: Found) -> None:
+    def _leave_or_time_on_the_host(self, evidence: Evidence) -> None:
         """Has a call that launches nothing timed by the host's clock or elsewhere, or notes that."""
         if self._target.leaves_host_calls:
             raise NothingLaunched("the call launched nothing in the simulator")
-        found.result = dataclasses.replace(found.result, simulated=False)
-        if timed_by_host(self._context):
+        evidence.result = dataclasses.replace(evidence.result, simulated=False)
+        if self._context.times_host:
             self.is_timed = self._context.environment.settings.benchmark
-            case = dataclasses.replace(found.result.case, backend="host")
-            found.result = dataclasses.replace(found.result, case=case)
+            case = dataclasses.replace(evidence.result.case, backend="host")
+            evidence.result = dataclasses.replace(evidence.result, case=case)
         else:
-            found.add_note(Note("the first call launched nothing in the simulator, so no kernel was checked"))
+            evidence.add_note(
+                Note("the first call launched nothing in the simulator, so no kernel was checked")
+            )
 
-    def measure(self, found: Found) -> None:
+    def measure(self, evidence: Evidence) -> None:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""
         target, marker, environment = self._target, self._context.marker, self._context.environment
         executions, on_gpu = target.executions, environment.gpu.has_gpu
-        cache = (marker.cache or environment.settings.cache) if on_gpu else "hot"
-        count, each = None, 1
+        cache = self._context.cache if on_gpu else "hot"
+        count, calls_a_sample = None, 1
         if isinstance(executions, Rounds):
             executions.warm_up()
-            count, each = executions.count, executions.calls(cold=cache == "cold")
-            if each < executions.iterations:
+            count, calls_a_sample = executions.count, executions.calls(cold=cache == "cold")
+            if calls_a_sample < executions.iterations:
                 unused = f"iterations={executions.iterations} is not used"
-                found.add_note(
+                evidence.add_note(
                     Note(f"{unused}: with a cold cache each sample is one call; cache='hot' uses it")
                 )
         executions = self._calls.restored(executions)
@@ -254,17 +262,18 @@ class CallSubject:
                 None if launch else marker.flops,
                 inspect=inspect,
                 count=count,
-                calls_a_sample=each,
+                calls_a_sample=calls_a_sample,
             )
             if on_gpu:
                 measurements += self._by_timers(timed)
             else:
-                measurements.append(timed.by(HostTimer(self._calls.synchronize), beside=False))
+                timer = open_host_timer(self._context.host_timer, self._calls.synchronize)
+                measurements.append(timed.by(timer, beside=False))
         if inspect is not None:
             inspect()
-        found.add_measurements(tuple(measurements))
+        evidence.add_measurements(tuple(measurements))
         if on_gpu and environment.settings.trace:
-            found.add_trace(lambda: self._trace(executions, measurements[0]))
+            evidence.add_trace(lambda: self._trace(executions, measurements[0]))
 
     def _observed(self, scope: str, cache: str) -> ObservedCall:
         """Returns what observers are told of the call. They may not run it for longer."""
@@ -289,7 +298,7 @@ class CallSubject:
         # Numba, CuPy and PyCUDA launch on the legacy default stream unless told otherwise. It waits for
         # every other blocking stream.
         return timed.by_timers(
-            self._context.marker.timer or self._context.environment.settings.timer,
+            self._context.timer,
             runtime().device.default_stream,
             any_stream=True,
             refuses_host_calls=self._target.leaves_host_calls,
@@ -304,23 +313,24 @@ class CallSubject:
             wanted.insert(0, "kernel")
         return tuple(wanted)
 
-    def recheck(self, found: Found) -> None:
+    def recheck(self, evidence: Evidence) -> None:
         """Makes one more call, if anything of it is checked or returned."""
         if not (self._target.called_after or self._calls.wanted_after_timing):
             return
         made, turn = self._call("in a call after timing")
         self.last = made.returned
-        self._judge(found, made, turn, "after timing")
+        self._judge(evidence, made, turn, "after timing")
         if self._target.fixed and not isinstance(self._target.executions, Rounds):
             self._calls.repeat(self._target.next_turn, "in a call after timing")
 
     def _call(self, place: str, turn: Turn | None = None) -> tuple[Made, Turn]:
         """Makes a call, by default the next untimed one, and checks what it did."""
-        with self._loading_observed():
+        first, gpu = self._calls.first_call_ns is None, self._context.environment.gpu
+        with gpu.loading_observed() if first else nullcontext():  # also what its preparation loads
             turn = turn or self._target.next_turn()
             return self._calls.make(turn, place), turn
 
-    def _judge(self, found: Found, made: Made, turn: Turn, when: str) -> None:
+    def _judge(self, evidence: Evidence, made: Made, turn: Turn, when: str) -> None:
         """Runs the test's own check on a call."""
         __tracebackhide__ = True
         check, (_, args, kwargs) = self._target.check, turn
@@ -337,15 +347,9 @@ class CallSubject:
         try:
             check(made.returned, *args, **kwargs)
         except Exception as error:
-            found.fails(f"check {when}: {error}")
+            evidence.fails(f"check {when}: {error}")
             raise
-        found.passes()
-
-    def _loading_observed(self) -> AbstractContextManager[None]:
-        """Hashes the machine code that the first call, or its preparation, loads."""
-        if self._calls.first_call_ns is not None:
-            return nullcontext()
-        return self._context.environment.gpu.loading_observed()
+        evidence.passes()
 
 
 class LoopSubject(CallSubject):
@@ -358,18 +362,18 @@ class LoopSubject(CallSubject):
     def __init__(self, target: CallTarget, context: SubjectContext, guarded: GuardedArrays) -> None:
         super().__init__(target, context, guarded)
         assert target.loop is not None
-        self.is_timed |= timed_by_host(context)
+        self.is_timed |= context.times_host
         self._loop, self._made = target.loop, 0
         self._scope = self._scopes()[0] if context.environment.gpu.has_gpu else "end_to_end"
         self._sampler: Sampler | None = None
         self._refused = TimerUnavailable("the first call compiles and loads, so it is not timed")
 
-    def check(self, found: Found) -> None:
+    def check(self, evidence: Evidence) -> None:
         """Runs the loop if nothing of it is timed."""
         if not self.is_timed:
-            self._run(found)
+            self._run(evidence)
 
-    def measure(self, found: Found) -> None:
+    def measure(self, evidence: Evidence) -> None:
         """Runs the loop, and times its rounds.
 
         Raises:
@@ -377,7 +381,7 @@ class LoopSubject(CallSubject):
             TimerUnavailable: no round could be timed.
         """
         with self._context.environment.gpu.timing_by_host():
-            self._run(found)
+            self._run(evidence)
         sampler, marker, suspicion = self._sampler, self._context.marker, None
         if sampler is None or not sampler.sampling.samples:
             raise self._refused
@@ -388,22 +392,22 @@ class LoopSubject(CallSubject):
             measured = dataclasses.replace(measured, traffic_bytes=marker.bytes, flops=marker.flops)
         timed, asked = len(measured.samples_ns), self._loop.asked["rounds"]
         if timed < asked:
-            found.add_note(Note(f"{timed} of {asked} rounds are timed: {self._refused}"))
-        found.add_measurements((sampler.finished(measured, suspicion),))
+            evidence.add_note(Note(f"{timed} of {asked} rounds are timed: {self._refused}"))
+        evidence.add_measurements((sampler.finished(measured, suspicion),))
 
-    def recheck(self, found: Found) -> None:
+    def recheck(self, evidence: Evidence) -> None:
         """Does nothing: the last round was checked."""
 
-    def _run(self, found: Found) -> None:
+    def _run(self, evidence: Evidence) -> None:
         simulated = SimulatedLaunches.made
         self._calls.restored(self._target.executions)  # refuses what rounds cannot do
         try:
             self._loop.run(self._round)
         finally:
-            found.add_first_call(self._calls.first_call_ns)
-        found.add_note(*self._calls.notes)
+            evidence.add_first_call(self._calls.first_call_ns)
+        evidence.add_note(*self._calls.notes)
         if not self._context.environment.gpu.has_gpu and SimulatedLaunches.made == simulated:
-            self._leave_or_time_on_the_host(found)
+            self._leave_or_time_on_the_host(evidence)
         if isinstance(self._refused, NothingLaunched):
             raise self._refused
 
@@ -446,10 +450,9 @@ class LoopSubject(CallSubject):
     def _new_sampler(self) -> Sampler:
         """Returns a sampler by the first timer that works, without a queue, which may execute again."""
         environment, calls = self._context.environment, self._loop.asked["iterations"]
-        cache = self._context.marker.cache or environment.settings.cache
         # Of several calls only the first would find a cold cache.
-        cold = self._scope == "kernel" and calls == 1 and cache == "cold"
-        timer = self._opened() if environment.gpu.has_gpu else HostTimer(self._calls.synchronize)
+        cold = self._scope == "kernel" and calls == 1 and self._context.cache == "cold"
+        timer = self._opened()
         timer = PerCall(timer, calls) if calls > 1 else timer
         call = self._observed(self._scope, "cold" if cold else "hot")
         observing = environment.gpu.observers.observe(call, timer)
@@ -457,6 +460,8 @@ class LoopSubject(CallSubject):
         return Sampler(single, timer, StoppingRule(), observing, None, cold, 0.0, time.monotonic)
 
     def _opened(self) -> Timer:
+        if not self._context.environment.gpu.has_gpu:
+            return open_host_timer(self._context.host_timer, self._calls.synchronize)
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         stream = runtime().device.default_stream
@@ -464,7 +469,7 @@ class LoopSubject(CallSubject):
             return LaunchTimer.on_stream(stream, any_stream=True, queues=False)
         if works_elsewhere():
             raise NothingLaunched(ELSEWHERE)
-        wanted = self._context.marker.timer or self._context.environment.settings.timer
+        wanted = self._context.timer
         names = auto_timers() if wanted == "auto" else (wanted,)
         for name in names[:-1]:
             try:
@@ -481,15 +486,8 @@ def _refuse() -> NoReturn:
 
 def result_of(context: SubjectContext, *, simulated: bool = False) -> Result:
     """Returns the result of a plain test in which nothing ran."""
-    environment = context.environment
-    return Result(
-        case=case_of_test(context.nodeid, context.test_file, context.rootdir),
-        nodeid=context.nodeid,
-        fingerprint=environment.gpu.fingerprint,
-        provenance=environment.provenance,
-        simulated=simulated,
-        session=environment.session,
-    )
+    case = case_of_test(context.nodeid, context.test_file, context.rootdir)
+    return context.new_result(case, simulated=simulated)
 
 
 def case_of_test(nodeid: str, test_file: Path, rootdir: Path, *, on_host: bool = False) -> CaseInfo:
@@ -526,12 +524,7 @@ def module_path(test_file: Path, rootdir: Path) -> str:
 @functools.cache
 def _repository(folder: Path) -> Path | None:
     """Returns the root of the git repository, or of the worktree, around a folder, or None."""
-    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
-
-
-def timed_by_host(context: SubjectContext) -> bool:
-    """Returns whether the test or the run asks for the host's clock, which needs no GPU."""
-    return (context.marker.timer or context.environment.settings.timer) == "host"
+    return next((above for above in (folder, *folder.parents) if (above / ".git").exists()), None)
 
 
 def waiting_for(device: Device | None) -> Callable[[], None]:

@@ -77,10 +77,11 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
         first = self.collection is None
         if first and self._file.exists():
             given = set(gpus_of_workers(self.config))
-            told = own_json.loads(self._file.read_text(encoding="utf-8"))
-            self._data, self._at_the_end = told["data"], set(told["last"])
+            recorded = own_json.loads(self._file.read_text(encoding="utf-8"))
+            self._data, self._at_the_end = recorded["data"], set(recorded["last"])
             self._here = {
-                nodeid: [uuid for uuid in uuids if uuid in given] for nodeid, uuids in told["gpus"].items()
+                nodeid: [uuid for uuid in uuids if uuid in given]
+                for nodeid, uuids in recorded["gpus"].items()
             }
         super().schedule()
         for most in (1, _AHEAD) if first and self.collection else ():  # of few tests, no worker takes two
@@ -120,12 +121,12 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
 
     def _sorted(self) -> dict[tuple[bool, tuple[str, ...]], dict[str | None, deque[int]]]:
         """Returns what `_waiting` holds."""
-        found: dict[tuple[bool, tuple[str, ...]], dict[str | None, deque[int]]] = {}
+        waiting: dict[tuple[bool, tuple[str, ...]], dict[str | None, deque[int]]] = {}
         for index in self.pending:
             nodeid = self.collection[index]
             kind = (nodeid in self._at_the_end, tuple(self._here.get(nodeid, ())))
-            found.setdefault(kind, {}).setdefault(self._data.get(nodeid), deque()).append(index)
-        return found
+            waiting.setdefault(kind, {}).setdefault(self._data.get(nodeid), deque()).append(index)
+        return waiting
 
     def _next_for(self, node: Any) -> int | None:
         """Takes the test that a worker should run next from those that wait; None if there is none for it."""
@@ -137,16 +138,16 @@ class CardScheduling(LoadScheduling):  # type: ignore[misc]
         candidates = []
         for kind, by_data in self._waiting.items():
             late, uuids = kind
-            recorded = [each for each in uuids if each not in failed]
+            recorded = [on for on in uuids if on not in failed]
             if recorded and uuid not in recorded:
                 continue
-            fresh = (each for each in by_data if each not in others)
+            fresh = (data for data in by_data if data not in others)
             data = last if last in by_data else next(fresh, next(iter(by_data)))
             rank = (late, not recorded, data != last, data in others, by_data[data][0])
             candidates.append((rank, kind, data))
         if not candidates:
             return None
-        (*_, index), kind, data = min(candidates, key=lambda each: each[0])
+        (*_, index), kind, data = min(candidates, key=lambda candidate: candidate[0])
         of_its_data = self._waiting[kind][data]
         of_its_data.popleft()
         if not of_its_data:
@@ -172,7 +173,7 @@ class OnEachCard(EachScheduling):  # type: ignore[misc]
         if replaces and not self.node2pending[node]:
             self._started.append(node)
             node.shutdown()
-            for left in [each for each in self._removed2pending if each.gateway.spec == node.gateway.spec]:
+            for left in [left for left in self._removed2pending if left.gateway.spec == node.gateway.spec]:
                 del self._removed2pending[left]  # it found other tests; the controller names these
 
     def remove_node(self, node: Any) -> str | None:

@@ -32,10 +32,9 @@ from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import available_host_bytes
-from pytest_gpukern.run.subject import NotRunError, TimedScope
-from pytest_gpukern.timers.host import HostTimer
-from pytest_gpukern.timers.timer import Iteration
-from pytest_gpukern.values.backend_table import cuda_packages, runs_on_gpu
+from pytest_gpukern.run.spine import NotRunError, TimedScope
+from pytest_gpukern.timers.timer import Iteration, open_host_timer
+from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.result import CaseInfo, Result
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.problems.dataset import Dataset, HostResults
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.subject import Found, SubjectContext
+    from pytest_gpukern.run.spine import Evidence, SubjectContext
     from pytest_gpukern.timers.timer import Executions
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import Measurement, OutputError, Trace
@@ -78,7 +77,9 @@ class CaseSubject:
 
     def __init__(self, case: Case, context: SubjectContext, *, rejects: bool = False) -> None:
         environment = context.environment
-        refuse_what_cannot_run(case, environment)
+        reason = why_not_here(case, environment)
+        if reason is not None:
+            raise NotRunError(reason)
         self._case = case
         self._context = context
         self._environment = environment
@@ -92,16 +93,11 @@ class CaseSubject:
 
     def begin(self) -> Result:
         """Returns the result before anything ran."""
-        case, environment = self._case, self._environment
-        return Result(
-            case=case_info(case, self._point, self._context.test_file),
-            nodeid=self._context.nodeid,
-            fingerprint=environment.gpu.fingerprint,
-            provenance=environment.provenance,
+        return self._context.new_result(
+            case_info(self._case, self._point, self._context.test_file),
             simulated=self._backend.simulated,
-            speedup_against=case.problem.speedup_against,
-            session=environment.session,
-            seed=environment.settings.seed,
+            speedup_against=self._case.problem.speedup_against,
+            seed=self._environment.settings.seed,
         )
 
     @contextmanager
@@ -133,7 +129,7 @@ class CaseSubject:
             self._datasets = datasets
             yield
 
-    def check(self, found: Found) -> None:
+    def check(self, evidence: Evidence) -> None:
         """Checks the variant on each buffer set and, unless an earlier session did, elsewhere."""
         gpu, on_gpu = self._environment.gpu, self._backend.on_gpu
         with gpu.loading_observed(on_gpu=on_gpu):
@@ -146,17 +142,17 @@ class CaseSubject:
                 workspace = self._workspace(dataset)
                 self.sets.append(checked_copy(first, workspace, dataset))
                 self._held.callback(self.sets[-1].let_go)
-        found.result = dataclasses.replace(
-            found.result, errors=self._errors_of(first), first_call_ns=first.first_call_ns
+        evidence.result = dataclasses.replace(
+            evidence.result, errors=self._errors_of(first), first_call_ns=first.first_call_ns
         )
         if self._environment.datasets.folder is not None:
-            found.result = dataclasses.replace(found.result, inputs=hash_of_inputs(self.sets))
+            evidence.result = dataclasses.replace(evidence.result, inputs=hash_of_inputs(self.sets))
         if not self._checked:
-            self._check_elsewhere(found, first)
-        found.passes()
-        found.add_note(*first.notes)
+            self._check_elsewhere(evidence, first)
+        evidence.passes()
+        evidence.add_note(*first.notes)
 
-    def _check_elsewhere(self, found: Found, first: Prepared) -> None:
+    def _check_elsewhere(self, evidence: Evidence, first: Prepared) -> None:
         """Checks the variant in its corners."""
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
         with environment.gpu.loading_observed(on_gpu=on_gpu):
@@ -164,34 +160,36 @@ class CaseSubject:
             corners = check_corners(
                 self._case, corners, self._backend, self._placing, environment.corner_datasets
             )
-        found.result = dataclasses.replace(found.result, corners=corners.labels)
-        found.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *corners.notes)
+        evidence.result = dataclasses.replace(evidence.result, corners=corners.labels)
+        evidence.add_note(
+            *environment.datasets.examined(problem, self._point, first.datasets), *corners.notes
+        )
 
-    def measure(self, found: Found) -> None:
+    def measure(self, evidence: Evidence) -> None:
         """Times the case in its scopes."""
         first, environment = self.sets[0], self._environment
         turn_to_others_if_slow(first)
         try:
-            measurements = measure_scopes(self.sets, self._point, environment, self._context.marker)
+            measurements = measure_scopes(self.sets, self._point, self._context)
             if environment.settings.trace and self._backend.on_gpu:
-                found.add_trace(lambda: trace_case(self.sets, measurements, environment.host_results))
+                evidence.add_trace(lambda: trace_case(self.sets, measurements, environment.host_results))
         except IncorrectError as error:
             raise error.after(AFTER_TIMING) from error
         except Exception as error:
             if not _comes_from_the_launch(error, first):
                 raise
-            told = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} during it")
-            message = f"correct before timing, {told}"
+            raised = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} during it")
+            message = f"correct before timing, {raised}"
             raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), first.errors) from error
-        found.add_measurements(measurements)
+        evidence.add_measurements(measurements)
 
-    def recheck(self, found: Found) -> None:
+    def recheck(self, evidence: Evidence) -> None:
         """Checks what the last timed launches left, and one more launch unless an earlier session did."""
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(on_gpu=self._backend.on_gpu):
             recheck(self.sets, launches=not self._checked)
-        found.result = dataclasses.replace(
-            found.result,
+        evidence.result = dataclasses.replace(
+            evidence.result,
             errors=self._errors_of(first),
             dtype=first.dataset.output_dtype,
             compile_ns=_compile_time_ns(first) if self._backend.on_gpu else None,
@@ -231,7 +229,7 @@ class CaseSubject:
         from pytest_gpukern.gpu.runtime import runtime
 
         datasets = self._datasets
-        count = sets_wanted(datasets[0], self._environment, self._context.marker) - 1
+        count = sets_wanted(datasets[0], self._context) - 1
         others = [dataset for dataset in datasets if dataset is not first.dataset][: CONTENTS - 1]
         in_turn = itertools.islice(itertools.cycle([*others, first.dataset]), count)
         needed = first.dataset.input_bytes + first.dataset.output_bytes
@@ -246,22 +244,21 @@ def hash_of_inputs(sets: Sequence[Prepared]) -> str:
 
     Shapes, dtypes and strides count, also those of the outputs: the same bytes may be a wider matrix.
     """
-    told = []
+    described = []
     for prepared in sets:
         dataset = prepared.dataset
         arrays = {name: value for name, value in dataset.inputs.items() if name not in dataset.scalars}
         forms = {name: (value.dtype.str, value.shape, value.strides) for name, value in arrays.items()}
-        told.append((dataset.digests[type(prepared.workspace)], dataset.scalars, forms, dataset.specs))
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+        described.append((dataset.digests[type(prepared.workspace)], dataset.scalars, forms, dataset.specs))
+    return hashlib.sha256(repr(described).encode()).hexdigest()
 
 
-def sets_wanted(dataset: Dataset, environment: Environment, marker: MarkerOptions) -> int:
+def sets_wanted(dataset: Dataset, context: SubjectContext) -> int:
     """Returns how many buffer sets a case is timed on, if they fit: usually three.
 
     Cold graphs flush nothing between calls. They need so many sets that each is evicted before its next turn.
     """
-    timer, cache = marker.timer or environment.settings.timer, marker.cache or environment.settings.cache
-    if timer == "auto" or timer_row(timer).flushes or cache == "hot":
+    if context.timer == "auto" or timer_row(context.timer).flushes or context.cache == "hot":
         return CONTENTS
     from pytest_gpukern.gpu.runtime import runtime
     from pytest_gpukern.timers.graph import sets_needed
@@ -286,33 +283,26 @@ def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
     )
 
 
-def refuse_what_cannot_run(case: Case, environment: Environment) -> None:
-    """Raises NotRunError, with the reason in words, if a case cannot run here."""
-    variant = case.variant
-    chosen = environment.settings.backends
-    if chosen and variant.backend not in chosen:
-        raise NotRunError(f"not selected: --gpukern-backend={','.join(chosen)}")
+def why_not_here(case: Case, environment: Environment) -> str | None:
+    """Says why a case cannot run here; returns None if it can."""
+    variant, settings = case.variant, environment.settings
     reason = variant.unavailable or environment.libraries.unusable(variant.backend)
-    if reason is None:
-        reason = variant.limit_exceeded(case.point)
-    if (
-        reason is None
-        and variant.at
-        and case.problem.axes.has_huge(case.point)
-        and environment.settings.size != "huge"
-    ):
-        at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
-        reason = f"runs only at {at}: use --gpukern-size=huge"
-    if reason is None and environment.gpu.simulated.active and environment.settings.size == "huge":
-        reason = "not in the simulator: huge sizes" if runs_on_gpu(variant.backend) else None
-    in_simulator = environment.gpu.simulated.active and runs_on_gpu(variant.backend)
-    if reason is None and variant.needs_gpu and in_simulator:
-        reason = f"not in the simulator: {variant.needs_gpu}"
     if reason is not None:
-        raise NotRunError(reason)
-    if environment.settings.benchmark and not scopes_of(case, environment):
-        wanted = ",".join(environment.settings.scopes)
-        raise NotRunError(f"not selected: --gpukern-scope={wanted}, but it has {','.join(case.scopes)}")
+        return reason
+    if (limit := variant.limit_exceeded(case.point)) is not None:
+        return limit
+    if variant.at and case.problem.axes.has_huge(case.point) and settings.size != "huge":
+        at = ", ".join(f"{axis}={value}" for axis, value in variant.at.items())
+        return f"runs only at {at}: use --gpukern-size=huge"
+    in_simulator = environment.gpu.simulated.active and case.on_gpu
+    if in_simulator and settings.size == "huge":
+        return "not in the simulator: huge sizes"
+    if in_simulator and variant.needs_gpu:
+        return f"not in the simulator: {variant.needs_gpu}"
+    if settings.benchmark and not scopes_of(case, environment):
+        wanted = ",".join(settings.scopes)
+        return f"not selected: --gpukern-scope={wanted}, but it has {','.join(case.scopes)}"
+    return None
 
 
 def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
@@ -389,9 +379,7 @@ def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None
     return tuple(scope for scope in asked if scope in possible) if asked else case.scopes
 
 
-def measure_scopes(
-    sets: list[Prepared], point: Point, environment: Environment, marker: MarkerOptions
-) -> tuple[Measurement, ...]:
+def measure_scopes(sets: list[Prepared], point: Point, context: SubjectContext) -> tuple[Measurement, ...]:
     """Measures a checked case in each of its scopes, on each buffer set, on outputs that are poisoned first.
 
     Raises:
@@ -399,12 +387,13 @@ def measure_scopes(
     """
     first = sets[0]
     case, backend = first.case, first.backend
-    scopes, host_results = scopes_of(case, environment, marker), environment.host_results
+    environment = context.environment
+    scopes, host_results = scopes_of(case, environment, context.marker), environment.host_results
     if not poisoned_in_turn(case, backend) and scopes != ("transfer",):
         first.workspace.poison()  # a transfer alone would not write them again
     measurements: list[Measurement] = []
     for scope in scopes:
-        calls = [scope_call(each, scope, host_results, number) for number, each in enumerate(sets)]
+        calls = [scope_call(prepared, scope, host_results, number) for number, prepared in enumerate(sets)]
         with backend.current():
             call_ns = first.last_call_ns or 0.0
             launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
@@ -413,7 +402,7 @@ def measure_scopes(
                 by_host = scope != "kernel" or not backend.on_gpu
                 warm = restoring(first, calls[0])
                 call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
-            measurements += _measure_scope(sets, calls, scope, point, environment, marker, call_ns)
+            measurements += _measure_scope(sets, calls, scope, point, context, call_ns)
     if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
         with backend.current():
             for prepared in sets:
@@ -429,8 +418,10 @@ def trace_case(sets: list[Prepared], measurements: Sequence[Measurement], host_r
     """
     from pytest_gpukern.timers.cupti.timer import trace_of
 
-    measured = min(measurements, key=lambda each: _TRACED_FIRST.index(each.scope))
-    calls = [scope_call(each, measured.scope, host_results, number) for number, each in enumerate(sets)]
+    measured = min(measurements, key=lambda measurement: _TRACED_FIRST.index(measurement.scope))
+    calls = [
+        scope_call(prepared, measured.scope, host_results, number) for number, prepared in enumerate(sets)
+    ]
     cold, backend = measured.cache == "cold", sets[0].backend
     with backend.current():
         (iteration,) = _executions(sets, calls, measured.scope).take(1, cold=cold)
@@ -462,31 +453,30 @@ def _measure_scope(
     calls: list[Callable[[], Any]],
     scope: str,
     point: Point,
-    environment: Environment,
-    marker: MarkerOptions,
+    context: SubjectContext,
     call_ns: float,
 ) -> list[Measurement]:
     """Measures one scope of a case."""
-    first = sets[0]
+    first, peaks = sets[0], context.environment.gpu.peaks
     case, backend = first.case, first.backend
     kernel = scope == "kernel"
     executions = _executions(sets, calls, scope)
     cache = "hot"
     if backend.on_gpu and scope != "launch":
-        cache = marker.cache or environment.settings.cache
+        cache = context.cache
     flops = None if scope in ("transfer", "launch") else case.problem.flops(point)
     traffic_bytes = case.problem.traffic_bytes(point)
     rated_bytes = traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point)
     floor = None
-    if kernel and environment.gpu.peaks is not None:
-        floor = environment.gpu.peaks.floor(
+    if kernel and peaks is not None:
+        floor = peaks.floor(
             cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
         )
     looks = backend.on_gpu and scope != "transfer"
     timed = TimedScope(
         executions,
         ObservedCall(scope, backend.on_gpu, floor),
-        environment,
+        context.environment,
         cache,
         call_ns,
         None if scope == "launch" else rated_bytes,
@@ -494,13 +484,13 @@ def _measure_scope(
         inspect=(lambda: _check_last(executions, first)) if looks else None,
     )
     if not backend.on_gpu:
-        return [timed.by(HostTimer(backend.synchronize), beside=False)]
-    stream, wanted = backend.timed_stream, marker.timer or environment.settings.timer
+        return [timed.by(open_host_timer(context.host_timer, backend.synchronize), beside=False)]
+    stream = backend.timed_stream
     any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
-    found = timed.by_timers(wanted, stream, any_stream=any_stream)
-    if not timer_row(found[0].timer).flushes and cache == "cold":
-        found[0] = _perhaps_warm(found[0], first, len(sets))
-    return found
+    measurements = timed.by_timers(context.timer, stream, any_stream=any_stream)
+    if not timer_row(measurements[0].timer).flushes and cache == "cold":
+        measurements[0] = _perhaps_warm(measurements[0], first, len(sets))
+    return measurements
 
 
 def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str) -> Executions:

@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.processes.child_main import NAME as CHILD
+from pytest_gpukern.run.item import case_of, marker_of, may_use_gpu
 from pytest_gpukern.run.stash import (
     KNOWN_CASES,
     KNOWN_CASES_OF_A_WORKER,
     RECORDED,
     TELLS,
     USAGE_ERROR,
-    case_of,
     distributes,
     environment_of,
     gpus_of_workers,
     isolates,
-    marker_of,
-    may_use_gpu,
     rootdir_of,
     settings_of,
     simulator_of,
 )
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.options import asked, try_the_simulator
+from pytest_gpukern.values.timer_table import times_host
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) 
     if error is None:
         return
     from pytest_gpukern.run.environment import cannot_import
-    from pytest_gpukern.run.test_end import simulator_lacks
+    from pytest_gpukern.run.item import simulator_lacks
 
     if simulator_of(collector.config).active:
         reason = simulator_lacks(error.__cause__ or error)
@@ -187,17 +186,18 @@ def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Imports what measures, if tests of this process use it: it shall not count as the first test's time."""
+    """Imports what measures, and asks git, if tests here use it: the first test's time has neither."""
     if not (asked(config) and any(map(may_use_gpu, items))):
         return  # before anything looks for a GPU
     if not (distributes(config) or isolates(config)):
         from pytest_gpukern.measure.observers import OBSERVERS
         from pytest_gpukern.report import progress  # noqa: F401
-        from pytest_gpukern.run import measured_test, test_end  # noqa: F401
+        from pytest_gpukern.run import measured_test  # noqa: F401
         from pytest_gpukern.values import marker  # noqa: F401
 
         for row in OBSERVERS.values():
             import_module(row.module)
+        environment_of(config).provenance  # noqa: B018 - git is asked now
 
 
 def _refuse_equal_names(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -253,17 +253,24 @@ def _alike(value: Any, own: Any) -> bool:
     return isinstance(own, float) or (not isinstance(value, float) and (value >= 0 or own < 0))
 
 
+def _measured_here(
+    config: pytest.Config, items: Iterable[pytest.Item]
+) -> Iterator[tuple[pytest.Item, CaseInfo, str]]:
+    """Yields the tests that can be measured here, with their cases and the key of their hardware."""
+    gpu = environment_of(config).gpu
+    for item in items:
+        info = measured_case(config, item)
+        if info is not None and (gpu.has_gpu or not info.on_gpu):
+            yield item, info, gpu.model_key(on_gpu=info.on_gpu)
+
+
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Reads every baseline that judges a selected test, once, before anything is measured."""
     from pytest_gpukern.values.untrusted_json import FileError
 
-    environment = environment_of(config)
-    for item in items:
-        info = measured_case(config, item)
-        if info is None or (info.on_gpu and not environment.gpu.has_gpu):
-            continue
+    for _, info, model in _measured_here(config, items):
         try:
-            environment.store.sessions_for(info, environment.gpu.model_key(on_gpu=info.on_gpu), "")
+            environment_of(config).store.sessions_for(info, model, "")
         except FileError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -275,38 +282,31 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
     """
     from pytest_gpukern.values.untrusted_json import FileError
 
-    environment, found = environment_of(config), {}
-    for item in items:
-        info = measured_case(config, item)
-        if info is None or (info.on_gpu and not environment.gpu.has_gpu):
-            continue
+    durations_s = {}
+    for item, info, model in _measured_here(config, items):
         with suppress(FileError):
-            model = environment.gpu.model_key(on_gpu=info.on_gpu)
-            duration_s = environment.store.baseline(info, model).duration_s(info.id)
+            duration_s = environment_of(config).store.baseline(info, model).duration_s(info.id)
             if duration_s is not None:
-                found[item.nodeid] = duration_s
-    return found
+                durations_s[item.nodeid] = duration_s
+    return durations_s
 
 
 def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Has the worker that was chosen for it write what helps to distribute the tests; see `RECORDED`."""
-    environment, found = environment_of(config), {}
+    environment, gpus = environment_of(config), {}
     folder = environment.gpu.run_folder
     if folder is None or not getattr(config, "workerinput", {}).get(TELLS):
         return
     cases = {item.nodeid: case for item in items if (case := case_of(item))}
     data = {nodeid: f"{case.problem.name} {case.point}" for nodeid, case in cases.items()}
     last = [nodeid for nodeid, case in cases.items() if case.variant.loses_context]
-    for item in items if settings_of(config).baseline != "off" else ():
-        info = measured_case(config, item)
-        if info is None or not info.on_gpu:
-            continue
-        past = environment.store.baseline(info, environment.gpu.model_key(on_gpu=True)).past(info.id)
+    for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
+        past = environment.store.baseline(info, model).past(info.id) if info.on_gpu else None
         if past is not None:
             uuids = {session.fingerprint.device_uuid for session in past.sessions}
-            found[item.nodeid] = sorted(uuid for uuid in uuids if uuid is not None)
-    told = {"gpus": found, "data": data, "last": last, "durations_s": recorded_durations(config, items)}
-    replace(folder / RECORDED, own_json.dumps(told).encode())  # the controller may look at any time
+            gpus[item.nodeid] = sorted(uuid for uuid in uuids if uuid is not None)
+    recorded = {"gpus": gpus, "data": data, "last": last, "durations_s": recorded_durations(config, items)}
+    replace(folder / RECORDED, own_json.dumps(recorded).encode())  # the controller may look at any time
 
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
@@ -321,7 +321,7 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     if case:
         return case_info(case, case.point, path)
     settings = settings_of(config)
-    by_host = (marker_of(item).timer or settings.timer) == "host"
+    by_host = times_host(marker_of(item).timer or settings.timer)
     on_host = by_host and not environment_of(config).gpu.has_gpu
     return case_of_test(item.nodeid, path, rootdir_of(config), on_host=on_host)
 
@@ -337,19 +337,16 @@ def header(config: pytest.Config) -> list[str]:
     lines = header_lines(gpu.device, gpu.fingerprint, reason)
     given = gpus_of_workers(config)
     if given:
-        told = f"one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
-        others = [f"{each.name}, {short_uuid(each.uuid, [each.uuid])}" for each in gpu.of_other_models]
-        told += f"; not used, being of another model: {'; '.join(others)}" if others else ""
-        lines.append(f"gpukern workers: {told}")
+        workers = f"one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
+        others = [
+            f"{device.name}, {short_uuid(device.uuid, [device.uuid])}" for device in gpu.of_other_models
+        ]
+        workers += f"; not used, being of another model: {'; '.join(others)}" if others else ""
+        lines.append(f"gpukern workers: {workers}")
     seed = environment.settings.seed
     if seed is not None:
         lines.append(f"gpukern seed: {seed} for all inputs; --gpukern-seed={seed} repeats it")
     return lines + [f"gpukern warning: {warning}" for warning in gpu.warnings]
-
-
-def notes(config: pytest.Config) -> list[str]:
-    """Returns a line for each library that works here only with help, once collecting has opened it."""
-    return [f"gpukern note: {note}" for note in environment_of(config).libraries.notes]
 
 
 def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
@@ -360,7 +357,7 @@ def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, d
         return
     known = _known_cases(config, items, whole=not _is_a_part(session, deselected))
     if hasattr(config, "workeroutput"):
-        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(each) for each in known]
+        config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(cases) for cases in known]
     else:
         config.stash[KNOWN_CASES] = known
 
@@ -391,7 +388,7 @@ def _known_cases(
 
     settings, environment = settings_of(config), environment_of(config)
     store = environment.store
-    found: dict[tuple[str, str], set[str]] = {}
+    ids_of: dict[tuple[str, str], set[str]] = {}
     tests: dict[tuple[str, str], dict[str, str]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
@@ -401,7 +398,7 @@ def _known_cases(
             continue
         folder, case = str(settings.baseline_dir or info.baseline_dir), case_of(item)
         baseline = (folder, store.name_of(info))
-        ids = found.setdefault(baseline, set())
+        ids = ids_of.setdefault(baseline, set())
         ids.add(info.id)
         tests.setdefault(baseline, {})
         other = settings.backends and info.backend not in (None, *settings.backends)
@@ -413,7 +410,7 @@ def _known_cases(
                 ids.update(case.id for case in cases_of(declared[0], size, {}))
     return tuple(
         KnownCases(*baseline, frozenset(ids) if whole else None, tests[baseline])
-        for baseline, ids in found.items()
+        for baseline, ids in ids_of.items()
     )
 
 
@@ -430,7 +427,7 @@ def left_by_files(
     from pytest_gpukern.run.call_subject import case_of_test
 
     shared, store = settings_of(config).baseline_dir, environment_of(config).store
-    seen = {(each.folder, each.name) for each in known}
+    seen = {(cases.folder, cases.name) for cases in known}
     for nodeid, reason in skipped.items():
         info = case_of_test(nodeid, config.rootpath / nodeid, rootdir_of(config))
         baseline = (str(shared or info.baseline_dir), store.name_of(info))
@@ -443,5 +440,5 @@ def left_by_files(
     for folder, key in itertools.product({folder for folder, _ in seen}, model_keys):
         names = [path.name.removesuffix(f".{key}.json") for path in Path(folder).glob(f"{below}*.{key}.json")]
         top = config.rootpath if shared is not None else Path(folder).parent.resolve()
-        if any(top.is_relative_to(each) for each in given):
+        if any(top.is_relative_to(path) for path in given):
             yield from (KnownCases(folder, name) for name in names if (folder, name) not in seen)

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,7 +33,7 @@ from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
 
-T = TypeVar("T")
-
 
 def end_on_sigterm(config: pytest.Config) -> None:
     """Lets SIGTERM end the run as Ctrl-C does: our processes end too, and temporary folders are removed.
@@ -59,16 +57,15 @@ def end_on_sigterm(config: pytest.Config) -> None:
         return
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
-    signal.signal(signal.SIGTERM, _end)
-    config.add_cleanup(_as_before)
 
+    def end(number: int, _frame: FrameType | None) -> None:
+        pytest.exit("SIGTERM", returncode=128 + number)
 
-def _as_before() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def restore() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    pytest.exit("SIGTERM", returncode=128 + number)
+    signal.signal(signal.SIGTERM, end)
+    config.add_cleanup(restore)
 
 
 class Controller:
@@ -76,6 +73,7 @@ class Controller:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._measures = measures(config)
         self._results: dict[str, Result] = {}
         self._sessions: dict[str, list[Result]] = {}
         self._fingerprints: dict[str, Fingerprint] = {}
@@ -124,7 +122,7 @@ class Controller:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Notes how many tests there are, and how long each took when it was recorded."""
         self._total = len(session.items)
-        if measures(self._config):
+        if self._measures:
             from pytest_gpukern.run.collection import recorded_durations
 
             self._recorded_s = recorded_durations(self._config, session.items)
@@ -139,8 +137,8 @@ class Controller:
 
         folder = self._config.stash.get(RUN_FOLDER, None)
         if folder is not None and self._config.getoption("dist") != "each" and (folder / RECORDED).exists():
-            told = own_json.loads((folder / RECORDED).read_text(encoding="utf-8"))
-            self._recorded_s = told["durations_s"]
+            recorded = own_json.loads((folder / RECORDED).read_text(encoding="utf-8"))
+            self._recorded_s = recorded["durations_s"]
         self._collected.add(node.gateway.id)
         self._selected |= dict.fromkeys(name_on_gpu(self._config, node, nodeid) for nodeid in ids)
         self._total = len(self._selected)
@@ -163,21 +161,21 @@ class Controller:
         if refused or (error and self._time_left is not None and node.gateway.id not in self._collected):
             from pytest_gpukern.run.xdist_workers import move_to_another_gpu
 
-            told = (message or text).strip().splitlines() or ["it ended at once"]
+            lines = (message or text).strip().splitlines() or ["it ended at once"]
             moved = move_to_another_gpu(self._config, node) if self._time_left is not None else None
             if moved is not None:
-                self.problems.append(f"{moved}: {told[0 if refused else -1]}")
+                self.problems.append(f"{moved}: {lines[0 if refused else -1]}")
             elif refused:
-                raise pytest.UsageError("\n".join(told))
+                raise pytest.UsageError("\n".join(lines))
         known = getattr(node, "workeroutput", {}).get(KNOWN_CASES_OF_A_WORKER)
         if known is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
             from pytest_gpukern.run.xdist_workers import name_on_gpu
 
-            for each in known:
-                tests = each["tests"].items()
-                each["tests"] = {name_on_gpu(self._config, node, test): case for test, case in tests}
-            self._config.stash[KNOWN_CASES] = tuple(KnownCases(**each) for each in known)
+            for cases in known:
+                tests = cases["tests"].items()
+                cases["tests"] = {name_on_gpu(self._config, node, test): case for test, case in tests}
+            self._config.stash[KNOWN_CASES] = tuple(KnownCases(**cases) for cases in known)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Notes which files skipped themselves, as where a library is missing."""
@@ -193,12 +191,12 @@ class Controller:
             session: Any = self._config.pluginmanager.get_plugin("session")
             session.testscollected = self._total
         started = yield
-        if self._progress is None and (self._results or measures(self._config)):
+        if self._progress is None and (self._results or self._measures):
             from pytest_gpukern.report.progress import TimeLeft
 
             self._progress, self._time_left = self._new_progress(), TimeLeft(self._recorded_s)
         if self._progress is not None and self._progress.in_place:
-            verb = "measuring" if measures(self._config) else "checking"
+            verb = "measuring" if self._measures else "checking"
             self._show_progress(f"{verb} {nodeid.partition('::')[2]}")
         return started
 
@@ -256,14 +254,14 @@ class Controller:
         if report.failed:
             self._note_failure(report, carried.get("gate_failures") or ())
         if carried["result"] is None:
-            if carried["rejected"] and report.passed:
+            if carried.get("rejected") and report.passed:
                 self._rejected[report.nodeid] = carried["id"]
             return
         result = self._read(carried["result"], report.nodeid)
         self._results.pop(report.nodeid, None)
         self._results[report.nodeid] = self._with_earlier_attempts(report.nodeid, result)
         self._sessions[report.nodeid] = [
-            self._read(each, report.nodeid) for each in carried.get("sessions", ())
+            self._read(session, report.nodeid) for session in carried.get("sessions", ())
         ]
         self.groups[report.nodeid] = carried["group"]
 
@@ -338,8 +336,8 @@ class Controller:
         if asked(self._config) and self._writes_baselines and not self._config.getoption("collectonly"):
             with phase("recording sessions"):
                 self._extra = self._measure_extra_sessions()
-            for nodeid, found in self._extra.results.items():
-                self._sessions[nodeid] += found
+            for nodeid, results in self._extra.results.items():
+                self._sessions[nodeid] += results
         return looped
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -369,8 +367,8 @@ class Controller:
         problems = []
         if "no-gpu" in settings.fail_on and not self._judged_on_gpu():
             why = environment_of(self._config).gpu.missing_gpu
-            told = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
-            problems.append(told + (f" ({why})" if why else ""))
+            failed = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
+            problems.append(failed + (f" ({why})" if why else ""))
         return problems + (self._missing() if "missing" in settings.fail_on else [])
 
     def _not_run(self) -> list[str]:
@@ -379,27 +377,29 @@ class Controller:
         if not missing:
             return []
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        told = f"{len(missing)} of {len(self._selected)} selected tests did not run: {missing[0]}{more}"
-        return [f"{told}; a worker ended and none replaced it (--max-worker-restart says how many may be)"]
+        shortfall = f"{len(missing)} of {len(self._selected)} selected tests did not run: {missing[0]}{more}"
+        return [
+            f"{shortfall}; a worker ended and none replaced it (--max-worker-restart says how many may be)"
+        ]
 
     def _missing(self) -> list[str]:
         """Names the cases that did not run here though they are on record, by reason."""
         from pytest_gpukern.run.collection import left_by_files
+        from pytest_gpukern.values.untrusted_json import FileError
 
         config, store = self._config, environment_of(self._config).store
         known = [*config.stash.get(KNOWN_CASES, ())]
-        if all(each.ids is not None for each in known):
+        if all(cases.ids is not None for cases in known):
             known += left_by_files(config, known, self._skipped_files, self._model_keys)
         devices = {device_uuid(config) or "", *gpus_of_workers(config)}
         why: dict[str, set[str]] = {}
 
-        def look(cases: KnownCases, model_key: str) -> None:
-            recorded = store.on_record(cases, model_key, devices)
-            for test in cases.tests.keys() & self._unmeasured.keys():
-                why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
-            why.setdefault(cases.why_gone, set()).update(store.stale(cases, model_key) & recorded)
-
-        self._of_known_cases(known, look)
+        for cases, model_key in self._by_model(known):
+            with contextlib.suppress(FileError):  # reported elsewhere
+                recorded = store.on_record(cases, model_key, devices)
+                for test in cases.tests.keys() & self._unmeasured.keys():
+                    why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
+                why.setdefault(cases.why_gone, set()).update(store.stale(cases, model_key) & recorded)
         return [
             f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
             f"run: {reason} ({', '.join(sorted(ids))})"
@@ -457,7 +457,7 @@ class Controller:
 
     def _with_rest_of_workers(self, duration_s: float) -> dict[str, float]:
         """Returns the seconds of each phase; of several workers also those outside of all, idle ones too."""
-        found = dict(self._spent_s)
+        spent_s = dict(self._spent_s)
         if distributes(self._config):
             from xdist.workermanage import parse_tx_spec_config
 
@@ -465,8 +465,8 @@ class Controller:
 
             workers = len(parse_tx_spec_config(self._config))
             if workers > 1:
-                found[REST] = max(0.0, workers * duration_s - sum(found.values()))
-        return found
+                spent_s[REST] = max(0.0, workers * duration_s - sum(spent_s.values()))
+        return spent_s
 
     def _compare_all(self) -> None:
         """Looks up what is recorded, and for a shift common to all results, before anything is written."""
@@ -496,13 +496,18 @@ class Controller:
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
+        from pytest_gpukern.values.untrusted_json import FileError
+
         environment, known = environment_of(self._config), self._config.stash.get(KNOWN_CASES, ())
         if self._writes_baselines:
             for nodeid, result in self._results.items():
                 self._record(nodeid, result)
             self._baselines = environment.store.flush()
             self.problems += [str(error) for error in self._baselines.errors]
-        self._stale = [each for each in self._of_known_cases(known, environment.store.to_prune) if each.ids]
+        for cases, model_key in self._by_model(known):
+            with contextlib.suppress(FileError):  # reported elsewhere
+                stale = environment.store.to_prune(cases, model_key)
+                self._stale += [stale] if stale.ids else []
 
     @property
     def _writes_baselines(self) -> bool:
@@ -539,7 +544,7 @@ class Controller:
 
         try:
             for uuid, tests in self._by_gpu(nodeids).items():
-                found = measure_extra_sessions(
+                measured = measure_extra_sessions(
                     ChildSessions.of(self._config, device=uuid) if uuid is not None else environment.children,
                     tests,
                     first=2,
@@ -548,7 +553,7 @@ class Controller:
                     progress=show,
                 )
                 done += len(tests) * (settings.sessions - 1)
-                extra.add(found)
+                extra.add(measured)
         finally:
             progress.end()
         return extra
@@ -556,11 +561,11 @@ class Controller:
     def _by_gpu(self, nodeids: Sequence[str]) -> dict[str | None, list[str]]:
         """Sorts tests by the GPU of the worker that measured them; None is this process's own."""
         given = gpus_of_workers(self._config)
-        found: dict[str | None, list[str]] = {}
+        by_gpu: dict[str | None, list[str]] = {}
         for nodeid in nodeids:
             uuid = self._results[nodeid].fingerprint.device_uuid
-            found.setdefault(uuid if uuid in given else None, []).append(nodeid)
-        return found
+            by_gpu.setdefault(uuid if uuid in given else None, []).append(nodeid)
+        return by_gpu
 
     def _record(self, nodeid: str, result: Result) -> None:
         """Queues a test's sessions for its baseline, or says why they are not recorded."""
@@ -586,8 +591,8 @@ class Controller:
             store.refuse(result.case, reason)
             return
         if reason is not None:
-            told = f"{len(to_record)} of {asked} sessions recorded: {reason}"
-            self._short.setdefault(told, []).append(result.case.id)
+            shortfall = f"{len(to_record)} of {asked} sessions recorded: {reason}"
+            self._short.setdefault(shortfall, []).append(result.case.id)
         for session in to_record:
             store.add(session, model_key=model_key)
 
@@ -608,19 +613,9 @@ class Controller:
     def _model_keys(self) -> set[str]:
         return {environment_of(self._config).gpu.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}
 
-    def _of_known_cases(self, cases: Sequence[KnownCases], ask: Callable[[KnownCases, str], T]) -> list[T]:
-        """Asks the store about known cases, for each model that this run has times of.
-
-        A file that cannot be read is reported elsewhere.
-        """
-        from pytest_gpukern.values.untrusted_json import FileError
-
-        found = []
-        model_keys = self._model_keys if cases else ()  # which loads NumPy, to describe the host
-        for known, model_key in itertools.product(cases, model_keys):
-            with contextlib.suppress(FileError):
-                found.append(ask(known, model_key))
-        return found
+    def _by_model(self, cases: Sequence[KnownCases]) -> Iterable[tuple[KnownCases, str]]:
+        """Returns known cases with each model that this run has times of."""
+        return itertools.product(cases, self._model_keys if cases else ())  # else NumPy is not loaded
 
     def _judged_on_gpu(self) -> bool:
         return any(

@@ -55,7 +55,7 @@ class DeviceSession:
         simulated: whether Numba's simulator replaces a GPU, and why.
         device_spec: which GPU, if the controller has already chosen one for its workers.
         on_wait: is told who holds the device while we wait for it.
-        waiting: returns the context in which a test waits for the device.
+        waiting: returns the context in which a test waits for the device or for other processes.
 
     Attributes:
         warnings: warnings for the header.
@@ -86,7 +86,7 @@ class DeviceSession:
         self._late_warnings: list[str] = []
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
-        self._waiting = waiting
+        self.waiting = waiting
         self._pin = ExitStack()
         self._nvml: Nvml | None = None
         self._strangers: Sequence[GpuProcess] = ()
@@ -130,14 +130,14 @@ class DeviceSession:
             return ()
         if self._device_spec is not None:
             return (device,)
-        return tuple(each for each in self._visible if each.model_key == device.model_key)
+        return tuple(card for card in self._visible if card.model_key == device.model_key)
 
     @property
     def of_other_models(self) -> tuple[Device, ...]:
         """Returns the visible GPUs that workers leave unused for their model; none if the user named one."""
         cards = self.cards
         left = cards and self._device_spec is None
-        return tuple(each for each in self._visible if each not in cards) if left else ()
+        return tuple(card for card in self._visible if card not in cards) if left else ()
 
     @functools.cached_property
     def missing_gpu(self) -> str | None:
@@ -152,8 +152,8 @@ class DeviceSession:
     @functools.cached_property
     def fingerprint(self) -> Fingerprint:
         """Returns the conditions of this session."""
-        found = self.device
-        return take_fingerprint(found, self._nvml)
+        device = self.device  # which opens NVML
+        return take_fingerprint(device, self._nvml)
 
     @property
     def why_no_gpu(self) -> str:
@@ -247,9 +247,9 @@ class DeviceSession:
         """Returns what fixed kernels take in this session; empty without a GPU. Hold the device first."""
         if not self.has_gpu:
             return {}
-        found = measure_canaries()
-        self._late_warnings += found.complaints
-        return found.times_ns
+        measured = measure_canaries()
+        self._late_warnings += measured.complaints
+        return measured.times_ns
 
     def take_late_warnings(self) -> tuple[Note, ...]:
         """Returns the warnings since the header was printed, each once: to the current result."""
@@ -263,8 +263,10 @@ class DeviceSession:
     def for_children(self) -> dict[str, str]:
         """Returns a child's environment variables, by which it knows our idle contexts and our run."""
         own_pids = self.own_pids
-        found = {FAMILY: ",".join(map(str, own_pids))} if own_pids else {}
-        return found | ({RUN_FOLDER_VARIABLE: str(self.run_folder)} if self.run_folder is not None else {})
+        variables = {FAMILY: ",".join(map(str, own_pids))} if own_pids else {}
+        return variables | (
+            {RUN_FOLDER_VARIABLE: str(self.run_folder)} if self.run_folder is not None else {}
+        )
 
     @property
     def own_pids(self) -> list[int]:
@@ -297,7 +299,7 @@ class DeviceSession:
     @contextmanager
     def _idle(self) -> Iterator[None]:
         """Waits for others; neither the test's clock nor that of its work runs meanwhile."""
-        with phase("waiting"), self._waiting():
+        with phase("waiting"), self.waiting():
             yield
 
     @contextmanager
@@ -342,11 +344,9 @@ class DeviceSession:
         with self.timing_by_host(), self._host_held():
             yield
 
-    @contextmanager
-    def timing_by_host(self) -> Iterator[None]:
+    def timing_by_host(self) -> AbstractContextManager[None]:
         """Keeps the other workers of this run from working while the host times something."""
-        with self._in_turn(self.host.alone()):
-            yield
+        return self._in_turn(self.host.alone())
 
     @contextmanager
     def _in_turn(self, turn: AbstractContextManager[None]) -> Iterator[None]:

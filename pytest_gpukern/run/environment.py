@@ -6,7 +6,6 @@ import functools
 import math
 import os
 import secrets
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import draw_poisons
@@ -16,7 +15,6 @@ from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.gpu.fingerprint import take_provenance
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets, HostResults
-from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE
 
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpukern.backends.backend import Backend
-    from pytest_gpukern.gpu.simulator.switch import SimulatorState
     from pytest_gpukern.processes.child_sessions import ChildSessions
+    from pytest_gpukern.run.device_session import DeviceSession
     from pytest_gpukern.values.fingerprint import Provenance
     from pytest_gpukern.values.settings import Settings
 
@@ -36,16 +34,12 @@ class Environment:
 
     Args:
         settings: what the run was asked to do.
-        simulated: whether Numba's simulator replaces a GPU, and why.
-        device_spec: which GPU, if the controller has already chosen one for its workers.
-        on_wait: is told who holds the device while we wait for it.
+        gpu: the device, or what we know without one.
         children: makes what starts child sessions of the run's tests; None if there is no run.
         datasets: folder in which this session keeps data sets for others of the same tree, or None.
         rootdir: folder whose commit is recorded, or None.
-        waiting: returns the context in which a test waits for the device or for other processes.
 
     Attributes:
-        gpu: the device, or what we know without one.
         libraries: the backends that work here.
         store: baselines, with what is recorded of earlier sessions.
         datasets: inputs and references of cases.
@@ -57,28 +51,22 @@ class Environment:
     def __init__(
         self,
         settings: Settings,
-        simulated: SimulatorState,
+        gpu: DeviceSession,
         *,
-        device_spec: str | None = None,
-        on_wait: Callable[[str], None] | None = None,
         children: Callable[[], ChildSessions] | None = None,
         datasets: Path | None = None,
         rootdir: Path | None = None,
-        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.settings = settings
-        self.gpu = DeviceSession(
-            settings, simulated, device_spec=device_spec, on_wait=on_wait, waiting=waiting
-        )
+        self.gpu = gpu
         self.session = secrets.token_hex(4)
         self.poisons = draw_poisons(self.session if settings.seed is None else settings.seed)
-        self.libraries = Libraries(settings, self.gpu, self.poisons)
+        self.libraries = Libraries(settings, gpu, self.poisons)
         self.store = Store(
             settings.baseline, directory_override=settings.baseline_dir, reason=settings.reason
         )
         self.datasets = Datasets(seed=settings.seed, folder=datasets)
         self.corner_datasets = Datasets(points=MOST_CORNERS, seed=settings.seed)
-        self.waiting = waiting
         self._rootdir = rootdir
         self._children = children
 

@@ -46,8 +46,8 @@ from pytest_gpukern.processes.child_main import (
     end_at_once,
     files_to_collect,
 )
+from pytest_gpukern.run.item import note_lost_context
 from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
-from pytest_gpukern.run.test_end import note_lost_context
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
@@ -182,13 +182,13 @@ class MeasuringChild:
         """Passes a test's warning on; the reporting process has those of collecting itself."""
         if when == "runtest":
             kind = warning_message.category
-            told = {
+            described = {
                 "category": [kind.__module__, kind.__qualname__],
                 "text": str(warning_message.message),
                 "filename": warning_message.filename,
                 "lineno": warning_message.lineno,
             }
-            self._tell("warning", {"warning": told, "nodeid": nodeid, "location": location})
+            self._tell("warning", {"warning": described, "nodeid": nodeid, "location": location})
 
     def tell_user(self, text: str) -> None:
         """Sends a line to show to the user."""

@@ -35,16 +35,8 @@ from pytest_gpukern.processes.child_sessions import (
 )
 from pytest_gpukern.run.collection import measured_case
 from pytest_gpukern.run.isolated_child import STACKS_SIGNAL, said
-from pytest_gpukern.run.stash import (
-    captures,
-    children_of,
-    device_uuid,
-    environment_of,
-    may_use_gpu,
-    tell,
-    timeout_of,
-)
-from pytest_gpukern.run.test_end import carried
+from pytest_gpukern.run.item import carried, may_use_gpu, timeout_of
+from pytest_gpukern.run.stash import captures, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, Result
@@ -118,7 +110,7 @@ class Isolation:
             return None
         # Fixtures that the next test here needs stay, and no others. Wrappers are around us already.
         hook, plugins = item.config.hook.pytest_runtest_protocol, item.config.pluginmanager
-        around = [each.plugin for each in hook.get_hookimpls() if each.wrapper or each.hookwrapper]
+        around = [impl.plugin for impl in hook.get_hookimpls() if impl.wrapper or impl.hookwrapper]
         inner = plugins.subset_hook_caller("pytest_runtest_protocol", remove_plugins=[self, *around])
         return inner(item=item, nextitem=next_here)
 
@@ -318,7 +310,7 @@ def _report_data(item: pytest.Item, why: str) -> JsonDict | None:
         correctness=Correctness.INCORRECT,
         diagnosis=why,
     )
-    return carried(item, result)
+    return carried(item, {"result": result.to_json()})
 
 
 def _as_of_here(report: pytest.TestReport) -> pytest.TestReport:
@@ -399,14 +391,14 @@ class MeasuringProcess:
         self._read_from = 0
         self._connection, theirs = Pipe()
         spec = place / "spec.json"
-        told = {
+        asked = {
             "connection": theirs.fileno(),
             "terminal": str(self._output),
             "stacks": str(self._stacks),
             "children": confirming.to_json(),
         }
-        told |= children.spec(place, nodeids, "run.isolated_child", basetemp=basetemp)
-        spec.write_text(own_json.dumps(told), encoding="utf-8")
+        asked |= children.spec(place, nodeids, "run.isolated_child", basetemp=basetemp)
+        spec.write_text(own_json.dumps(asked), encoding="utf-8")
         try:
             with self._output.open("ab") as output:
                 self._process: subprocess.Popen[bytes] = start(
@@ -426,10 +418,8 @@ class MeasuringProcess:
 
     def wait_until_ready(self, hear: Callable[[str, Any], None]) -> JsonDict | Gone:
         """Returns what it says once it has collected; earlier messages go to `hear`."""
-        found: JsonDict | Gone = self._listen(
-            START_TIMEOUT_S, hear, "collected", f"took over {START_TIMEOUT_S:g} s to collect"
-        )
-        return found
+        too_long = f"took over {START_TIMEOUT_S:g} s to collect"
+        return self._listen(START_TIMEOUT_S, hear, "collected", too_long)  # type: ignore[no-any-return]
 
     def run(
         self,
@@ -447,8 +437,7 @@ class MeasuringProcess:
         with contextlib.suppress(OSError):
             self._connection.send_bytes(said("run", [nodeid, next_nodeid]))
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
-        found: str | Gone | None = self._listen(timeout_s, hear, "done", too_long)
-        return found
+        return self._listen(timeout_s, hear, "done", too_long)  # type: ignore[no-any-return]
 
     def end(self, hear: Callable[[str, Any], None]) -> Gone | None:
         """Lets it tear down and end; kills it if that takes too long. Returns what went wrong, or None."""

@@ -1,7 +1,6 @@
 """Follows one test from its set-up to its teardown: what it measures, and what it finds out.
 
-Read `run` first: it takes what a test measures through its steps. `MeasuredTest` says when. `GpuBenchmark`
-is what the test sees of it.
+`MeasuredTest` says when the spine runs (`spine.py`). `GpuBenchmark` is what the test sees of it.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -17,89 +16,24 @@ import pytest
 from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.check_call import GuardedArrays, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
-from pytest_gpukern.findings.findings import findings_that_fail
-from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
-from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
-from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of, timed_by_host
+from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
-from pytest_gpukern.run.settle import NO_CALL, settle
-from pytest_gpukern.run.subject import Found, NotRunError
+from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, ObservedFromOutside, run, settle
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pytest_gpukern.check.check_call import SeenOutputs
-    from pytest_gpukern.measure.observers import ObservedTest
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.subject import Subject, SubjectContext
-    from pytest_gpukern.values.result import GateFailure, Result
+    from pytest_gpukern.run.spine import SubjectContext
+    from pytest_gpukern.values.result import GateFailure, JsonDict, Result
 
 
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
-
-
-def run(subject: Subject, found: Found, environment: Environment) -> None:
-    """Checks a subject, measures it if that is asked for, and checks it again.
-
-    Faults in its outputs are noted in `found`, and not raised. This process holds the device all the while;
-    what is timed on the host has the host to itself. Only `measure` is timed. Host work for a later subject
-    belongs before `prepare`, or beside `measure` if it disturbs no time.
-
-    Raises:
-        NotRunError: it cannot run here, with the reason.
-        NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
-    """
-    __tracebackhide__ = True
-    gpu = environment.gpu
-    with gpu.working(), found.noting_what_is_wrong(), ExitStack() as prepared:
-        with phase("preparing"):
-            prepared.enter_context(subject.prepare())
-        with phase("checking"):
-            subject.check(found)
-        if subject.is_timed:
-            simulated = SimulatedLaunches.made
-            with gpu.timing(on_gpu=found.result.case.on_gpu), phase("timing"):
-                subject.measure(found)
-            if SimulatedLaunches.made != simulated:
-                found.drop_simulated_times()
-            with phase("checking"):
-                subject.recheck(found)
-            found.result = with_facts(found.result, environment)
-            found.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
-
-
-def with_facts(result: Result, environment: Environment) -> Result:
-    """Returns a measured result with the facts of its kernels, and with the best that the device does."""
-    device = environment.gpu.device
-    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
-        return result
-    from pytest_gpukern.gpu.runtime import at_home
-    from pytest_gpukern.timers.cupti.machine_code import machine_code
-
-    seen = [measurement for measurement in result.measurements if measurement.work]
-    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
-    with at_home():
-        code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
-    kernels = kernel_facts(
-        of_kernels[0].work if of_kernels else (),
-        device.compute_capability,
-        code.sha256 if code is not None else None,
-    )
-    unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
-    return dataclasses.replace(
-        result,
-        notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
-        kernels=kernels,
-        autotuned=autotuned(kernels),
-        ceilings=ceilings.to_json() if ceilings is not None else {},
-        canaries=dict(canaries),
-    )
 
 
 class MeasuredTest:
@@ -126,7 +60,7 @@ class MeasuredTest:
         self._begun_s = begun_s
         self._replaceable = replaceable
         self._is_ours, self._has_check = True, False
-        self.found: Found | None = None
+        self.evidence: Evidence | None = None
         self.sessions: tuple[Result, ...] = ()
         self.rejected: Case | None = None
         self.verified = False
@@ -145,11 +79,11 @@ class MeasuredTest:
     @property
     def result(self) -> Result | None:
         """Returns what the test has found so far; None before anything ran."""
-        return None if self.found is None else self.found.result
+        return None if self.evidence is None else self.evidence.result
 
     @result.setter
     def result(self, result: Result | None) -> None:
-        self.found = None if result is None else Found(result)
+        self.evidence = None if result is None else Evidence(result)
 
     def begin(self) -> None:
         """Starts to observe the test, and the machine code that it loads before its first call."""
@@ -167,15 +101,15 @@ class MeasuredTest:
         """
         __tracebackhide__ = True  # a skip is shown at the line of the test that asked
         self._begin_use()
-        if self.environment.gpu.device is None and not timed_by_host(self.context):
+        if self.environment.gpu.device is None and not self.context.times_host:
             pytest.skip(self.environment.gpu.why_no_gpu)
         subject_of = CallSubject if target.loop is None else LoopSubject
         subject = subject_of(target, self.context, self.guarded)
         self.seen = subject.seen
         self._is_ours, self._has_check = not target.runs_once, target.check is not None
-        self.found = Found(subject.begin())
+        self.evidence = Evidence(subject.begin())
         try:
-            run(subject, self.found, self.environment)
+            run(subject, self.evidence, self.environment)
         except DeclarationError as error:
             self._fail(str(error))
         self._fail_where_incorrect()
@@ -185,15 +119,7 @@ class MeasuredTest:
         """Checks and measures a case; skips the test if it cannot run here, fails it if it is wrong."""
         __tracebackhide__ = True
         self._begin_use()
-        try:
-            subject = CaseSubject(case, self.context)
-            found = Found(subject.begin())
-            run(subject, found, self.environment)
-        except NotRunError as reason:
-            pytest.skip(str(reason))
-        except ProblemError as error:
-            self._fail(error.located)
-        self.found = found
+        self.evidence = self._evidence_of(case)
         self._fail_where_incorrect()
 
     def reject(self, case: Case) -> None:
@@ -201,18 +127,24 @@ class MeasuredTest:
         __tracebackhide__ = True
         self.rejected = case
         self.stop_observing()
+        complaint = why_not_rejected(case, self._evidence_of(case, rejects=True).diagnosis)
+        if complaint is not None:
+            self._fail(complaint)
+
+    def _evidence_of(self, case: Case, *, rejects: bool = False) -> Evidence:
+        """Returns what the spine finds out about a case; skips the test if the case cannot run here."""
+        __tracebackhide__ = True
         try:
-            refuse_to_reject(case, replaceable=self._replaceable)
-            subject = CaseSubject(case, self.context, rejects=True)
-            found = Found(subject.begin())
-            run(subject, found, self.environment)
+            if rejects:
+                refuse_to_reject(case, replaceable=self._replaceable)
+            subject = CaseSubject(case, self.context, rejects=rejects)
+            evidence = Evidence(subject.begin())
+            run(subject, evidence, self.environment)
         except NotRunError as reason:
             pytest.skip(str(reason))
         except ProblemError as error:
             self._fail(error.located)
-        complaint = why_not_rejected(case, found.diagnosis)
-        if complaint is not None:
-            self._fail(complaint)
+        return evidence
 
     def verify(
         self, actual: Any, expected: Any, rtol: float | None, atol: float | None, *, expect_failure: bool
@@ -236,19 +168,19 @@ class MeasuredTest:
             atol,
             seen=self.seen,
             hashes=environment.gpu.measures,
-            asks_what_else=self.found is not None,
+            asks_what_else=self.evidence is not None,
         )
         self.verified = True
         name = f"{check.name} {len(errors) + 1}" if check.name in errors else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
-        if self.found is not None and wrong is None:
+        if self.evidence is not None and wrong is None:
             if check.loose is not None:
-                self.found.add_note(Note(check.loose))
-            self.found.passes({} if check.error is None else {name: check.error})
-        elif self.found is not None and expect_failure:
-            self.found.passes()
-        elif self.found is not None and wrong is not None:
-            self.found.fails(wrong, {} if check.error is None else {name: check.error})
+                self.evidence.add_note(Note(check.loose))
+            self.evidence.passes({} if check.error is None else {name: check.error})
+        elif self.evidence is not None and expect_failure:
+            self.evidence.passes()
+        elif self.evidence is not None and wrong is not None:
+            self.evidence.fails(wrong, {} if check.error is None else {name: check.error})
         if wrong is not None and not expect_failure:
             self._fail(f"INCORRECT: {wrong}")
         if wrong is None and expect_failure:
@@ -257,9 +189,9 @@ class MeasuredTest:
     def note_where_never_called(self) -> None:
         """Gives a test that measured nothing a row that says so, unless it only verifies or rejects."""
         declares = self.context.marker.outputs or self.context.marker.inout
-        if self.found is None and self.rejected is None and (declares or not self.verified):
-            self.found = Found(result_of(self.context))
-            self.found.add_note(Note(NO_CALL))
+        if self.evidence is None and self.rejected is None and (declares or not self.verified):
+            self.evidence = Evidence(result_of(self.context))
+            self.evidence.add_note(Note(NO_CALL))
 
     def settle(self) -> tuple[GateFailure, ...]:
         """Settles the test once its body has ended; returns why the gate fails it, if it does.
@@ -272,23 +204,39 @@ class MeasuredTest:
             wrong = f"INCORRECT: {self.result.diagnosis}"  # from the test's own `check`
         if wrong is not None:
             pytest.fail(f"{wrong}\n  {_WENT_ON}", pytrace=False)
-        if self.found is None:
+        if self.evidence is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
-        if "guarded" in vars(self) and diagnosis is None:
+        if diagnosis is None and "guarded" in vars(self) and self.guarded:
             diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
-            self.found.fails(diagnosis.message)
+            self.evidence.fails(diagnosis.message)
             self._fail_where_incorrect()
         if self.seen is not None and not self._has_check:
-            self.found.leaves_unchecked(self.seen.never_compared)
-        self.found.add_duration(time.monotonic() - self._begun_s)
+            self.evidence.leaves_unchecked(self.seen.never_compared)
+        self.evidence.add_duration(time.monotonic() - self._begun_s)
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
-        settled = settle(self.found.result, self.environment, marker, expects_check=expects_check)
-        self.found.result = settled.result
+        settled = settle(self.evidence.result, self.environment, marker, expects_check=expects_check)
+        self.evidence.result = settled.result
         self.sessions += settled.sessions
         return settled.failures
+
+    def to_json(self) -> JsonDict:
+        """Returns what the test has come to before its teardown, as plain JSON."""
+        return {
+            "result": self.result.to_json() if self.result is not None else None,
+            "sessions": [session.to_json() for session in self.sessions],
+            "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
+            "rejected": self.rejected is not None,
+        }
+
+    def torn_down_to_json(self) -> JsonDict:
+        """Returns what observers saw of the test, once it is torn down, as plain JSON."""
+        return {
+            "observed": self.observed.to_json(),
+            "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
+        }
 
     def let_go(self) -> None:
         """Drops the arrays kept for `verify`, and the guarded ones."""
@@ -298,7 +246,7 @@ class MeasuredTest:
 
     def _begin_use(self) -> None:
         self.stop_observing()
-        if self.found is not None:
+        if self.evidence is not None:
             raise RuntimeError("gpu_benchmark measures once per test: split the test, or parametrize it")
 
     def _fail_where_incorrect(self) -> None:
@@ -312,49 +260,6 @@ class MeasuredTest:
         __tracebackhide__ = True
         self._failed_with = message
         raise pytest.fail.Exception(message, pytrace=False) from None  # shown once
-
-
-class ObservedFromOutside:
-    """Holds what observers see of one test; nothing unless we measure.
-
-    Args:
-        environment: the device, its observers, and what fails a test.
-    """
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._begun = False
-        self.found: ObservedTest | None = None
-        """What observers found, after the teardown."""
-
-    def begin(self) -> None:
-        """Begins before the test; what wider fixtures have made already exists."""
-        if self._environment.settings.benchmark:
-            with self._environment.gpu.exclusive(), _context_may_be_lost():
-                self._environment.gpu.observers.begin_test()
-                self._begun = True
-
-    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:
-        """Ends after the teardown; returns why the gate fails the test for what was found.
-
-        If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
-        `let_go` drops what pytest still refers to.
-        """
-        settings = self._environment.settings
-        if not self._begun:
-            return ()
-        with self._environment.gpu.exclusive(), _context_may_be_lost():
-            self.found = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
-        return findings_that_fail(self.found.findings if self.found else (), settings.fail_on)
-
-
-@contextmanager
-def _context_may_be_lost() -> Iterator[None]:
-    """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
-    from pytest_gpukern.gpu.libcuda import CudaError
-
-    with suppress(CudaError):
-        yield
 
 
 class GpuBenchmark:

@@ -3,50 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_gpukern.processes.child_main import CHECKED, DATASETS, ROOTDIR
+from pytest_gpukern.processes.child_main import DATASETS, ROOTDIR
 from pytest_gpukern.processes.child_main import NAME as CHILD
-from pytest_gpukern.processes.child_main import measures as measures_in
 from pytest_gpukern.values.options import SettingsError, sanitizing_tool
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
-    from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.processes.child_sessions import ChildSessions
     from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.measured_test import MeasuredTest
-    from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.settings import Settings
 
-MARKER = "gpu_benchmark"
 USAGE_ERROR = "gpukern_usage_error"
 """Key under which an xdist worker tells the controller what is wrong with options or tests."""
 SETTINGS = pytest.StashKey["Settings"]()
 SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
-MEASURED = pytest.StashKey["MeasuredTest"]()
-BEGUN_S = pytest.StashKey[float]()
-"""When the set-up of an attempt at a test began, by the monotonic clock."""
-NOT_PASSED = pytest.StashKey[bool]()
-"""Set where a phase of a test has failed or was skipped."""
-TAKEN_OVER = pytest.StashKey[Any]()
-"""Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
 KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
 """The cases of the selected files."""
 LOST = pytest.StashKey["LostContext"]()
 """Why this process's CUDA context is unusable, once it is."""
-CONTEXT = pytest.StashKey[int]()
-"""The CUDA context in which a test's body began, if its module has another test."""
 MEASURING = pytest.StashKey[Any]()
 """The plugin of a measuring process, which sends to the reporting process."""
 ISOLATED_WHEN_MEASURED = True
@@ -77,14 +62,8 @@ GPU_OF_A_WORKER = "env:CUDA_VISIBLE_DEVICES"
 """Key of xdist's specification of a worker for the UUID of its GPU."""
 TELLS = "gpukern_tells"
 """Key of it, and of a worker's input, for the worker that writes `RECORDED` and any that replaces it."""
-FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
-"""Our fixtures: a test that asks for one may use the GPU."""
 KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
 """Key under which an xdist worker tells the controller the same cases."""
-
-
-class GpukernWarning(UserWarning):
-    """Warns of a marked test that is not measured."""
 
 
 class LostContext(NamedTuple):
@@ -133,6 +112,20 @@ def distributes(config: pytest.Config) -> bool:
     return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
 
 
+def refuse_distribution(config: pytest.Config, option: str, what: str) -> None:
+    """Raises pytest.UsageError if tests are distributed: under `option`, `what` takes turns on one GPU."""
+    if distributes(config):
+        raise pytest.UsageError(
+            f"{option}: {what} take turns on one GPU, so tests cannot be distributed; drop -n, or add -n 0"
+        )
+
+
+def runs_tests(session: pytest.Session) -> bool:
+    """Returns whether the collected tests are about to run."""
+    collected = not session.testsfailed or session.config.option.continue_on_collection_errors
+    return bool(collected and not session.config.option.collectonly)
+
+
 def gpus_of_workers(config: pytest.Config) -> list[str]:
     """Returns the UUIDs of the GPUs that the workers of a run were given."""
     parts = (part for spec in config.getoption("tx", None) or () for part in spec.split("//"))
@@ -149,12 +142,6 @@ def is_replaceable(config: pytest.Config) -> bool:
     """Returns whether another process takes over if this one has lost its CUDA context."""
     is_worker = hasattr(config, "workerinput") and bounds_workers(config)
     return MEASURING in config.stash or is_worker or sanitizing_tool() is not None
-
-
-def may_use_gpu(item: pytest.Item) -> bool:
-    """Returns whether an item asks for one of our fixtures, or is measured through pytest-benchmark's."""
-    names = getattr(item, "fixturenames", ())
-    return not FIXTURES.isdisjoint(names) or measures_in(item)
 
 
 def settings_of(config: pytest.Config) -> Settings:
@@ -213,28 +200,40 @@ def environment_of(config: pytest.Config) -> Environment:
     """
     if ENVIRONMENT not in config.stash:
         from pytest_gpukern.gpu.errors import DeviceError
+        from pytest_gpukern.run.device_session import DeviceSession
         from pytest_gpukern.run.environment import Environment
 
-        told = getattr(config, "workerinput", {})  # which xdist adds after the options were read
-        if told.get("gpukern_seed") is not None:
-            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=told["gpukern_seed"])
-        environment = Environment(
+        given = getattr(config, "workerinput", {})  # which xdist adds after the options were read
+        if given.get("gpukern_seed") is not None:
+            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=given["gpukern_seed"])
+        gpu = DeviceSession(
             settings_of(config),
             simulator_of(config),
-            device_spec=told.get("gpukern_device"),
+            device_spec=given.get("gpukern_device"),
             on_wait=lambda message: tell(config, message),
+            waiting=lambda: waiting(config),
+        )
+        config.add_cleanup(gpu.close)
+        try:
+            gpu.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
+        except DeviceError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[ENVIRONMENT] = Environment(
+            settings_of(config),
+            gpu,
             children=lambda: children_of(config),
             datasets=config.stash.get(DATASETS, None),
             rootdir=config.rootpath,
-            waiting=lambda: waiting(config),
         )
-        config.add_cleanup(environment.gpu.close)
-        try:
-            environment.gpu.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
-        except DeviceError as error:
-            raise pytest.UsageError(str(error)) from error
-        config.stash[ENVIRONMENT] = environment
     return config.stash[ENVIRONMENT]
+
+
+def environment_for_test(config: pytest.Config) -> Environment:
+    """Returns the same for a test; bad options of a run that did not ask for the plugin fail it."""
+    try:
+        return environment_of(config)
+    except pytest.UsageError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def children_of(config: pytest.Config) -> ChildSessions:
@@ -244,11 +243,11 @@ def children_of(config: pytest.Config) -> ChildSessions:
     if config.pluginmanager.has_plugin(CHILD):
         raise RuntimeError("a child session starts no others: it neither records nor judges")
     measuring = config.stash.get(MEASURING, None)
-    told = getattr(config, "workerinput", {}).get("gpukern_children")
+    given = getattr(config, "workerinput", {}).get("gpukern_children")
     if measuring is not None:
-        told = measuring.children
-    if told is not None:
-        return ChildSessions.from_json(told)
+        given = measuring.children
+    if given is not None:
+        return ChildSessions.from_json(given)
     return ChildSessions.of(config, device=device_uuid(config))
 
 
@@ -260,82 +259,14 @@ def device_uuid(config: pytest.Config) -> str | None:
 
 def rootdir_of(config: pytest.Config) -> Path:
     """Returns the rootdir of the process that reports, which tells its own to all others."""
-    told = getattr(config, "workerinput", {}).get("gpukern_rootdir")
-    return config.stash.get(ROOTDIR, config.rootpath) if told is None else Path(told)
+    given = getattr(config, "workerinput", {}).get("gpukern_rootdir")
+    return config.stash.get(ROOTDIR, config.rootpath) if given is None else Path(given)
 
 
 def waiting(config: pytest.Config) -> AbstractContextManager[None]:
     """Stops the clock of `--gpukern-timeout` while a test waits for something else."""
     minding = config.stash.get(WAITS, None)
     return nullcontext() if minding is None else minding.waiting()
-
-
-def new_test(item: pytest.Item, environment: Environment) -> MeasuredTest:
-    """Makes the `MeasuredTest` of an attempt at a test item."""
-    from pytest_gpukern.run.measured_test import MeasuredTest
-    from pytest_gpukern.run.subject import SubjectContext
-
-    checked = item.nodeid in item.config.stash.get(CHECKED, ())
-    rootdir = rootdir_of(item.config)
-    context = SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked, rootdir)
-    test = item.stash[MEASURED] = MeasuredTest(
-        context, begun_s=item.stash[BEGUN_S], replaceable=is_replaceable(item.config)
-    )
-    return test
-
-
-def case_of(item: pytest.Item) -> Case | None:
-    """Returns the case that an item was made for, or None for a plain test."""
-    callspec = getattr(item, "callspec", None)
-    case = callspec.params.get("case") if callspec is not None else None
-    if case is None:
-        return None  # nothing more is loaded for tests that do not use this plugin
-    from pytest_gpukern.problems.cases import Case
-
-    return case if isinstance(case, Case) else None
-
-
-def place_of(item: pytest.Item) -> tuple[str, int]:
-    """Returns file and line, counted from 1, of the variant that an item is made for, or of a plain test."""
-    case = case_of(item)
-    if case is not None and case.variant.prepare is not None:
-        code = case.variant.prepare.__code__
-        return code.co_filename, code.co_firstlineno
-    return str(item.path), (item.location[1] or 0) + 1
-
-
-def marker_of(item: pytest.Item) -> MarkerOptions:
-    """Returns the arguments of an item's marker; a closer marker wins over a class's or module's.
-
-    A wrong marker counts as none, and fails its test (`refuse_bad_marker`).
-    """
-    from pytest_gpukern.values.marker import MarkerOptions
-
-    merged: dict[str, object] = {}
-    for mark in reversed(list(item.iter_markers(MARKER))):
-        with suppress(SettingsError):
-            MarkerOptions.from_mark(mark.args, mark.kwargs, item.nodeid)
-            merged.update(mark.kwargs)
-    return MarkerOptions.from_mark((), merged, item.nodeid)
-
-
-def refuse_bad_marker(item: pytest.Item) -> None:
-    """Fails a test whose marker has an unknown or impossible argument, with file and line."""
-    from pytest_gpukern.values.marker import MarkerOptions
-
-    file, line, name = item.location
-    for mark in item.iter_markers(MARKER):
-        try:
-            MarkerOptions.from_mark(mark.args, mark.kwargs, f"{file}:{(line or 0) + 1}: {name}")
-        except SettingsError as error:
-            raise pytest.fail.Exception(str(error), pytrace=False) from None  # shown once
-
-
-def timeout_of(item: pytest.Item) -> float | None:
-    """Returns how long a test may take in its measuring process, in seconds, or None."""
-    own = marker_of(item).timeout
-    timeout_s = own if own is not None else settings_of(item.config).timeout_s
-    return None if timeout_s == math.inf else timeout_s
 
 
 def captures(config: pytest.Config) -> bool:

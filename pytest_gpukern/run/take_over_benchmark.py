@@ -24,23 +24,20 @@ from pytest_gpukern.benchmark_interop.pytest_benchmark import (
 )
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY
-from pytest_gpukern.run.call_subject import CallTarget, Loop, timed_by_host
-from pytest_gpukern.run.stash import (
-    MARKER,
-    TAKEN_OVER,
-    GpukernWarning,
-    environment_of,
-    new_test,
-    settings_of,
-)
+from pytest_gpukern.run.call_subject import CallTarget, Loop
+from pytest_gpukern.run.item import MARKER, TAKEN_OVER, new_test
+from pytest_gpukern.run.stash import environment_of, settings_of
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpukern.run.environment import Environment
     from pytest_gpukern.values.result import JsonDict
+
+
+class GpukernWarning(UserWarning):
+    """Warns of a marked test that is not measured."""
 
 
 class TakenOver:
@@ -52,20 +49,20 @@ class TakenOver:
     A call that puts nothing on the GPU, or in its simulator, is INVALID if the test is marked. Under
     `--gpukern-all` alone it is left to pytest-benchmark, after a few untimed calls.
 
+    Without a GPU the target is called once, or the test skipped, unless a timer of the host was asked for.
+
     Args:
         item: the test.
         fixture: its `benchmark`, from pytest-benchmark.
-        environment: device, settings, backends and baselines. Without a GPU the target is called once, or the
-            test skipped, unless the host's clock times it.
     """
 
-    def __init__(self, item: pytest.Item, fixture: Any, environment: Environment) -> None:
+    def __init__(self, item: pytest.Item, fixture: Any) -> None:
         self._item = item
         self._fixture = fixture
         self._is_marked = item.get_closest_marker(MARKER) is not None
-        self._test = new_test(item, environment)
+        self._test = new_test(item)
         self._test.begin()
-        self._measures = environment.gpu.has_gpu or timed_by_host(self._test.context)
+        self._measures = self._test.environment.gpu.has_gpu or self._test.context.times_host
         self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=self._measures)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -163,11 +160,10 @@ def take_over(item: Any, value: Any) -> None:
     """Measures with our timers what `item` hands to `value`, the `benchmark` fixture just made for it."""
     if not _is_chosen(item) or item.stash.get(TAKEN_OVER, None) or switched_off(item.config):
         return
-    environment = environment_of(item.config)
-    if environment.gpu.device is None and item.get_closest_marker(MARKER) is None:
+    if environment_of(item.config).gpu.device is None and item.get_closest_marker(MARKER) is None:
         return  # without GPU and simulator an unmarked test is not ours
     if is_its_fixture(value):
-        item.stash[TAKEN_OVER] = TakenOver(item, value, environment)
+        item.stash[TAKEN_OVER] = TakenOver(item, value)
 
 
 def is_taken_over(item: pytest.Item) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.gpu.model import short_uuid
+from pytest_gpukern.run.item import may_use_gpu, timeout_of
 from pytest_gpukern.run.stash import (
     FAILED_GPUS,
     GPU_OF_A_WORKER,
@@ -29,9 +30,7 @@ from pytest_gpukern.run.stash import (
     WAITS,
     environment_of,
     gpus_of_workers,
-    may_use_gpu,
     settings_of,
-    timeout_of,
 )
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
@@ -89,11 +88,7 @@ def _measures_on_each(config: pytest.Config) -> bool:
 
 
 class OnEachGpu:
-    """Tells the reports of one test from several GPUs apart; a plugin of the controller of `--dist=each`.
-
-    Args:
-        config: of the controller.
-    """
+    """Tells the reports of one test from several GPUs apart; a plugin of the controller of `--dist=each`."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -149,11 +144,7 @@ def move_to_another_gpu(config: pytest.Config, node: Any) -> str | None:
 
 
 class Worker:
-    """Ends a measuring worker without a CUDA context, or whose test takes too long; its plugin.
-
-    Args:
-        config: of the worker.
-    """
+    """Ends a measuring worker without a CUDA context, or whose test takes too long; its plugin."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -210,11 +201,7 @@ class Worker:
 
 
 class Replacing:
-    """Knows which workers end for a lost context; a plugin of the controller of measuring workers.
-
-    Args:
-        config: of the controller.
-    """
+    """Knows which workers end for a lost context; a plugin of the controller of measuring workers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.run.replay import end_as, refuse_distribution, replay, runs_tests
-from pytest_gpukern.run.stash import MARKER, case_of, environment_of, new_test, place_of, settings_of, tell
+from pytest_gpukern.run.item import MARKER, case_of, end_as, new_test, place_of, replay
+from pytest_gpukern.run.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 from pytest_gpukern.sanitizer.finding import Home
 from pytest_gpukern.sanitizer.judge import Judgement, State
 from pytest_gpukern.sanitizer.self_check import why_not_believed
@@ -25,7 +25,6 @@ from pytest_gpukern.sanitizer.sessions import (
     why_nothing_was_checked,
 )
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
-from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Sanitizer:
         if case is None:
             names = getattr(item, "fixturenames", ())
             return not _OURS.isdisjoint(names) or item.get_closest_marker(MARKER) is not None
-        if not runs_on_gpu(case.variant.backend):
+        if not case.on_gpu:
             return False
         detected_by = case.variant.detected_by
         return detected_by in self._tools if detected_by is not None else not case.variant.is_broken
@@ -173,7 +172,7 @@ class Sanitizer:
         end = ending(by_tool, detected_by=_detected_by(item), home=self._home(item))
 
         def say() -> None:
-            test = new_test(item, environment_of(self._config))
+            test = new_test(item)
             test.verified = True  # else the child session has said that the test never called us
             if end.rejected:
                 test.rejected = case_of(item)

@@ -95,6 +95,8 @@ class NothingLaunched(TimerUnavailable):
 class Timer(Protocol):
     """One way to time a call; `open_timer` makes it by its class's `on_stream`.
 
+    The class of one that times the host also takes what waits for the device: `open_host_timer` calls it.
+
     Attributes:
         name: as in `--gpukern-timer`.
         jitter_ns: standard deviation of a session's median that the timer itself causes.
@@ -152,9 +154,17 @@ def open_timer(name: str, stream: Any, *, any_stream: bool = False, queues: bool
     Raises:
         TimerUnavailable: the timer cannot be used here; the message says why.
     """
+    return _class_of(name).on_stream(stream, any_stream=any_stream, queues=queues)  # type: ignore[no-any-return]
+
+
+def open_host_timer(name: str, synchronize: Callable[[], None]) -> Timer:
+    """Opens a timer of the host; `synchronize` waits for the device, and does nothing without one."""
+    return _class_of(name)(synchronize)  # type: ignore[no-any-return]
+
+
+def _class_of(name: str) -> Any:
     row = TIMERS[name]
-    timer = getattr(importlib.import_module(row.module), row.class_name)
-    return timer.on_stream(stream, any_stream=any_stream, queues=queues)  # type: ignore[no-any-return]
+    return getattr(importlib.import_module(row.module), row.class_name)
 
 
 class PerCall:

@@ -17,6 +17,7 @@ class TimerRow(NamedTuple):  # made in a sixth of a dataclass's time, in every r
         class_name: its class, whose `on_stream` makes one for a call; see `timers.timer`.
         label: what sentences call it.
         device_timed: whether its samples are the device's own times, which the host's launch cost is not in.
+            Any other timer times the host: `timers.timer.open_host_timer` makes one without a GPU.
         flushes: whether the L2 can be flushed ahead of each call, and not only ahead of all calls of a
             sample.
         prior_spread: standard deviation of a session's log median on one device, assumed until enough cases
@@ -100,6 +101,16 @@ pairs had 1.0 to 1.3 %, and an extreme of 8 % if the call allocates. Copies and 
 def timer_row(name: str) -> TimerRow:
     """Returns the row of a timer; for an unknown one of a newer release, the host's, which claims least."""
     return TIMERS.get(name, TIMERS["host"])
+
+
+def times_host(name: str) -> bool:
+    """Returns whether a timer, as in `--gpukern-timer`, times the host and needs no GPU; `auto` does not."""
+    return name in TIMERS and not TIMERS[name].device_timed
+
+
+def host_timer(wanted: str) -> str:
+    """Returns the timer for what runs on the host: the one asked for if it times the host, else `host`."""
+    return wanted if times_host(wanted) else "host"
 
 
 def auto_timers() -> tuple[str, ...]:

@@ -50,6 +50,7 @@ from pytest_gpukern.gpu.simulator.switch import SimulatorState
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
+from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.result import Measurement, Summary
@@ -103,7 +104,8 @@ def measure_session(into: Path, number: int) -> None:
     none, and its end may destroy the context, so the session is saved before it.
     """
     settings = Settings(benchmark=True, asked=True, baseline="off")
-    environment = Environment(settings, SimulatorState(False, "off: this is about a GPU"))
+    simulated = SimulatorState(False, "off: this is about a GPU")
+    environment = Environment(settings, DeviceSession(settings, simulated))
     with environment.gpu.working(), ExitStack() as kept:
         kept.callback(environment.gpu.close)
         cases = in_session_order(gate_cases(), number)

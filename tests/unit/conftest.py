@@ -56,5 +56,5 @@ def timer(events, monkeypatch):
         return made
 
     monkeypatch.setattr(by_timer, "open_timer", open_timer)
-    monkeypatch.setattr(case_subject, "HostTimer", lambda synchronize: open_timer("host", None))
+    monkeypatch.setattr(case_subject, "open_host_timer", lambda *_: open_timer("host", None))
     return made

@@ -15,10 +15,9 @@ from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.measure.observers import Observers
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.dataset import Datasets, HostResults
-from pytest_gpukern.run import measured_test
+from pytest_gpukern.run import spine
 from pytest_gpukern.run.case_subject import CaseSubject
-from pytest_gpukern.run.settle import judged_by_record
-from pytest_gpukern.run.subject import Found, SubjectContext
+from pytest_gpukern.run.spine import Evidence, SubjectContext, judged_by_record
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint
 from pytest_gpukern.values.marker import MarkerOptions
@@ -119,8 +118,8 @@ def found_of(case, environment, marker, *, rejects=False, checked=False):
     """What a case on its way through the spine has found out."""
     context = SubjectContext(environment, marker, "test_doubling.py::test[x]", TEST_FILE, checked)
     subject = CaseSubject(case, context, rejects=rejects)
-    found = Found(subject.begin())
-    measured_test.run(subject, found, environment)
+    found = Evidence(subject.begin())
+    spine.run(subject, found, environment)
     return found
 
 

@@ -336,7 +336,7 @@ def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(
         heard = Heard(file, ChildRun())
         with about(number):
             heard.listen()
-            assert all(isinstance(text, str) for told in heard.found.outcomes.values() for text in told)
+            assert all(isinstance(text, str) for told in heard.ran.outcomes.values() for text in told)
             assert heard.damage is None or len(heard.damage) < LONGEST
 
 

@@ -11,7 +11,7 @@ from pytest_gpukern.backends.host import HostBackend
 from pytest_gpukern.check.check_variant import Corner, corners_of
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.cases import cases_of as iter_cases
-from pytest_gpukern.run.subject import NotRunError
+from pytest_gpukern.run.spine import NotRunError
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.settings import Settings

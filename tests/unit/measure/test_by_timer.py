@@ -232,6 +232,13 @@ def test_the_hosts_time_needs_no_work_on_the_device(asked):
     assert len(found) == 1
 
 
+def test_a_requested_timer_of_the_host_times_what_ends_on_the_host(asked, monkeypatch):
+    monkeypatch.setitem(TIMERS, "ticks", TIMERS["host"])
+    for scope in ("kernel", "transfer", "end_to_end"):
+        measured_by(asked.by, "ticks", scope=scope, stream=None, any_stream=True)
+    assert asked.names == ["ticks"] * 3
+
+
 # a new timer: one file and one row
 
 

@@ -192,7 +192,7 @@ def test_a_torn_line_is_not_read_until_it_is_whole(tmp_path):
     assert heard.damage is None
     file.write_bytes(line + b"\n")
     assert heard.listen()
-    assert heard.found.results == {A: Result.from_json(FOUND.to_json())}
+    assert heard.ran.results == {A: Result.from_json(FOUND.to_json())}
 
 
 def gone(pid):

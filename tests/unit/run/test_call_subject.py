@@ -15,7 +15,7 @@ from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.measure.measure import Repeated
 from pytest_gpukern.run import call_subject
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget
-from pytest_gpukern.run.subject import Found, SubjectContext
+from pytest_gpukern.run.spine import Evidence, SubjectContext
 from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.marker import MarkerOptions
@@ -61,7 +61,7 @@ def subject_of(monkeypatch):
 
 @pytest.fixture
 def found():
-    return Found(Result(case=None, nodeid="x", fingerprint=Fingerprint(), simulated=False))
+    return Evidence(Result(case=None, nodeid="x", fingerprint=Fingerprint(), simulated=False))
 
 
 def test_first_call_time_leaves_out_the_time_of_our_observing(clock, subject_of, found):

@@ -47,7 +47,8 @@ def environment(monkeypatch, *, gpu=True, simulating=False, **settings):
     monkeypatch.setattr(DeviceSession, "has_gpu", gpu)
     monkeypatch.setattr(DeviceSession, "missing_gpu", None if gpu else "no driver")
     state = SimpleNamespace(active=simulating, reason="asked for")
-    return Environment(Settings(asked=True, **settings), state)
+    settings = Settings(asked=True, **settings)
+    return Environment(settings, DeviceSession(settings, state))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.observers import Observation, Observers, Seen
 from pytest_gpukern.run import case_subject
 from pytest_gpukern.run.case_subject import sets_wanted
-from pytest_gpukern.run.measured_test import with_facts
-from pytest_gpukern.run.subject import NotRunError
+from pytest_gpukern.run.spine import NotRunError, SubjectContext, with_facts
 from pytest_gpukern.timers.cupti import machine_code as machine_code_module
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import About, Note
@@ -325,6 +324,10 @@ def test_diagnosing_launches_on_two_sets_and_over_the_answer_of_one_of_them(gpu,
     assert events == [*["poison", "launch", "fill"] * 2, "launch", "close"]
 
 
+def context_of(environment, marker=None):
+    return SubjectContext(environment, marker or MarkerOptions(), "x", None)
+
+
 @pytest.mark.parametrize(
     ("timer", "cache", "marker", "rotates"),
     [
@@ -343,7 +346,7 @@ def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
     """Nothing is flushed between the calls of a graph."""
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 640)
     environment = FakeEnvironment(gpu, settings=measuring(timer=timer, cache=cache))
-    wanted = sets_wanted(SimpleNamespace(input_bytes=48, output_bytes=16), environment, marker)
+    wanted = sets_wanted(SimpleNamespace(input_bytes=48, output_bytes=16), context_of(environment, marker))
     assert wanted == (1 + 2 * 640 // 64 if rotates else 3)
 
 
@@ -352,7 +355,7 @@ def test_cold_graphs_take_three_sets_at_least_and_512_at_most(gpu, monkeypatch, 
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 900)
     environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
     dataset = SimpleNamespace(input_bytes=one_set, output_bytes=0)
-    assert sets_wanted(dataset, environment, MarkerOptions()) == sets
+    assert sets_wanted(dataset, context_of(environment)) == sets
 
 
 def test_cold_graphs_are_timed_on_those_sets_with_three_contents_in_turn(gpu, contents, monkeypatch):
@@ -575,7 +578,6 @@ def why_not(case, environment):
 @pytest.mark.parametrize(
     ("variant", "asked", "missing", "reason"),
     [
-        ({}, {"backends": ("cupy", "host")}, {}, "not selected: --gpukern-backend=cupy,host"),
         ({"backend": "cupy"}, {}, {"cupy": "cupy-cuda13x is missing"}, "cupy-cuda13x is missing"),
         ({"max_size": {"n": 7}}, {}, {}, "too large: n=8, but its max_size is 7"),
         (
@@ -636,26 +638,6 @@ def session(median_ns, **changes):
     return SessionTime(median_ns=median_ns, conditions=conditions, **{**values, **changes})
 
 
-def test_each_measurement_gets_a_verdict(gpu, timer):
-    problem = doubling(N, scopes=("kernel", "transfer"))
-    environment = FakeEnvironment(gpu)
-    result = run(case_of(right, problem=problem), environment)
-    assert {key: verdict.kind for key, verdict in result.verdicts.items()} == {
-        "kernel/event/cold": VerdictKind.NEW,
-        "transfer/host/cold": VerdictKind.NEW,
-    }
-    assert environment.asked_for_records == [("kernel/event/cold", True), ("transfer/host/cold", True)]
-
-
-@pytest.mark.parametrize(
-    ("recorded_ns", "kind"),
-    [(500.0, VerdictKind.SLOWER), (1001.0, VerdictKind.SAME), (2000.0, VerdictKind.FASTER)],
-)
-def test_a_measurement_is_judged_by_what_is_recorded(gpu, timer, recorded_ns, kind):
-    result = run(case_of(right), FakeEnvironment(gpu, recorded=(session(recorded_ns),) * 2))
-    assert result.verdicts["kernel/event/cold"].kind is kind
-
-
 def test_the_markers_threshold_wins_over_the_runs(gpu, timer):
     environment = FakeEnvironment(gpu, recorded=(session(900.0),) * 2)
     assert run(case_of(right), environment).verdicts["kernel/event/cold"].kind is VerdictKind.SLOWER
@@ -714,6 +696,9 @@ def test_each_scope_has_one_verdict_of_its_own(gpu, timer):
         BESIDE: VerdictKind.SLOWER,
         "end_to_end/host/cold": VerdictKind.NEW,
     }
+    assert {(MAIN, True), (BESIDE, True), ("end_to_end/host/cold", True)} <= set(
+        environment.asked_for_records
+    )
 
 
 def test_a_bad_number_of_the_second_timer_is_invalid_though_it_is_not_judged(gpu, timer, monkeypatch):

@@ -9,7 +9,7 @@ from fakes import FakeEnvironment, case_of, doubling, measuring, noting, right, 
 from pytest_gpukern.check import engine
 from pytest_gpukern.measure.measure import rule_beside, rule_for
 from pytest_gpukern.problems.dataset import CONTENTS
-from pytest_gpukern.run import subject as subject_module
+from pytest_gpukern.run import spine
 from pytest_gpukern.run.case_subject import scopes_of
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.result import Correctness, Trace
@@ -233,8 +233,8 @@ def asked(monkeypatch):
         found.append((timer.name, values["inspect"] is not None, values["call_ns"], values["rule"]))
         return measure(executions, timer, **values)
 
-    measure = subject_module.measure
-    monkeypatch.setattr(subject_module, "measure", noted)
+    measure = spine.measure
+    monkeypatch.setattr(spine, "measure", noted)
     return found
 
 

@@ -1,43 +1,130 @@
-"""Ends a test: settles it, skips what the simulator lacks, and puts the result on the report."""
+"""Follows one test item of pytest: its marker and case, its set-up, its end, and what its report carries."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpukern.processes.child_main import CHECKED
 from pytest_gpukern.processes.child_main import NAME as CHILD
+from pytest_gpukern.processes.child_main import measures as measures_in
 from pytest_gpukern.run.stash import (
-    BEGUN_S,
-    CONTEXT,
     ENVIRONMENT,
     LOST,
-    MARKER,
-    MEASURED,
-    NOT_PASSED,
-    TAKEN_OVER,
     LostContext,
-    case_of,
+    environment_for_test,
     environment_of,
     is_replaceable,
-    marker_of,
-    may_use_gpu,
-    new_test,
-    place_of,
+    rootdir_of,
+    settings_of,
 )
-from pytest_gpukern.values.options import asked, try_the_simulator
+from pytest_gpukern.values.options import SettingsError, asked, try_the_simulator
 from pytest_gpukern.values.phases import ACCOUNT
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from pytest_gpukern.problems.cases import Case
+    from pytest_gpukern.run.measured_test import GpuBenchmark, MeasuredTest
+    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.values.result import GateFailure, JsonDict
+
+MARKER = "gpu_benchmark"
+MEASURED = pytest.StashKey["MeasuredTest"]()
+BEGUN_S = pytest.StashKey[float]()
+"""When the set-up of an attempt at a test began, by the monotonic clock."""
+NOT_PASSED = pytest.StashKey[bool]()
+"""Set where a phase of a test has failed or was skipped."""
+TAKEN_OVER = pytest.StashKey[Any]()
+"""Measures for a test's `benchmark` fixture; missing if that is pytest-benchmark's alone."""
+CONTEXT = pytest.StashKey[int]()
+"""The CUDA context in which a test's body began, if its module has another test."""
+FIXTURES = frozenset(("gpu_benchmark", "gpukern", "gpu_device", "gpu_synchronize", "gpu_warmup"))
+"""Our fixtures: a test that asks for one may use the GPU."""
+_PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
+"""pytest's text for a test that passed but should fail. It passes here: its mark fails it once more."""
+
+
+def may_use_gpu(item: pytest.Item) -> bool:
+    """Returns whether an item asks for one of our fixtures, or is measured through pytest-benchmark's."""
+    names = getattr(item, "fixturenames", ())
+    return not FIXTURES.isdisjoint(names) or measures_in(item)
+
+
+def case_of(item: pytest.Item) -> Case | None:
+    """Returns the case that an item was made for, or None for a plain test."""
+    callspec = getattr(item, "callspec", None)
+    case = callspec.params.get("case") if callspec is not None else None
+    if case is None:
+        return None  # nothing more is loaded for tests that do not use this plugin
+    from pytest_gpukern.problems.cases import Case
+
+    return case if isinstance(case, Case) else None
+
+
+def place_of(item: pytest.Item) -> tuple[str, int]:
+    """Returns file and line, counted from 1, of the variant that an item is made for, or of a plain test."""
+    case = case_of(item)
+    if case is not None and case.variant.prepare is not None:
+        code = case.variant.prepare.__code__
+        return code.co_filename, code.co_firstlineno
+    return str(item.path), (item.location[1] or 0) + 1
+
+
+def marker_of(item: pytest.Item) -> MarkerOptions:
+    """Returns the arguments of an item's marker; a closer marker wins over a class's or module's.
+
+    A wrong marker counts as none, and fails its test (`refuse_bad_marker`).
+    """
+    from pytest_gpukern.values.marker import MarkerOptions
+
+    merged: dict[str, object] = {}
+    for mark in reversed(list(item.iter_markers(MARKER))):
+        with suppress(SettingsError):
+            MarkerOptions.from_mark(mark.args, mark.kwargs, item.nodeid)
+            merged.update(mark.kwargs)
+    return MarkerOptions.from_mark((), merged, item.nodeid)
+
+
+def refuse_bad_marker(item: pytest.Item) -> None:
+    """Fails a test whose marker has an unknown or impossible argument, with file and line."""
+    file, line, name = item.location
+    for mark in item.iter_markers(MARKER):
+        from pytest_gpukern.values.marker import MarkerOptions  # only in runs that use this plugin
+
+        try:
+            MarkerOptions.from_mark(mark.args, mark.kwargs, f"{file}:{(line or 0) + 1}: {name}")
+        except SettingsError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None  # shown once
+
+
+def timeout_of(item: pytest.Item) -> float | None:
+    """Returns how long a test may take in its measuring process, in seconds, or None."""
+    own = marker_of(item).timeout
+    timeout_s = own if own is not None else settings_of(item.config).timeout_s
+    return None if timeout_s == math.inf else timeout_s
+
+
+def new_test(item: pytest.Item) -> MeasuredTest:
+    """Makes the `MeasuredTest` of an attempt at a test item."""
     from pytest_gpukern.run.measured_test import MeasuredTest
-    from pytest_gpukern.values.result import GateFailure, JsonDict, Result
+    from pytest_gpukern.run.spine import SubjectContext
+
+    checked = item.nodeid in item.config.stash.get(CHECKED, ())
+    rootdir = rootdir_of(item.config)
+    environment = environment_for_test(item.config)
+    context = SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked, rootdir)
+    test = item.stash[MEASURED] = MeasuredTest(
+        context, begun_s=item.stash[BEGUN_S], replaceable=is_replaceable(item.config)
+    )
+    return test
 
 
 @contextmanager
@@ -54,6 +141,17 @@ def saying_what_is_missing(item: pytest.Item) -> Iterator[None]:
             raise pytest.skip.Exception(reason, _use_item_location=True) from None
         _end_without_gpu(item, error)
         raise
+
+
+@contextmanager
+def measured(item: pytest.Item) -> Iterator[GpuBenchmark]:
+    """Gives a test the value of our fixture, and drops the arrays that it keeps when it is torn down."""
+    from pytest_gpukern.run.measured_test import GpuBenchmark
+
+    test = new_test(item)
+    test.begin()
+    yield GpuBenchmark(test)
+    test.let_go()
 
 
 def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
@@ -168,7 +266,7 @@ def conclude(item: pytest.Item) -> None:
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
     names, marked = getattr(item, "fixturenames", ()), item.get_closest_marker(MARKER) is not None
     if test is None and marked and asked(item.config) and "benchmark" not in names:
-        test = new_test(item, environment_of(item.config))
+        test = new_test(item)
     if test is None:
         return
     if marked or TAKEN_OVER not in item.stash:  # it may get our fixture by name
@@ -206,11 +304,11 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
     who = environment_of(config).gpu.launching_threads() if new_threads() else ""
     if not who:
         return
-    told = f"{who} left running by this test kept launching on the GPU"
+    why = f"{who} left running by this test kept launching on the GPU"
     if is_replaceable(config):
-        config.stash[LOST] = LostContext(item.nodeid, told)
+        config.stash[LOST] = LostContext(item.nodeid, why)
     if not failed:
-        pytest.fail(f"{told}; join it in the test", pytrace=False)
+        pytest.fail(f"{why}; join it in the test", pytrace=False)
 
 
 def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
@@ -242,50 +340,40 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
             report.gpukern = {"lost": item.config.stash[LOST].error}  # type: ignore[attr-defined]
     if test is None:
         return
-    spent_s = ACCOUNT.lap()
+    carries: JsonDict = {"spent_s": ACCOUNT.lap()}
     if report.when == "teardown":
         taken_over = item.stash.get(TAKEN_OVER, None)
         listed = taken_over.listed() if taken_over is not None else None
-        found = test.observed.found
-        told: JsonDict = {"listed": listed, "observed": None if found is None else found.to_json()}
-        if any(each is not None for each in told.values()):
-            told["gate_failures"] = [dataclasses.asdict(reason) for reason in test.gate_failures]
-        told["spent_s"] = spent_s
-        report.gpukern = getattr(report, "gpukern", {}) | told  # type: ignore[attr-defined]
+        carries |= getattr(report, "gpukern", {}) | {"listed": listed} | test.torn_down_to_json()
         del item.stash[MEASURED]  # pytest keeps items to the end of the run
-        return
-    if report.when == "setup" and report.passed:  # the test's body adds all there is to tell
-        report.gpukern = {"spent_s": spent_s}  # type: ignore[attr-defined]
-        return
-    result, rejected = test.result, test.rejected is not None
-    told = carried(item, result, test.sessions, test.gate_failures, rejected=rejected)
-    report.gpukern = {**told, "spent_s": spent_s}  # type: ignore[attr-defined]
+    elif report.when != "setup" or not report.passed:  # else the test's body adds all there is to tell
+        carries |= carried(item, test.to_json())
+    report.gpukern = carries  # type: ignore[attr-defined]
 
 
-def carried(
-    item: pytest.Item,
-    result: Result | None,
-    sessions: Iterable[Result] = (),
-    gate_failures: Iterable[GateFailure] = (),
-    *,
-    rejected: bool = False,
-) -> JsonDict:
-    """Returns what travels on the report of a test, as plain JSON.
-
-    Args:
-        item: the test.
-        result: what it found out, if anything.
-        sessions: what its extra sessions found out.
-        gate_failures: why the gate failed it, if nothing before it did.
-        rejected: whether it checked a broken case.
-    """
+def carried(item: pytest.Item, of_test: JsonDict) -> JsonDict:
+    """Returns what travels on the report of a test: `MeasuredTest.to_json`, and which test it is."""
     case = case_of(item)
     return {
         "id": case.id if case else item.nodeid,
         "group": marker_of(item).group,
-        "result": result.to_json() if result is not None else None,
-        "sessions": [session.to_json() for session in sessions],
-        "gate_failures": [dataclasses.asdict(reason) for reason in gate_failures],
-        "rejected": rejected,
         "place": list(place_of(item)),
+        **of_test,
     }
+
+
+def replay(item: pytest.Item, say: Callable[[], None]) -> None:
+    """Makes a test do nothing but `say`; the child sessions have set up its fixtures."""
+
+    item.setup = item.teardown = lambda: None  # type: ignore[method-assign]
+    item.runtest = say  # type: ignore[method-assign]
+
+
+def end_as(outcome: str, text: str) -> None:
+    """Ends the running test as it ended in a child session: `passed`, `failed`, `skipped` or `xfailed`."""
+    if outcome == "failed" and not text.startswith(_PASSED_AGAINST_A_STRICT_MARK):
+        pytest.fail(text, pytrace=False)
+    if outcome == "xfailed":
+        pytest.xfail(text)
+    if outcome == "skipped":
+        pytest.skip(text)

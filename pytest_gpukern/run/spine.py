@@ -1,0 +1,622 @@
+"""Takes what a test measures from its inputs to its final verdicts: the spine.
+
+Read `run` and `settle` first. A `Subject` is what a test measures, a case or a call. What its steps find out
+is `Evidence`; `TimedScope` times it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_gpukern.baseline.merge import confirmed_slower
+from pytest_gpukern.baseline.record import choice_of
+from pytest_gpukern.check.diagnosis import IncorrectError
+from pytest_gpukern.findings.findings import explained, failures, findings_that_fail
+from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
+from pytest_gpukern.gate.comparability import Conditions
+from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
+from pytest_gpukern.gate.spread import spread_key
+from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
+from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
+from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device
+from pytest_gpukern.measure.measure import measure, rule_beside, rule_for
+from pytest_gpukern.measure.rounds import rule_of_rounds
+from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
+from pytest_gpukern.timers.timer import NothingLaunched, PerCall, TimerUnavailable
+from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.phases import phase
+from pytest_gpukern.values.result import Correctness, GateFailure, Result, SessionRole, Verdict
+from pytest_gpukern.values.timer_table import host_timer, timer_row, times_host
+from pytest_gpukern.values.verdict_table import VerdictKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from pytest_gpukern.baseline.record import Past
+    from pytest_gpukern.check.diagnosis import Diagnosis
+    from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
+    from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.timers.timer import Executions, Timer
+    from pytest_gpukern.values.marker import MarkerOptions
+    from pytest_gpukern.values.result import CaseInfo, JsonDict, Measurement, OutputError, Trace
+
+NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
+ELSEWHERE = "the test works in a CUDA context of its own, where only scope='launch' can be measured"
+
+
+@dataclass(frozen=True)
+class SubjectContext:
+    """Holds what a subject needs to know of its test and its run.
+
+    Attributes:
+        environment: device, settings, backends and data sets.
+        marker: arguments of the test's marker.
+        nodeid: pytest's name of the test.
+        test_file: the test's file; baselines lie beside it.
+        checked: whether an earlier session has checked the same code in full. Then a case is checked on what
+            it is timed on, before and after: not in its corners, and by no launches after timing.
+        rootdir: pytest's, in the process that reports.
+    """
+
+    environment: Environment
+    marker: MarkerOptions
+    nodeid: str
+    test_file: Path
+    checked: bool = False
+    rootdir: Path = Path()
+
+    def new_result(self, case: CaseInfo, *, simulated: bool, **known: Any) -> Result:
+        """Returns the result of the test before anything ran, with what else is `known`."""
+        environment = self.environment
+        return Result(
+            case=case,
+            nodeid=self.nodeid,
+            fingerprint=environment.gpu.fingerprint,
+            provenance=environment.provenance,
+            simulated=simulated,
+            session=environment.session,
+            **known,
+        )
+
+    @property
+    def timer(self) -> str:
+        """Returns the timer of the test's marker, or of the run."""
+        return self.marker.timer or self.environment.settings.timer
+
+    @property
+    def cache(self) -> str:
+        """Returns the cache policy of the test's marker, or of the run."""
+        return self.marker.cache or self.environment.settings.cache
+
+    @property
+    def times_host(self) -> bool:
+        """Returns whether the test or the run asks for a timer of the host, which needs no GPU."""
+        return times_host(self.timer)
+
+    @property
+    def host_timer(self) -> str:
+        """Returns the timer for what runs on the host."""
+        return host_timer(self.timer)
+
+
+class Subject(Protocol):
+    """Describes what one test measures: a case of a problem (`CaseSubject`), or a call (`CallSubject`).
+
+    Each step adds what it finds to the `Evidence` that it is given, so that nothing is lost if a step raises.
+
+    Attributes:
+        is_timed: whether it is measured in this run.
+    """
+
+    is_timed: bool
+
+    def begin(self) -> Result:
+        """Returns the result of this subject before anything ran."""
+
+    def prepare(self) -> AbstractContextManager[None]:
+        """Prepares what the steps below need on the host and on the device, and gives it back."""
+
+    def check(self, evidence: Evidence) -> None:
+        """Runs it untimed and checks what it did.
+
+        Raises:
+            IncorrectError: it is wrong.
+        """
+
+    def measure(self, evidence: Evidence) -> None:
+        """Times it, in each of its scopes.
+
+        Raises:
+            IncorrectError: it was wrong while it was timed.
+            NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
+        """
+
+    def recheck(self, evidence: Evidence) -> None:
+        """Checks what the last timed executions left, and another one.
+
+        Raises:
+            IncorrectError: it is no longer right.
+        """
+
+
+class NotRunError(Exception):
+    """Says why a case cannot run here; the test is skipped with this message."""
+
+
+def run(subject: Subject, evidence: Evidence, environment: Environment) -> None:
+    """Checks a subject, measures it if that is asked for, and checks it again.
+
+    Faults in its outputs are noted as evidence, and not raised. This process holds the device all the while;
+    what is timed on the host has the host to itself. Only `measure` is timed. Host work for a later subject
+    belongs before `prepare`, or beside `measure` if it disturbs no time.
+
+    Raises:
+        NotRunError: it cannot run here, with the reason.
+        NothingLaunched: it puts nothing on the GPU, and may be measured elsewhere.
+    """
+    __tracebackhide__ = True
+    gpu = environment.gpu
+    with gpu.working(), evidence.noting_what_is_wrong(), ExitStack() as prepared:
+        with phase("preparing"):
+            prepared.enter_context(subject.prepare())
+        with phase("checking"):
+            subject.check(evidence)
+        if subject.is_timed:
+            simulated = SimulatedLaunches.made
+            with gpu.timing(on_gpu=evidence.result.case.on_gpu), phase("timing"):
+                subject.measure(evidence)
+            if SimulatedLaunches.made != simulated:
+                evidence.drop_simulated_times()
+            with phase("checking"):
+                subject.recheck(evidence)
+            evidence.result = with_facts(evidence.result, environment)
+            evidence.add_note(*gpu.take_late_warnings())  # if nothing ran on a GPU
+
+
+def with_facts(result: Result, environment: Environment) -> Result:
+    """Returns a measured result with the facts of its kernels, and with the best that the device does."""
+    device = environment.gpu.device
+    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
+        return result
+    from pytest_gpukern.gpu.runtime import at_home
+    from pytest_gpukern.timers.cupti.machine_code import machine_code
+
+    seen = [measurement for measurement in result.measurements if measurement.work]
+    of_kernels = [measurement for measurement in seen if measurement.scope == "kernel"] or seen
+    with at_home():
+        code, ceilings, canaries = machine_code(), environment.gpu.ceilings, environment.gpu.canaries
+    kernels = kernel_facts(
+        of_kernels[0].work if of_kernels else (),
+        device.compute_capability,
+        code.sha256 if code is not None else None,
+    )
+    unhashed = without_hash(kernels, code.refused if code is not None else "CUPTI cannot be used")
+    return dataclasses.replace(
+        result,
+        notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
+        kernels=kernels,
+        autotuned=autotuned(kernels),
+        ceilings=ceilings.to_json() if ceilings is not None else {},
+        canaries=dict(canaries),
+    )
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Holds what a test came to, or has come to so far.
+
+    Attributes:
+        result: of this process, with its verdicts; in the end also with their reasons, and findings.
+        sessions: other sessions that were measured for it, in their order.
+        deciding: `scope/timer/cache` → the measurements that its verdict rests on.
+        failures: why the gate fails the test, in the end.
+    """
+
+    result: Result
+    sessions: tuple[Result, ...] = ()
+    deciding: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
+    failures: tuple[GateFailure, ...] = ()
+
+
+def settle(
+    result: Result, environment: Environment, marker: MarkerOptions, *, expects_check: bool = False
+) -> Settled:
+    """Judges a result once its test's body has ended, so that every verdict is final.
+
+    With `unchecked` in `--gpukern-fail-on`, a test that `expects_check` fails if nobody checked its outputs.
+    A test expects that if it uses our fixture, or declares what its calls write.
+
+    A run that compares by several sessions runs the others first. Fresh sessions decide a suspicion. A
+    confirmed slowdown may be intended: a run that writes a file then measures as many more sessions as a new
+    epoch needs to gate at once.
+    """
+    settings, settled = environment.settings, Settled(result)
+    if result.measurements:
+        if result.verdicts:  # given by child sessions, as of another revision: no record counts
+            settled = Settled(result, deciding={time.key: [time] for time in result.measurements})
+        else:
+            settled = judged_by_record(result, environment, marker)
+        settled = confirmed(settled, environment, marker)
+        model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
+
+        def past_of(case: CaseInfo, key: str | None) -> Past | None:
+            return environment.store.baseline(case, model).past(case.id, key)
+
+        result = explained(settled.result, past_of, deciding=settled.deciding)
+    # The reason first: pytest's short summary names the test already, and cuts long lines.
+    failing = failures(result, settings.fail_on, accepts=settings.accepts)
+    if "unchecked" in settings.fail_on and expects_check and result.correctness is Correctness.UNCHECKED:
+        failing.insert(0, GateFailure("unchecked", _why_unchecked(result)))
+    return dataclasses.replace(settled, result=result, failures=tuple(failing))
+
+
+def _why_unchecked(result: Result) -> str:
+    """Says which outputs of an unchecked result nothing compared, with the remedy."""
+    if result.first_call_ns is None:
+        return f"{NO_CALL}: call it, or drop the fixture and the marker"
+    never = f"{', '.join(result.unchecked)}: never compared" if result.unchecked else "no output was compared"
+    return (
+        f"{never} with a reference: call gpu_benchmark.verify(out, expected) with the output or "
+        "a copy of it, or pass check= to its pedantic; a test of the fixture benchmark takes gpu_benchmark "
+        "instead"
+    )
+
+
+def judged_by_record(result: Result, environment: Environment, marker: MarkerOptions) -> Settled:
+    """Returns a measured result with a verdict for each scope; without baselines, only for what is INVALID.
+
+    If the record has only the number of the second timer, as before CUPTI became usable on a machine, we
+    judge that one for both.
+    """
+    settings = environment.settings
+    extra: list[Result] = []
+    problem = None
+    if settings.baseline == "compare" and settings.sessions > 1:
+        extra, problem = _fresh(result, environment, settings.sessions - 1, before=1)
+    bases = {
+        measurement.key: _basis_of(result, measurement, environment, marker)
+        for measurement in result.measurements
+    }
+    chosen = {measurement.key for measurement in _to_judge(result.measurements, bases)}
+    verdicts: dict[str, Verdict] = {}
+    for measurement in result.measurements:
+        key = measurement.key
+        if key not in chosen and measurement.invalid is None:
+            continue
+        fresh = [measurement, *_under(key, extra)]
+        verdict = judge(fresh, bases[key])
+        folder = settings.baseline_dir
+        if verdict.kind is VerdictKind.NEW and folder is not None and not folder.is_dir():
+            verdict = dataclasses.replace(verdict, reason=f"{verdict.reason}: there is no folder {folder}")
+        if verdict.suspected:
+            verdict = unless_hopeless(verdict, fresh, bases[key])
+        if problem is not None:
+            verdict = Verdict(VerdictKind.INVALID, f"its extra sessions failed: {problem}")
+        if settings.baseline != "off" or verdict.kind is VerdictKind.INVALID:
+            verdicts[key] = verdict
+    together = [result, *extra]
+    keys = dict.fromkeys(measurement.key for session in together for measurement in session.measurements)
+    return Settled(
+        dataclasses.replace(result, verdicts=verdicts),
+        tuple(extra),
+        {key: _under(key, together) for key in keys},
+    )
+
+
+def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) -> Settled:
+    """Decides each suspicion by fresh sessions of the same test, and by these alone.
+
+    If there are too few of these, the suspicion is INVALID, with the reason.
+    """
+    settings, result = environment.settings, judged.result
+    verdicts = dict(result.verdicts)
+    suspected = [
+        time for time in result.measurements if time.key in verdicts and verdicts[time.key].suspected
+    ]
+    if not suspected:
+        return judged
+    fresh, problem = _fresh(result, environment, FRESH_SESSIONS, role=SessionRole.CONFIRMING)
+    decided = {time.key: _under(time.key, fresh) for time in suspected}
+    for time in suspected:
+        key = time.key
+        missing = f"{key} was not measured in each" if len(decided[key]) < len(fresh) else None
+        if problem or missing:
+            verdicts[key] = undecidable(verdicts[key], problem or f"{missing}")
+        else:
+            basis = _basis_of(result, time, environment, marker)
+            verdicts[key] = confirm(verdicts[key], decided[key], basis)
+    result = dataclasses.replace(result, verdicts=verdicts)
+    more: list[Result] = []
+    if settings.run_file is not None and settings.baseline == "compare" and confirmed_slower(result):
+        more, _ = _fresh(result, environment, FEWEST - len(fresh), before=len(fresh))
+    return Settled(result, (*judged.sessions, *fresh, *more), {**judged.deciding, **decided})
+
+
+def _basis_of(
+    result: Result, measurement: Measurement, environment: Environment, marker: MarkerOptions
+) -> Basis:
+    """Returns what a measurement is judged by.
+
+    A remark says if that is an older epoch, because the newest has no time under its key.
+    """
+    on_gpu, key, store = result.case.on_gpu, measurement.key, environment.store
+    model = environment.gpu.model_key(on_gpu=on_gpu)
+    recorded = store.baseline(result.case, model)
+    opened = recorded.newer_epoch(result.case.id, key)
+    return Basis(
+        store.sessions_for(result.case, model, key),
+        Conditions.of(result.case, device_model=model, simulated=result.simulated),
+        threshold=marker.threshold or environment.settings.threshold,
+        jitter_ns=measurement.jitter_ns,
+        device=result.fingerprint.device_uuid if on_gpu else None,
+        shared=store.shared_spread(model).get(spread_key(key)),
+        anchor=recorded.anchor_times(result.case.id, key),
+        choice=choice_of(result),
+        remark=f"judged by an older epoch, because that of {opened[:10]} has no {key}" if opened else "",
+        fails_with="" if on_gpu or "host" in environment.settings.fail_on else "--gpukern-fail-on",
+    )
+
+
+def _under(key: str, results: Iterable[Result]) -> list[Measurement]:
+    """Returns the measurements of results under one `scope/timer/cache`."""
+    return [
+        measurement for result in results for measurement in result.measurements if measurement.key == key
+    ]
+
+
+def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -> list[Measurement]:
+    """Returns the measurements that get a verdict: one for each scope."""
+    chosen = []
+    for main in (measurement for measurement in measurements if not measurement.beside):
+        others = [other for other in measurements if other.beside and other.scope == main.scope]
+        known = [] if _is_recorded(main, bases) else [o for o in others if _is_recorded(o, bases)]
+        chosen.append(known[0] if known else main)
+    return chosen
+
+
+def _is_recorded(measurement: Measurement, bases: Mapping[str, Basis]) -> bool:
+    """Returns whether there is a record under its key; its given sessions may be of another timer."""
+    return any(session.key == measurement.key for session in bases[measurement.key].sessions)
+
+
+def _fresh(
+    result: Result,
+    environment: Environment,
+    count: int,
+    *,
+    role: SessionRole = SessionRole.FURTHER,
+    before: int = 0,
+) -> tuple[list[Result], str | None]:
+    """Runs so many fresh sessions of the test; returns their results, and why some failed, or None.
+
+    Messages number them after those that came `before`. Variants of other backends are not imported: on an
+    H200's host that took most of a session's ten seconds. Sessions of host variants import all, as those on
+    record did; options about GPUs, such as `--gpukern-timer=event`, contradict `--gpukern-backend=host`.
+    """
+    children, backend = environment.children, result.case.backend
+    if backend is not None and result.case.on_gpu:
+        children = dataclasses.replace(children, options=(*children.options, f"--gpukern-backend={backend}"))
+    with phase("confirming sessions"), environment.gpu.waiting():
+        extra = measure_extra_sessions(
+            children,
+            [result.nodeid],
+            first=before + 1,
+            last=before + count,
+            environ=environment.gpu.for_children,
+            role=role,
+        )
+    return extra.of(result.nodeid, count)
+
+
+class Evidence:
+    """Gathers what a test finds out: each check and each measurement adds to its result.
+
+    Attributes:
+        result: what is known so far.
+        diagnosis: what the first check that failed says, or None.
+    """
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.diagnosis: Diagnosis | None = None
+
+    def add_note(self, *notes: Note) -> None:
+        """Adds notes to the result."""
+        if not notes:
+            return
+        self.result = dataclasses.replace(self.result, notes=(*self.result.notes, *notes))
+
+    def add_first_call(self, time_ns: float | None) -> None:
+        """Adds how long the first call took, in nanoseconds, compiling and loading included."""
+        self.result = dataclasses.replace(self.result, first_call_ns=time_ns)
+
+    def add_duration(self, duration_s: float) -> None:
+        """Adds how long the whole test took, in seconds."""
+        self.result = dataclasses.replace(self.result, duration_s=duration_s)
+
+    def add_measurements(self, measurements: tuple[Measurement, ...]) -> None:
+        """Adds what was measured."""
+        self.result = dataclasses.replace(self.result, measurements=measurements)
+
+    def drop_simulated_times(self) -> None:
+        """Drops times that contain work of the simulator, as of a host variant that launches."""
+        self.result = dataclasses.replace(self.result, simulated=True, measurements=())
+        self.add_note(Note("not timed: the timed calls ran kernels in the simulator, which never times"))
+
+    def add_trace(self, take: Callable[[], Trace]) -> None:
+        """Adds what one more execution did, or a note that says why nothing could record it."""
+        try:
+            trace = take()
+        except TimerUnavailable as reason:
+            self.add_note(Note(f"no trace: {reason}"))
+            return
+        self.result = dataclasses.replace(self.result, trace=trace)
+
+    def passes(self, errors: Mapping[str, OutputError] | None = None) -> None:
+        """Notes that a check found nothing wrong, and the errors of its outputs; a fault stays."""
+        wrong = self.result.correctness is Correctness.INCORRECT
+        self.result = dataclasses.replace(
+            self.result,
+            correctness=Correctness.INCORRECT if wrong else Correctness.PASSED,
+            errors={**self.result.errors, **(errors or {})},
+        )
+
+    def leaves_unchecked(self, outputs: tuple[str, ...]) -> None:
+        """Notes the declared outputs that nothing compared; with one, the result is not PASSED."""
+        if outputs and self.result.correctness is not Correctness.INCORRECT:
+            unchecked = Correctness.UNCHECKED
+            self.result = dataclasses.replace(self.result, correctness=unchecked, unchecked=outputs)
+
+    def fails(self, diagnosis: str, errors: Mapping[str, OutputError] | None = None) -> None:
+        """Notes what is wrong, in words; `errors` as in `passes`."""
+        self.result = dataclasses.replace(
+            self.result,
+            correctness=Correctness.INCORRECT,
+            diagnosis=diagnosis,
+            errors={**self.result.errors, **(errors or {})},
+        )
+
+    @contextmanager
+    def noting_what_is_wrong(self) -> Iterator[None]:
+        """Notes an `IncorrectError` that ends the block. We drop the times of what is wrong."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except IncorrectError as error:
+            self.diagnosis = error.diagnosis
+            self.fails(error.diagnosis.message, error.errors)
+            self.result = dataclasses.replace(self.result, measurements=(), trace=None)
+            # Else, since Python 3.12, the error and the frame of `__exit__` hold each other and all frames
+            # below: the test's objects would go when the collector runs, and not as the test ends.
+            error.__traceback__ = None
+
+
+@dataclass(frozen=True)
+class TimedScope:
+    """Says what is timed in one scope: a case's launch or its copies, or a plain test's call.
+
+    Attributes:
+        executions: what the timer takes.
+        call: what observers are told of it.
+        environment: the observers.
+        cache: `cold` or `hot`.
+        call_ns: its approximate time, in nanoseconds.
+        traffic_bytes: declared bytes of the work.
+        flops: declared operations of the work.
+        inspect: checks what a call left that the main timer timed; None if it cannot be checked.
+        count: samples of the main timer, or None to sample until the median is known.
+        calls_a_sample: calls in each.
+        elsewhere: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
+    """
+
+    executions: Executions
+    call: ObservedCall
+    environment: Environment
+    cache: str
+    call_ns: float
+    traffic_bytes: float | None = None
+    flops: float | None = None
+    inspect: Callable[[], None] | None = None
+    count: int | None = None
+    calls_a_sample: int = 1
+    elsewhere: bool = False
+
+    def by_timers(
+        self, wanted: str, stream: Any, *, any_stream: bool, refuses_host_calls: bool = False
+    ) -> list[Measurement]:
+        """Measures on the device by the main timer and, if that tells more, by a second one beside it.
+
+        Args:
+            wanted: the timer, as in `--gpukern-timer`.
+            stream: the timed stream, as a cuda.core stream.
+            any_stream: whether the call's work may outlast the timed stream.
+            refuses_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
+
+        Raises:
+            NothingLaunched: the call puts nothing on the GPU, and that is refused.
+            IncorrectError: a timed call left an output wrong.
+        """
+        scope = self.call.scope
+        try:
+            if scope == "kernel" and self.elsewhere:
+                raise NothingLaunched(ELSEWHERE)
+            measurements = measured_by(self.by, wanted, scope=scope, stream=stream, any_stream=any_stream)
+        except NothingLaunched as reason:
+            if refuses_host_calls:
+                raise
+            measurements = [not_of_the_device(self.by, stream, reason)]
+        return [self.environment.gpu.observers.measured(self.call, measurements[0]), *measurements[1:]]
+
+    def by(self, timer: Timer, *, beside: bool) -> Measurement:
+        """Measures it by one timer, alone or beside the main one.
+
+        Only a kernel that the device times is measured while other workers work on the host.
+        """
+        by_host = not timer_row(timer.name).device_timed
+        gpu = self.environment.gpu
+        rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
+        with nullcontext() if self.call.scope == "kernel" and not by_host else gpu.timing_by_host():
+            return measure(
+                self.executions,
+                PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
+                scope=self.call.scope,
+                cache=self.cache,
+                call_ns=self.call_ns,
+                rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
+                observing=None if self.elsewhere else gpu.observers.observe(self.call, timer, beside=beside),
+                inspect=None if beside else self.inspect,
+                traffic_bytes=self.traffic_bytes,
+                flops=self.flops,
+                beside=beside,
+            )
+
+
+class ObservedFromOutside:
+    """Holds what observers see of one test; nothing unless we measure.
+
+    Args:
+        environment: the device, its observers, and what fails a test.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._begun = False
+        self._seen: ObservedTest | None = None
+
+    def begin(self) -> None:
+        """Begins before the test; what wider fixtures have made already exists."""
+        if self._environment.settings.benchmark:
+            with self._environment.gpu.exclusive(), _context_may_be_lost():
+                self._environment.gpu.observers.begin_test()
+                self._begun = True
+
+    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:
+        """Ends after the teardown; returns why the gate fails the test for what was found.
+
+        If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
+        `let_go` drops what pytest still refers to.
+        """
+        settings = self._environment.settings
+        if not self._begun:
+            return ()
+        with self._environment.gpu.exclusive(), _context_may_be_lost():
+            self._seen = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
+        return findings_that_fail(self._seen.findings if self._seen else (), settings.fail_on)
+
+    def to_json(self) -> JsonDict | None:
+        """Returns what observers saw, after the teardown, as plain JSON."""
+        return None if self._seen is None else self._seen.to_json()
+
+
+@contextmanager
+def _context_may_be_lost() -> Iterator[None]:
+    """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
+    from pytest_gpukern.gpu.libcuda import CudaError
+
+    with suppress(CudaError):
+        yield
