@@ -62,6 +62,11 @@ class Diagnosis:
     fault: Fault
     message: str
 
+    @classmethod
+    def of(cls, fault: Fault, text: str, output: str = "") -> Diagnosis:
+        """Returns one whose message begins with the output, if it concerns a single one, and the fault."""
+        return cls(fault, f"{output}: {fault}: {text}" if output else f"{fault}: {text}")
+
 
 class IncorrectError(Exception):
     """Says that an output is wrong; `diagnosis` says how."""
@@ -83,13 +88,11 @@ class Made:
 
     Attributes:
         returned: what it returned.
-        time_ns: wall time until the device was idle.
         threads: Python's threads that it started and that still work.
         bits: a hash of each output, taken only if threads still work.
     """
 
     returned: Any
-    time_ns: float
     threads: tuple[Thread, ...] = ()
     bits: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -179,11 +182,6 @@ class Launch(ABC):
         """Names the outputs that had the same bits after every launch so far."""
         return [name for name, bits in self.seen_bits.items() if None not in bits and len(set(bits)) == 1]
 
-    @property
-    def kinds(self) -> dict[str, Determinism | None]:
-        """The determinism of each output, as far as its hashes show it."""
-        return {name: of_launches(bits) for name, bits in self.seen_bits.items()}
-
     @abstractmethod
     def fill(self, *, poisoned: bool) -> None:
         """Puts into the outputs what they hold before a launch: a poison, or what is updated."""
@@ -233,7 +231,7 @@ class Launch(ABC):
         """Returns a hash of each output now."""
 
 
-UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
+_UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
 
 
 def diagnose_values(
@@ -256,7 +254,7 @@ def diagnose_values(
     else:
         fault = Fault.WRONG_VALUES
     counts = f"{comparison.mismatches} of {comparison.size} elements"
-    lines = [f"{name}: {fault}: {counts} outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"]
+    lines = [f"{counts} outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"]
     if comparison.unwritten:
         where = _at(comparison.first_unwritten, comparison.shape)
         lines.append(f"  {comparison.unwritten} were never written, the first at {where}")
@@ -272,14 +270,14 @@ def diagnose_values(
             where = _at(extreme.index, comparison.shape)
             lines.append(f"  {label} at {where}: expected {extreme.expected!r}, actual {extreme.actual!r}")
     if poisoned and comparison.unwritten:
-        lines.append(f"  {UNWRITTEN_ON_PURPOSE}")
+        lines.append(f"  {_UNWRITTEN_ON_PURPOSE}")
     elif poisoned and (comparison.unexpected_nan or _adds_to_poison(comparison.first_mismatch)):
         kind = "NaN" if comparison.unexpected_nan else "a pattern"
         lines.append(
             f"  the output held {kind} before the launch, and the kernel seems to have read it: if it adds "
             "to the output or updates it, declare inout="
         )
-    return Diagnosis(fault, "\n".join(lines))
+    return Diagnosis.of(fault, "\n".join(lines), name)
 
 
 def _adds_to_poison(mismatch: Extreme) -> bool:
@@ -295,23 +293,23 @@ def _adds_to_poison(mismatch: Extreme) -> bool:
     return any(may_be_poison((difference + shift) % 2**32) for shift in range(-1024, 1025, 32))
 
 
-def diagnose_damage(found: Sequence[Damage], place: str = "") -> Diagnosis | None:
+def diagnose_damage(damage: Sequence[Damage], place: str = "") -> Diagnosis | None:
     """Says what was written out of bounds, and `place` by which launch; None if nothing was."""
-    if not found:
+    if not damage:
         return None
-    lines = [f"{found[0].array}: {Fault.OUT_OF_BOUNDS}"]
-    for each in found:
-        if each.between:
+    lines = [f"{damage[0].array}: {Fault.OUT_OF_BOUNDS}"]
+    for zone in damage:
+        if zone.between:
             lines.append(
-                f"  {_count(each.changed_bytes, 'byte')} written between the elements of {each.array}, "
-                f"the first after flat index {each.index} of {each.size}: it is strided, not in C order"
+                f"  {_count(zone.changed_bytes, 'byte')} written between the elements of {zone.array}, "
+                f"the first after flat index {zone.index} of {zone.size}: it is strided, not in C order"
             )
             continue
-        side = "after the end" if each.behind else "before the beginning"
-        distance = each.index - each.size + 1 if each.behind else -each.index
+        side = "after the end" if zone.behind else "before the beginning"
+        distance = zone.index - zone.size + 1 if zone.behind else -zone.index
         lines.append(
-            f"  {_count(each.changed_bytes, 'byte')} written {side} of {each.array}, the nearest "
-            f"{_count(distance, 'element')} away: flat index {each.index} of {each.size}"
+            f"  {_count(zone.changed_bytes, 'byte')} written {side} of {zone.array}, the nearest "
+            f"{_count(distance, 'element')} away: flat index {zone.index} of {zone.size}"
         )
     lines += [f"  seen {place}"] if place else []
     return Diagnosis(Fault.OUT_OF_BOUNDS, "\n".join(lines))
@@ -323,8 +321,9 @@ def _count(number: int, noun: str) -> str:
 
 def diagnose_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> Diagnosis | None:
     """Says that an output has another shape than its reference, or than is declared; None if it has not."""
-    told = f"{name}: {Fault.WRONG_SHAPE}: expected {expected}, actual {shape}"
-    return None if shape == expected else Diagnosis(Fault.WRONG_SHAPE, told)
+    if shape == expected:
+        return None
+    return Diagnosis.of(Fault.WRONG_SHAPE, f"expected {expected}, actual {shape}", name)
 
 
 def diagnose_form(
@@ -339,17 +338,15 @@ def diagnose_form(
     if (other := diagnose_shape(name, tuple(shape), tuple(declared.shape))) is not None:
         return other
     if np.dtype(dtype) != np.dtype(declared.dtype):
-        return Diagnosis(
-            Fault.WRONG_DTYPE,
-            f"{name}: wrong dtype: expected {np.dtype(declared.dtype)}, actual {np.dtype(dtype)}",
-        )
+        text = f"expected {np.dtype(declared.dtype)}, actual {np.dtype(dtype)}"
+        return Diagnosis.of(Fault.WRONG_DTYPE, text, name)
     if strides is not None and declared.order == "C":
         expected = c_strides(shape, np.dtype(dtype).itemsize)
-        return Diagnosis(
-            Fault.WRONG_STRIDES,
-            f"{name}: {Fault.WRONG_STRIDES}: expected {expected} bytes (C order), actual {strides}; return a "
-            'contiguous array, and the copy is timed too, or declare Output(shape, dtype, order="any")',
+        text = (
+            f"expected {expected} bytes (C order), actual {strides}; return a contiguous array, and the copy "
+            'is timed too, or declare Output(shape, dtype, order="any")'
         )
+        return Diagnosis.of(Fault.WRONG_STRIDES, text, name)
     return None
 
 
@@ -374,27 +371,24 @@ def diagnose_aliasing(
     for name, memory in outputs.items():
         shared = ", ".join(other for other, theirs in near.items() if memory.overlaps(theirs))
         if shared:
-            told = f"{name}: {Fault.ALIASED}: it shares memory with {shared}; {remedy}"
-            return Diagnosis(Fault.ALIASED, told)
+            return Diagnosis.of(Fault.ALIASED, f"it shares memory with {shared}; {remedy}", name)
         if apart:
             near[f"the output {name}"] = memory
     return None
 
 
-def told_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> str:
-    """Says how many elements a launch left unwritten, the first at a flat index."""
-    counts = f"{count} of {math.prod(shape)} elements"
-    return f"{name}: {Fault.NOT_WRITTEN}: {counts}, the first at {_at(first, shape)}"
-
-
-def diagnose_changed(name: str, changed: np.ndarray[Any, Any]) -> Diagnosis | None:
-    """Says how many elements a call changed outside the declared region; None if none."""
-    count = int(changed.sum())
-    if not count:
-        return None
-    where = _at(int(changed.argmax()), changed.shape)
-    told = f"{_count(count, 'element')} changed outside written=, the first at {where}"
-    return Diagnosis(Fault.WRONG_VALUES, f"{name}: {Fault.WRONG_VALUES}: {told}")
+def diagnose_written(written: Written, at: str) -> Diagnosis | None:
+    """Says what a launch left unwritten or changed elsewhere, and `at` which launch; None if nothing."""
+    name, shape, count, first, changed = written
+    outside = 0 if changed is None else int(changed.sum())
+    if changed is not None and outside:
+        elements, where = _count(outside, "element"), _at(int(changed.argmax()), shape)
+        text = f"{elements} changed outside written=, the first at {where}{at}"
+        return Diagnosis.of(Fault.WRONG_VALUES, text, name)
+    if count:
+        text = f"{count} of {math.prod(shape)} elements, the first at {_at(first, shape)}{at}"
+        return Diagnosis.of(Fault.NOT_WRITTEN, f"{text}; {_UNWRITTEN_ON_PURPOSE}", name)
+    return None
 
 
 def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | None) -> Diagnosis | None:
@@ -402,8 +396,8 @@ def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | Non
     if declared in (None, Determinism.TOLERANT) or of_launches(bits) is not Determinism.TOLERANT:
         return None
     counts = f"{len(set(bits))} results from {len(bits)} launches on the same inputs"
-    declares = f"determinism={str(declared)!r} is declared"
-    return Diagnosis(Fault.NOT_DETERMINISTIC, f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, but {declares}")
+    text = f"{counts}, but determinism={str(declared)!r} is declared"
+    return Diagnosis.of(Fault.NOT_DETERMINISTIC, text, name)
 
 
 def _at(index: int, shape: tuple[int, ...]) -> str:
