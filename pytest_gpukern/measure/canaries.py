@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.measure.measure import Repeated, measure, warm_up
+from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.timer_table import auto_timers
@@ -68,4 +68,4 @@ def _measured(call: Callable[[], None], cuda: CudaRuntime) -> Measurement:
 
 
 def _by(timer: Timer, call: Callable[[], None], call_ns: float) -> Measurement:
-    return measure(Repeated(call), timer, scope="kernel", cache="hot", call_ns=call_ns, rule=_RULE)
+    return Sampler(Repeated(call), timer, scope="kernel", cache="hot", call_ns=call_ns, rule=_RULE).measure()

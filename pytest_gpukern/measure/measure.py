@@ -170,64 +170,6 @@ class Repeated:
         return Iteration(functools.partial(self._call, *args, **kwargs), fresh=self._fresh)
 
 
-def measure(
-    executions: Executions,
-    timer: Timer,
-    *,
-    scope: str,
-    cache: str,
-    call_ns: float,
-    rule: StoppingRule | None = None,
-    observing: Mapping[str, Observation] | None = None,
-    inspect: Callable[[], None] | None = None,
-    traffic_bytes: float | None = None,
-    flops: float | None = None,
-    beside: bool = False,
-    clock: Callable[[], float] = time.monotonic,
-) -> Measurement:
-    """Takes samples of a warm and checked call until the stopping rule says why to stop.
-
-    We keep every sample taken while the device was fit. We count the others and take them again.
-
-    Args:
-        executions: the executions to time.
-        timer: the timer to use.
-        scope: what the call does: one of `problems.variants.SCOPES`.
-        cache: `cold` flushes the L2 before each sample, `hot` does not.
-        call_ns: about how long the call takes, from the warm-up; sizes the batches.
-        rule: when to stop; by default `rule_for(call_ns)`.
-        observing: name → observer that looks at the device between batches, the one nearest to the timed work
-            first.
-        inspect: checks outputs; called once, after an execution chosen at random among the first, or after a
-            whole turn on all buffer sets for a cold graph.
-        traffic_bytes: declared bytes of the work, copied into the result.
-        flops: declared operations of the work, copied into the result.
-        beside: whether the number is kept beside a main timer's.
-        clock: seconds, for the time budget.
-
-    Raises:
-        NothingLaunched: the call puts nothing on the device.
-        TimerUnavailable: the timer cannot time this call.
-    """
-    sampler = Sampler(
-        executions,
-        timer,
-        rule or rule_for(call_ns),
-        observing or {},
-        inspect,
-        cold=cache == "cold",
-        call_ns=call_ns,
-        clock=clock,
-    )
-    last = sampler.run()
-    # Only now does the timer know all batches.
-    suspicion = None if beside else timer.suspicion(last)
-    found = dataclasses.replace(
-        sampler.measurement(scope, cache), beside=beside, traffic_bytes=traffic_bytes, flops=flops
-    )
-    return sampler.finished(found, suspicion)
-
-
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
     """Pauses tracers and profilers of this thread, such as coverage, which would add to the times.
@@ -331,20 +273,60 @@ class Samples:
 
 @dataclass
 class Sampler:
-    """Takes batches of one call; its attributes are the arguments of `measure`."""
+    """Takes samples of a warm and checked call until the stopping rule says why to stop.
+
+    We keep every sample taken while the device was fit. We count the others and take them again.
+
+    Attributes:
+        executions: the executions to time.
+        timer: the timer to use.
+        scope: what the call does: one of `problems.variants.SCOPES`.
+        cache: `cold` flushes the L2 before each sample, `hot` does not.
+        call_ns: about how long the call takes, from the warm-up; sizes the batches.
+        rule: when to stop.
+        observing: name → observer that looks at the device between batches, the one nearest to the timed work
+            first.
+        inspect: checks outputs; called once, after an execution chosen at random among the first, or after a
+            whole turn on all buffer sets for a cold graph.
+        traffic_bytes: declared bytes of the work, copied into the result.
+        flops: declared operations of the work, copied into the result.
+        beside: whether the number is kept beside a main timer's.
+        clock: seconds, for the time budget.
+        sampling: what was taken so far.
+    """
 
     executions: Executions
     timer: Timer
-    rule: StoppingRule
-    observing: Mapping[str, Observation]
-    inspect: Callable[[], None] | None
-    cold: bool
+    scope: str
+    cache: str
     call_ns: float
-    clock: Callable[[], float]
+    rule: StoppingRule
+    observing: Mapping[str, Observation] = field(default_factory=dict)
+    inspect: Callable[[], None] | None = None
+    traffic_bytes: float | None = None
+    flops: float | None = None
+    beside: bool = False
+    clock: Callable[[], float] = time.monotonic
     sampling: Samples = field(default_factory=Samples)
 
-    def run(self) -> Iteration:
-        """Samples until the rule or an observer says why to stop; returns the last execution."""
+    @property
+    def cold(self) -> bool:
+        """Whether the L2 is flushed before each sample."""
+        return self.cache == "cold"
+
+    def measure(self) -> Measurement:
+        """Samples until the rule or an observer says why to stop.
+
+        Raises:
+            NothingLaunched: the call puts nothing on the device.
+            TimerUnavailable: the timer cannot time this call.
+        """
+        last = self._sample()
+        # Only now does the timer know all batches.
+        return self.finished(None if self.beside else self.timer.suspicion(last))
+
+    def _sample(self) -> Iteration:
+        """Takes all batches; returns the last execution."""
         rule, timer, sampling = self.rule, self.timer, self.sampling
         chosen = random.randrange(rule.min_samples) + 1 if self.inspect is not None else 0
         # In a graph nothing is flushed between calls, so they are cold only on all sets in turn.
@@ -393,20 +375,20 @@ class Sampler:
         if look.fault is not None:
             raise TimerUnavailable(look.fault)
 
-    def finished(self, found: Measurement, suspicion: str | None) -> Measurement:
-        """Returns the measurement with what observers and the statistics say of it."""
-        found = dataclasses.replace(found, invalid=self.sampling.invalid or suspicion)
+    def finished(self, suspicion: str | None) -> Measurement:
+        """Returns the measurement with what observers and the statistics say of it, and the timer."""
+        measured = dataclasses.replace(self._measurement(), invalid=self.sampling.invalid or suspicion)
         for name, observation in self.observing.items():
-            found = observation.finish(found).added_to(found, name)
-        return with_notes(found, *self.summary().warnings)
+            measured = observation.finish(measured).added_to(measured, name)
+        return with_notes(measured, *self.summary().warnings)
 
     def _before(self) -> None:
-        for each in reversed([*self.observing.values()]):
-            each.before()
+        for observation in reversed([*self.observing.values()]):
+            observation.before()
 
     def _look(self, batch: Batch, *, last: bool) -> Look:
         """Merges what the observers saw after a batch; reports the first fault."""
-        looks = [each.after(batch, last=last) for each in self.observing.values()]
+        looks = [observation.after(batch, last=last) for observation in self.observing.values()]
         return Look(
             settled=all(look.settled for look in looks),
             fault=next((look.fault for look in looks if look.fault is not None), None),
@@ -418,15 +400,15 @@ class Sampler:
         sampling = self.sampling
         return summarize(sampling.samples, resolution_ns=self.timer.resolution_ns, batches=sampling.batches)
 
-    def measurement(self, scope: str, cache: str) -> Measurement:
-        """Returns the finished measurement, with the timer's remarks."""
+    def _measurement(self) -> Measurement:
+        """Returns the measurement with the timer's remarks."""
         timer, sampling = self.timer, self.sampling
         assert sampling.stopped is not None
         return Measurement(
-            scope=scope,
+            scope=self.scope,
             timer=timer.name,
             measures=timer.measures,
-            cache=cache,
+            cache=self.cache,
             samples_ns=tuple(round(sample, 2) for sample in sampling.samples),
             iterations=sampling.iterations,
             summary=dataclasses.replace(self.summary(), warnings=tuple(sampling.warnings)),
@@ -438,6 +420,9 @@ class Sampler:
             order=sampling.order,
             buffer_sets=self.executions.buffer_sets,
             invalid_samples=sampling.invalid_samples,
+            beside=self.beside,
+            traffic_bytes=self.traffic_bytes,
+            flops=self.flops,
         )
 
     def _size(self, executed: int, passed_s: float, chosen: int) -> int:

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import time
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -375,18 +374,15 @@ class LoopSubject(CallSubject):
         """
         with self._context.environment.gpu.timing_by_host():
             self._run(found)
-        sampler, marker, suspicion = self._sampler, self._context.marker, None
+        sampler, suspicion = self._sampler, None
         if sampler is None or not sampler.sampling.samples:
             raise self._refused
         with suppress(TimerUnavailable):
             suspicion = sampler.timer.suspicion(Iteration(_refuse, fresh=_refuse))
-        measured = sampler.measurement(self._scope, "cold" if sampler.cold else "hot")
-        if self._scope != "launch":
-            measured = dataclasses.replace(measured, traffic_bytes=marker.bytes, flops=marker.flops)
-        timed, asked = len(measured.samples_ns), self._loop.asked["rounds"]
+        timed, asked = len(sampler.sampling.samples), self._loop.asked["rounds"]
         if timed < asked:
             found.add_note(f"{timed} of {asked} rounds are timed: {self._refused}")
-        found.add_measurements((sampler.finished(measured, suspicion),))
+        found.add_measurements((sampler.finished(suspicion),))
 
     def recheck(self, found: Found) -> None:
         """Does nothing: the last round was checked."""
@@ -443,15 +439,23 @@ class LoopSubject(CallSubject):
     def _new_sampler(self) -> Sampler:
         """Returns a sampler by the first timer that works, without a queue, which may execute again."""
         environment, calls = self._context.environment, self._loop.asked["iterations"]
-        cache = self._context.marker.cache or environment.settings.cache
+        marker, launch = self._context.marker, self._scope == "launch"
         # Of several calls only the first would find a cold cache.
-        cold = self._scope == "kernel" and calls == 1 and cache == "cold"
+        keeps = self._scope == "kernel" and calls == 1
+        cache = (marker.cache or environment.settings.cache) if keeps else "hot"
         timer = self._opened() if environment.gpu.has_gpu else HostTimer(self._calls.synchronize)
         timer = PerCall(timer, calls) if calls > 1 else timer
-        call = self._observed(self._scope, "cold" if cold else "hot")
-        observing = environment.gpu.observers.observe(call, timer)
-        single = Repeated(self._target.function)
-        return Sampler(single, timer, StoppingRule(), observing, None, cold, 0.0, time.monotonic)
+        return Sampler(
+            Repeated(self._target.function),
+            timer,
+            self._scope,
+            cache,
+            call_ns=0.0,
+            rule=StoppingRule(),
+            observing=environment.gpu.observers.observe(self._observed(self._scope, cache), timer),
+            traffic_bytes=None if launch else marker.bytes,
+            flops=None if launch else marker.flops,
+        )
 
     def _opened(self) -> Timer:
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere

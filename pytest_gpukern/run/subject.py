@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
 from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device
-from pytest_gpukern.measure.measure import measure, rule_beside, rule_for
+from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.timers.timer import NothingLaunched, PerCall, TimerUnavailable
 from pytest_gpukern.values.result import Correctness, Result
@@ -248,18 +248,18 @@ class TimedScope:
 
     def _by(self, timer: Timer, *, beside: bool, by_host: bool) -> Measurement:
         rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
-        return measure(
+        return Sampler(
             self.executions,
             PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
             scope=self.call.scope,
             cache=self.cache,
             call_ns=self.call_ns,
             rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
-            observing=None
+            observing={}
             if self.elsewhere
             else self.environment.gpu.observers.observe(self.call, timer, beside=beside),
             inspect=None if beside else self.inspect,
             traffic_bytes=self.traffic_bytes,
             flops=self.flops,
             beside=beside,
-        )
+        ).measure()

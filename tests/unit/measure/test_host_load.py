@@ -11,7 +11,7 @@ from fakes import FakeTimer
 from pytest_gpukern.baseline.record import time_of
 from pytest_gpukern.measure import host_load
 from pytest_gpukern.measure.host_load import CpuTimes, others_share, share_of_others
-from pytest_gpukern.measure.measure import Repeated, measure
+from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for
 from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observers
 
 READ = host_load.read
@@ -97,7 +97,9 @@ def others(monkeypatch):
 def timed(observers, timer="host"):
     observing = observers.observe(ObservedCall("end_to_end", on_gpu=False), FakeTimer(timer))
     call, timer = Repeated(lambda: None), FakeTimer(timer)
-    found = measure(call, timer, scope="end_to_end", cache="hot", call_ns=1e3, observing=observing)
+    found = Sampler(
+        call, timer, scope="end_to_end", cache="hot", call_ns=1e3, observing=observing, rule=rule_for(1000.0)
+    ).measure()
     assert time_of(found).others_share == others_share(found)
     return others_share(found)
 

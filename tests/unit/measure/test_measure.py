@@ -15,7 +15,6 @@ from fakes import FakeClock, call_taking
 from pytest_gpukern.measure.measure import (
     Repeated,
     Sampler,
-    measure,
     rule_beside,
     rule_for,
     untraced,
@@ -216,7 +215,8 @@ WILD = [1000.0, 5000.0, 2000.0, 9000.0]
 def sampled(timer, call_ns=1000.0, **arguments):
     values = {"scope": "kernel", "cache": "cold", "call_ns": call_ns, **arguments}
     values.setdefault("clock", (timer.clock or FakeClock()).seconds)
-    return measure(Repeated(nothing, values.pop("setup", None)), timer, **values)
+    values.setdefault("rule", rule_for(call_ns))
+    return Sampler(Repeated(nothing, values.pop("setup", None)), timer, **values).measure()
 
 
 def test_every_sample_is_kept_in_the_order_taken():
@@ -405,14 +405,14 @@ def test_nothing_traces_or_profiles_a_call_while_it_is_warmed_up_or_timed(traced
         made.append(traces())
         return (), {}
 
-    measure(
+    Sampler(
         Repeated(lambda: seen.append(traces()), setup),
         HostTimer(nothing),
         scope="kernel",
         cache="hot",
         call_ns=MS,
         rule=StoppingRule(0, 5, 5),
-    )
+    ).measure()
     warm_up(lambda: seen.append(traces()), nothing)
     assert set(seen) == {(None, None)}
     assert set(made) == {traced}, "what a setup does is traced"
@@ -474,7 +474,7 @@ class ExecutingTimer(ScriptedTimer):
 def looked_behind(rule, call_ns=1000.0, samples=WILD, **arguments):
     """How many executions there were before `inspect` was called, and in all."""
     executed, looks = [], []
-    found = measure(
+    found = Sampler(
         Repeated(lambda: executed.append(1)),
         ExecutingTimer(samples),
         scope="kernel",
@@ -483,7 +483,7 @@ def looked_behind(rule, call_ns=1000.0, samples=WILD, **arguments):
         rule=rule,
         inspect=lambda: looks.append(len(executed)),
         **arguments,
-    )
+    ).measure()
     assert len(found.samples_ns) == len(executed)
     (look,) = looks
     return look, len(executed)
@@ -507,7 +507,7 @@ def test_measuring_ends_if_inspecting_outputs_fails():
         raise ValueError("wrong values")
 
     with pytest.raises(ValueError, match="wrong values"):
-        measure(
+        Sampler(
             Repeated(lambda: executed.append(1)),
             ExecutingTimer(WILD),
             scope="kernel",
@@ -515,7 +515,7 @@ def test_measuring_ends_if_inspecting_outputs_fails():
             call_ns=1000.0,
             rule=StoppingRule(0, 10, 300),
             inspect=wrong,
-        )
+        ).measure()
     assert 1 <= len(executed) <= 10
 
 
@@ -541,7 +541,7 @@ def test_a_cold_graph_holds_whole_turns_on_all_buffer_sets(monkeypatch, name, ca
     monkeypatch.setattr(random, "randrange", lambda count: 3)
     timer, looks = ScriptedTimer(WILD), []
     timer.name = name
-    measure(
+    Sampler(
         Sets(nothing),
         timer,
         scope="kernel",
@@ -550,7 +550,7 @@ def test_a_cold_graph_holds_whole_turns_on_all_buffer_sets(monkeypatch, name, ca
         rule=StoppingRule(0, 190, 190),
         inspect=lambda: looks.append(len(timer.given)),
         clock=FakeClock().seconds,
-    )
+    ).measure()
     assert timer.asked == asked
     assert looks == asked[:1]
 
@@ -635,12 +635,11 @@ def test_a_device_that_is_never_fit_again_leaves_the_samples_that_count():
 
 def test_what_is_executed_only_once_is_left_out_if_the_device_was_not_fit_also_at_the_end():
     timer, watch = ScriptedTimer([1.0, 2.0, 3.0, 4.0, 5.0]), SeldomWatch({5})
-    single = Repeated(nothing)
-    sampler = Sampler(single, timer, StoppingRule(), {"watch": watch}, None, False, 0.0, FakeClock().seconds)
+    sampler = Sampler(Repeated(nothing), timer, "kernel", "hot", 0.0, StoppingRule(), {"watch": watch})
     for number in range(1, 6):
         with pytest.raises(TimerUnavailable, match="throttled") if number == 5 else nullcontext():
             sampler.take(Iteration(nothing), last=number == 5)
-    found = sampler.measurement("kernel", "hot")
+    found = sampler.finished(None)
     assert (found.samples_ns, found.invalid_samples, found.stopped) == ((1.0, 2.0, 3.0), 2, "3 samples")
 
 
@@ -715,7 +714,7 @@ def test_making_fresh_arguments_is_not_timed():
         seen.append(argument)
         clock.now += MS
 
-    found = measure(
+    found = Sampler(
         Repeated(call, setup),
         HostTimer(nothing, clock=clock),
         scope="kernel",
@@ -723,6 +722,6 @@ def test_making_fresh_arguments_is_not_timed():
         call_ns=MS,
         rule=StoppingRule(0, 5, 5),
         clock=clock.seconds,
-    )
+    ).measure()
     assert found.samples_ns == (MS,) * 5
     assert len({id(argument) for argument in seen}) == len(seen) == 5

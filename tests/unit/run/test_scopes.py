@@ -231,10 +231,10 @@ def asked(monkeypatch):
 
     def noted(executions, timer, **values):
         found.append((timer.name, values["inspect"] is not None, values["call_ns"], values["rule"]))
-        return measure(executions, timer, **values)
+        return sampler(executions, timer, **values)
 
-    measure = subject_module.measure
-    monkeypatch.setattr(subject_module, "measure", noted)
+    sampler = subject_module.Sampler
+    monkeypatch.setattr(subject_module, "Sampler", noted)
     return found
 
 
