@@ -243,22 +243,15 @@ def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tupl
 @functools.lru_cache(maxsize=4096)
 def interval_rank(n: int) -> int:
     """Returns the largest rank r for which [x₍ᵣ₎, x₍ₙ₊₁₋ᵣ₎] covers the median with at least 95 %, else 1."""
-    rank = max(1, int((n + 1) / 2 - 0.98 * math.sqrt(n)) + 2)  # from the normal distribution, rounded up
+    rank = min(n, int((n + 1) / 2 - 0.98 * math.sqrt(n)) + 2)  # from the normal distribution, rounded up
     while rank > 1 and _binomial_tail(n, rank - 1) > 0.025:
         rank -= 1
     return rank
 
 
 def _binomial_tail(n: int, k: int) -> float:
-    """Returns P(B ≤ k) for B ~ Binomial(n, ½) and k ≤ n/2, summed from the largest term down."""
-    log_term = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2)
-    term = total = math.exp(log_term)
-    for i in range(k, 0, -1):
-        term *= i / (n - i + 1)
-        total += term
-        if term < 1e-17 * total:
-            break
-    return total
+    """Returns P(B ≤ k) for B ~ Binomial(n, ½) and k < n (Abramowitz & Stegun, 26.5.24)."""
+    return _incomplete_beta(n - k, k + 1, 0.5)
 
 
 def _differing(samples: Sequence[float], batches: Sequence[int], resolution_ns: float) -> tuple[float, ...]:
@@ -387,8 +380,6 @@ def _sigma(ordered: Sequence[float]) -> float:
 
 def _quantile(ordered: Sequence[float], fraction: float) -> float:
     position = fraction * (len(ordered) - 1)
-    index = min(int(position), len(ordered) - 2) if len(ordered) > 1 else 0
-    if len(ordered) == 1:
-        return ordered[0]
-    share = position - index
-    return ordered[index] * (1 - share) + ordered[index + 1] * share
+    below, above = math.floor(position), math.ceil(position)
+    share = position - below
+    return ordered[below] * (1 - share) + ordered[above] * share
