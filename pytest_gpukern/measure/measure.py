@@ -33,7 +33,6 @@ Setup = Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
 
 _WARMUP_S = 0.02
 _WARMUP_CALLS = 50
-_FEWEST_OF_SHORT = 50
 _BATCH_CALLS = 64
 """Limits a batch, so that we ask the stopping rule and look at the device often enough."""
 _BATCH_CALLS_WITH_SETUP = 8
@@ -42,8 +41,22 @@ _SLOW_CALL_S = 0.1
 _AGREEING = 0.05
 _AGREEING_BY_HOST = 0.25
 """How closely the last calls of a warm-up must agree; pageable copies seldom agree within 5 %."""
+_TARGET = 0.0025
 _TARGET_BY_HOST = 0.05
 """Sessions on one host differ by 20 to 30 % (`values.timer_table`), with any number of samples."""
+_RULES = (
+    (1e10, 1, 0.0),
+    (5e9, 2, 0.0),
+    (5e8, 3, 2.0),
+    (2e8, 3, 1.0),
+    (5e7, 5, 1.0),
+    (2e7, 6, 0.5),
+    (1e6, 10, 0.5),
+    (-math.inf, 50, 0.1),
+)
+"""Nanoseconds of a call, the fewest samples and the seconds of sampling for each that takes longer."""
+_RULES_BY_HOST = ((5e8, 1, 0.05), (5e7, 3, 0.05), (5e6, 5, 0.05), (-math.inf, 10, 0.05))
+_RULES_BESIDE = ((1e8, 1), (2e7, 3), (1e6, FEWEST_FOR_95_PERCENT))
 CONTRADICTION = 0.01
 """A second timer contradicts the first if it differs by more than this share."""
 
@@ -110,29 +123,14 @@ def _agree(times: list[float], within: float) -> bool:
 def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
     """Returns the default stopping rule for a call of about `call_ns`; slow calls get fewer samples.
 
-    On the device: ±0.25 % or 0.1 s, with at least 50 samples; 10 for calls of 1 ms, 6 for 20 ms, 5 for 50 ms,
-    3 for 0.2 s, 2 for 5 s and 1 for 10 s. The summary says if they are too few.
+    On the device it is ±0.25 %, or as `_RULES` says. The summary says if samples are too few.
 
-    By the host's clock: ±5 % or 50 ms, with at least 10 samples; 5 for calls of 5 ms, 3 for 50 ms and 1 for
-    0.5 s. The host repeats only to several percent within a session, and to 20 or 30 % between sessions, so
-    ±0.25 % would only cost time.
+    By the host's clock it is ±5 %. The host repeats only to several percent within a session, and to 20 or
+    30 % between sessions, so ±0.25 % would only cost time.
     """
-    if by_host:
-        few = 1 if call_ns > 5e8 else 3 if call_ns > 5e7 else 5 if call_ns > 5e6 else 10
-        return StoppingRule(target_half_width=_TARGET_BY_HOST, min_samples=few, budget_s=0.05)
-    if call_ns > 5e9:
-        return StoppingRule(min_samples=1 if call_ns > 1e10 else 2, budget_s=0.0)
-    if call_ns > 5e8:
-        return StoppingRule(min_samples=3, budget_s=2.0)
-    if call_ns > 2e8:
-        return StoppingRule(min_samples=3, budget_s=1.0)
-    if call_ns > 5e7:
-        return StoppingRule(min_samples=5, budget_s=1.0)
-    if call_ns > 2e7:
-        return StoppingRule(min_samples=6, budget_s=0.5)
-    if call_ns > 1e6:
-        return StoppingRule(budget_s=0.5)
-    return StoppingRule(min_samples=_FEWEST_OF_SHORT)
+    rules, target = (_RULES_BY_HOST, _TARGET_BY_HOST) if by_host else (_RULES, _TARGET)
+    _, fewest, budget_s = next(rule for rule in rules if call_ns > rule[0])
+    return StoppingRule(target, min_samples=fewest, budget_s=budget_s)
 
 
 def rule_beside(call_ns: float) -> StoppingRule:
@@ -141,11 +139,10 @@ def rule_beside(call_ns: float) -> StoppingRule:
     It takes at least 10 samples: enough to show that the first is wrong by a percent, no more. For calls over
     1 ms it takes exactly 6 samples, over 20 ms 3, over 0.1 s 1.
     """
-    if call_ns > 1e6:
-        few = 1 if call_ns > 1e8 else 3 if call_ns > 2e7 else FEWEST_FOR_95_PERCENT
-        return StoppingRule(min_samples=few, max_samples=few, budget_s=0.0)
-    usual = rule_for(call_ns)
-    return StoppingRule(CONTRADICTION, min_samples=10, budget_s=usual.budget_s / 3)
+    for longer_ns, samples in _RULES_BESIDE:
+        if call_ns > longer_ns:
+            return StoppingRule(min_samples=samples, max_samples=samples, budget_s=0.0)
+    return StoppingRule(CONTRADICTION, min_samples=10, budget_s=rule_for(call_ns).budget_s / 3)
 
 
 class Repeated:
@@ -378,7 +375,7 @@ class Sampler:
     def finished(self, suspicion: str | None) -> Measurement:
         """Returns the measurement with what observers and the statistics say of it, and the timer."""
         measured = dataclasses.replace(self._measurement(), invalid=self.sampling.invalid or suspicion)
-        for name, observation in self.observing.items():
+        for name, observation in sorted(self.observing.items(), key=lambda pair: pair[1].waits):
             measured = observation.finish(measured).added_to(measured, name)
         return with_notes(measured, *self.summary().warnings)
 

@@ -173,7 +173,13 @@ class Look:
 
 
 class Observation:
-    """Looks at one measurement by one timer. By default it does nothing."""
+    """Looks at one measurement by one timer. By default it does nothing.
+
+    Attributes:
+        waits: whether `finish` may wait. Then it comes last, since others would see a machine that rests.
+    """
+
+    waits = False
 
     def before(self) -> None:
         """Is called before a batch; the device is idle."""

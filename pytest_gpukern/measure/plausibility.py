@@ -88,18 +88,8 @@ def _micros(ns: float) -> str:
     return f"{ns / 1e3:.3g} µs"
 
 
-_NAMES = (
-    "perf_counter",
-    "perf_counter_ns",
-    "monotonic",
-    "monotonic_ns",
-    "time",
-    "time_ns",
-    "process_time",
-    "process_time_ns",
-    "clock_gettime",
-    "clock_gettime_ns",
-)
+_CLOCKS = ("perf_counter", "monotonic", "time", "process_time", "clock_gettime")
+_NAMES = [f"{clock}{unit}" for clock in _CLOCKS for unit in ("", "_ns")]
 _TIME = time
 _KEPT: dict[str, Any] = {name: getattr(time, name) for name in _NAMES if hasattr(time, name)}
 _PACKAGE = __name__.partition(".")[0]

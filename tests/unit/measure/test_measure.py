@@ -20,7 +20,7 @@ from pytest_gpukern.measure.measure import (
     untraced,
     warm_up,
 )
-from pytest_gpukern.measure.observers import Look, Seen
+from pytest_gpukern.measure.observers import Look, Observation, Seen
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
@@ -558,7 +558,7 @@ def test_a_cold_graph_holds_whole_turns_on_all_buffer_sets(monkeypatch, name, ca
 # samples that do not count
 
 
-class ScriptedWatch:
+class ScriptedWatch(Observation):
     """Refuses these batches by their numbers; gives up after so many of them."""
 
     def __init__(self, refused, patience=10**9):
