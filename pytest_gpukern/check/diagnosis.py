@@ -118,7 +118,7 @@ class ComparedOutput:
     """Holds an output beside its reference: of a launch, or one that a test verifies.
 
     Attributes:
-        found: returns the output on the host.
+        actual: returns the output on the host.
         expected: its reference.
         poisoned: whether it held a poison before, which may explain what it holds now.
         more: what else is known of a mismatch, in words.
@@ -128,7 +128,7 @@ class ComparedOutput:
     name: str
     comparison: Comparison
     tolerance: Tolerance
-    found: Callable[[], np.ndarray[Any, Any]]
+    actual: Callable[[], np.ndarray[Any, Any]]
     expected: np.ndarray[Any, Any]
     poisoned: bool = True
     more: str = ""

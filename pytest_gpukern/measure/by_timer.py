@@ -48,11 +48,13 @@ def measured_by(
         return [by(LaunchTimer.on_stream(stream, any_stream=True, queues=False), beside=False)]
     auto = auto_timers()
     if scope != "kernel":
-        found = [by(open_timer("host", stream), beside=False)]
+        measurements = [by(open_timer("host", stream), beside=False)]
         if scope == "end_to_end" and wanted in ("auto", auto[0]):
             with contextlib.suppress(TimerUnavailable):  # this only explains the host's time
-                found.append(by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True))
-        return found
+                measurements.append(
+                    by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True)
+                )
+        return measurements
     if wanted != "auto":
         try:
             return [by(open_timer(wanted, stream, any_stream=any_stream), beside=False)]
@@ -97,16 +99,18 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
     main_ns, other_ns = main.summary.median_ns, other.summary.median_ns
     beyond_ns = other_ns - main_ns - (other.fixed_cost_ns or 0.0)
     if other_ns < (1 - CONTRADICTION) * main_ns:
-        found = (
+        reading = (
             f"{100 * (1 - other_ns / main_ns):.1f} % less than {label}: they missed work on another stream"
         )
         why = f"or the kernel is slower while {label} records it"
     elif other.fixed_cost_ns is not None and beyond_ns > max(_MORE_NS, _MORE_SHARE * main_ns):
-        found = f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: {label} has no record of some work"
+        reading = (
+            f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: {label} has no record of some work"
+        )
         why = "or the device waited before the call"
     else:
         return [main, other]
-    warning = f"{other_label} read {found}, {why} (--gpukern-timer={other.timer})"
+    warning = f"{other_label} read {reading}, {why} (--gpukern-timer={other.timer})"
     return [with_warning(main, warning), other]
 
 

@@ -27,7 +27,7 @@ def switches(launch):
 
 def begins_exactly(output):
     """A fault only in the eyes of this check."""
-    exact = output.found()[0] == output.expected[0]
+    exact = output.actual()[0] == output.expected[0]
     return Diagnosis(Fault.STATISTICS, f"{output.name} begins exactly") if exact else None
 
 
