@@ -280,6 +280,10 @@ def diagnose_values(
     return Diagnosis.of(fault, "\n".join(lines), name)
 
 
+_ORDINARY = 2**11
+"""An integer that is off by less is an ordinary mistake, though some poisons are integers of -64 to -1."""
+
+
 def _adds_to_poison(mismatch: Extreme) -> bool:
     """Says whether an integer of four or eight bytes is about a poison away from its reference.
 
@@ -288,6 +292,8 @@ def _adds_to_poison(mismatch: Extreme) -> bool:
     if not isinstance(mismatch.actual, int) or not float(mismatch.expected).is_integer():
         return False
     difference = mismatch.actual - int(mismatch.expected)
+    if abs(difference) <= _ORDINARY:
+        return False
     if abs(difference) >= 2**32:
         return may_be_poison(difference % 2**64 >> 32)
     return any(may_be_poison((difference + shift) % 2**32) for shift in range(-1024, 1025, 32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from types import MethodType, SimpleNamespace
 
 import numpy as np
@@ -52,6 +53,12 @@ def test_an_argument_that_is_not_there_is_refused_with_those_that_are(output):
         places((output,), 1, 2, 3, 4, out=5, stream=6)
     assert repr(output) in str(error.value)
     assert "it has 4 positional (0 to 3), and the names a, x, y, out, out, stream: give" in str(error.value)
+
+
+@pytest.mark.parametrize(("count", "positions"), [(0, ""), (1, " (0)"), (2, " (0 to 1)")])
+def test_positions_that_are_there_are_told(count, positions):
+    with pytest.raises(ValueError, match=re.escape(f"it has {count} positional{positions}: give a position")):
+        places((7,), *range(count), function=print)
 
 
 def test_a_name_finds_a_parameter_of_a_configured_kernel_of_numbas():
