@@ -426,14 +426,14 @@ def test_the_state_is_that_after_the_last_batch_with_the_clocks_of_all():
         state(power_w=300.0), state(temperature_c=50, power_w=612.5, clock_events=("sw_power_cap",))
     )
     watch = watching(instruments)
-    for clock in (1975.04, 1980.0, None, 1960.0):
+    for clock in (1975.04, 1980.06, None, 1960.04):
         instruments.clock = clock
         watch.before()
-        watch.after(BATCH, last=clock == 1960.0)
+        watch.after(BATCH, last=clock == 1960.04)
     assert finished(watch).values == {
         "sm_mhz": 1975.0,
         "sm_mhz_low": 1960.0,
-        "sm_mhz_high": 1980.0,
+        "sm_mhz_high": 1980.1,
         "memory_mhz": 3201,
         "temperature_c": 50,
         "memory_temperature_c": 45,

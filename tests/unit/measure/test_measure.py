@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import cProfile
+import dataclasses
+import math
 import random
 import sys
 from contextlib import nullcontext
@@ -649,14 +651,14 @@ def test_what_is_executed_only_once_is_left_out_if_the_device_was_not_fit_also_a
 class TellingTimer(ScriptedTimer):
     """Says what the device did; from batch `waits_from` on the call could not be queued."""
 
-    def __init__(self, *arguments, waits_from=10**9, **values):
+    def __init__(self, *arguments, waits_from=10**9, kernels=1, **values):
         super().__init__(*arguments, **values)
-        self.waits_from = waits_from
+        self.waits_from, self.kernels = waits_from, kernels
 
     def collect(self, iterations, *, cold):
         batch = super().collect(iterations, cold=cold)
         batch.busy_ns = [sample / 2 for sample in batch.samples_ns]
-        batch.work = (DeviceWork("kernel", f"k{len(self.asked)}", 1.0, 500.0),)
+        batch.work = (DeviceWork("kernel", f"k{len(self.asked)}", self.kernels, 500.0),)
         batch.launch_included = len(self.asked) >= self.waits_from
         return batch
 
@@ -672,6 +674,29 @@ def test_once_the_launch_cost_is_in_the_number_earlier_samples_are_of_something_
     found = sampled(timer, rule=StoppingRule(0, 4, 4))
     assert found.samples_ns == (30.0, 40.0, 50.0, 60.0)
     assert found.busy_ns == 22.5
+
+
+@pytest.mark.parametrize(
+    ("samples", "kernels", "jitter_ns"),
+    [
+        ([800.0], 1, 0.0),  # no gap
+        ([800.0], 2, 150.0),  # half of 300 ns between two kernels
+        ([800.0], 5, 75.0),  # in four gaps
+        ([400.0], 2, 0.0),  # they overlap
+    ],
+)
+def test_what_lies_between_kernels_spreads_a_median_less_the_more_gaps_there_are(samples, kernels, jitter_ns):
+    found = sampled(TellingTimer(samples, kernels=kernels), rule=StoppingRule(0, 6, 6))
+    assert found.jitter_ns == pytest.approx(math.hypot(7.0, jitter_ns))
+
+
+def test_what_the_host_launches_spreads_a_median_by_15_percent():
+    class Launching(ScriptedTimer):
+        def collect(self, iterations, *, cold):
+            return dataclasses.replace(super().collect(iterations, cold=cold), launch_included=True)
+
+    found = sampled(Launching([800.0]), rule=StoppingRule(0, 6, 6))
+    assert found.jitter_ns == pytest.approx(math.hypot(7.0, 120.0))
 
 
 # fresh arguments

@@ -43,9 +43,9 @@ def test_a_time_below_the_floor_is_named_with_its_bound_and_the_likely_causes() 
 
 
 def test_clocks_and_ticks_get_the_benefit_of_the_doubt() -> None:
-    assert below_floor(0.985 * 43_900, FLOOR) is None
-    assert below_floor(0.975 * 43_900, FLOOR) is not None
-    assert below_floor(0.975 * 43_900, FLOOR, resolution_ns=500) is None
+    assert below_floor(0.98 * 43_900, FLOOR) is None
+    assert below_floor(0.98 * 43_900 - 1, FLOOR) is not None
+    assert below_floor(0.98 * 43_900 - 1, FLOOR, resolution_ns=1) is None
 
 
 def test_without_a_floor_nothing_is_impossible() -> None:

@@ -150,6 +150,8 @@ def test_warming_up_runs_the_rounds_that_were_asked_for(log):
     logged(log, warmup_count=2).warm_up()
     assert log == ["setup", "call 1", "teardown 1", "setup", "call 4"]
     calls = []
+    Rounds(calls.append, (1,)).warm_up()
+    assert not calls
     Rounds(calls.append, (1,), warmup_count=3, iterations=4).warm_up()
     assert len(calls) == 12
 

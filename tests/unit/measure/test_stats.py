@@ -287,6 +287,8 @@ def test_the_statistic_is_corrected_for_ties():
         [7.71, 7.71, 7.74, 7.79, 7.81, 7.85, 7.87, 7.91],
     )
     assert _kruskal_wallis(ponds) == pytest.approx(11.943, abs=1e-3)
+    assert _kruskal_wallis([[1, 1], [2, 2]]) == pytest.approx(3), "2.4 / (1 - 12/60)"
+    assert _kruskal_wallis([[1], [1]]) == 0
 
 
 @pytest.mark.parametrize(
