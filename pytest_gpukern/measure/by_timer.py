@@ -62,7 +62,7 @@ def measured_by(
             raise
         except TimerUnavailable as reason:
             why = f"the timer {wanted!r} cannot time this call: {reason}; use --gpukern-timer=auto"
-            return [_by_the_host(by, stream, why)]
+            return [not_of_the_device(by, stream, why)]
     warning = None
     for place, name in enumerate(auto):
         try:
@@ -117,12 +117,7 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
 HOST_REMEDY = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"
 
 
-def not_of_the_device(by: MeasureBy, stream: Any, reason: NothingLaunched) -> Measurement:
-    """Measures by the host's clock a call that puts nothing on the device: INVALID as a device time."""
-    return _by_the_host(by, stream, f"{reason}; {HOST_REMEDY}")
-
-
-def _by_the_host(by: MeasureBy, stream: Any, why: str) -> Measurement:
+def not_of_the_device(by: MeasureBy, stream: Any, why: str) -> Measurement:
     """Returns the host's time instead of the device's, INVALID for this reason."""
     return dataclasses.replace(by(open_timer("host", stream), beside=False), invalid=why)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gpukern.check.diagnosis import IncorrectError
-from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device
+from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the_device
 from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.timers.timer import NothingLaunched, PerCall, TimerUnavailable
@@ -233,7 +233,7 @@ class TimedScope:
         except NothingLaunched as reason:
             if refuses_host_calls:
                 raise
-            found = [not_of_the_device(self.by, stream, reason)]
+            found = [not_of_the_device(self.by, stream, f"{reason}; {HOST_REMEDY}")]
         return [self.environment.gpu.observers.measured(self.call, found[0]), *found[1:]]
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:

@@ -88,11 +88,9 @@ def test_impossible_sample_is_refused_with_value_and_index(bad):
         summarize([1.0, 2.0, bad])
 
 
-def test_no_samples_or_a_bad_resolution_are_refused():
+def test_no_samples_are_refused():
     with pytest.raises(ValueError, match="no samples"):
         summarize([])
-    with pytest.raises(ValueError, match="resolution_ns"):
-        summarize([1.0], resolution_ns=math.nan)
 
 
 def apart(fast, distance):
@@ -347,7 +345,6 @@ def test_sampling_ends_where_the_median_is_known_to_the_timers_resolution():
 def test_samples_that_agree_within_the_resolution_may_do_so_by_chance_at_first():
     rule = StoppingRule(budget_s=9.0)
     assert rule.decide(ticks(99), 0.1, resolution_ns=TICK_NS) is None
-    assert StoppingRule(budget_s=9.0, samples_at_resolution=20).decide(ticks(20), 0.1, resolution_ns=TICK_NS)
 
 
 def test_precision_is_never_claimed_for_fewer_than_six_samples_or_for_zero():
@@ -355,15 +352,6 @@ def test_precision_is_never_claimed_for_fewer_than_six_samples_or_for_zero():
     assert rule.decide([1.0] * 5, 0.0) is None
     assert rule.decide([1.0] * 6, 0.0) is not None
     assert rule.decide([0.0] * 100, 0.0) is None
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"min_samples": 0}, {"min_samples": 9, "max_samples": 8}, {"budget_s": -1}, {"target_half_width": -0.1}],
-)
-def test_impossible_stopping_rule_is_refused(arguments):
-    with pytest.raises(ValueError, match=next(iter(arguments))):
-        StoppingRule(**arguments)
 
 
 @pytest.mark.parametrize(
