@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_gpukern.backends.foreign_array import leaves
-from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments
+from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments, takes_keyword
 
 HERE = object()
 
@@ -112,6 +112,19 @@ def test_a_place_that_is_not_there_is_refused_with_those_that_are(output):
     with pytest.raises(ValueError, match=r"no such argument; it has 3 positional \(0 to 2\), with ") as error:
         places((output,), *GRID, function=print)
     assert "argument 2[0], argument 2[1]['x'], argument 2[1]['steps'][0]: give a" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "taken"),
+    [
+        (launch, {"out"}),
+        (lambda x, **rest: None, {"out", "outputs"}),
+        (lambda *args: None, set()),
+        (dict.update, {"out", "outputs"}),  # nobody knows
+    ],
+)
+def test_a_keyword_is_taken_by_name_or_with_all_others(function, taken):
+    assert {name for name in ("out", "outputs") if takes_keyword(function, name)} == taken
 
 
 def test_one_array_of_a_container_under_two_names_is_refused():

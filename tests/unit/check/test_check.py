@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -595,6 +596,26 @@ def test_the_line_of_a_variant_is_told_also_where_its_code_is_in_no_file():
     assert "preparing host.prepare, <a cell>:3 in prepare: RuntimeError: no such" in message
 
 
+@pytest.mark.parametrize("where", ["a library", "a module of the user's"])
+def test_the_innermost_line_of_the_users_own_code_is_told(where, tmp_path, monkeypatch):
+    (tmp_path / "helpers_of_a_user.py").write_text("def fail():\n    raise ValueError('no')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    from helpers_of_a_user import fail
+
+    def prepare(a):
+        return {"a library": lambda: np.linalg.cholesky(np.zeros((2, 3))), "a module of the user's": fail}[
+            where
+        ]
+
+    message = rejected(prepare).diagnosis.message
+    line = {
+        "a library": f"{Path(__file__).name}:",
+        "a module of the user's": "helpers_of_a_user.py:2 in fail: ",
+    }
+    assert line[where] in message
+    assert message.startswith("launch failed: launching host.prepare, ")
+
+
 # variants that return new arrays
 
 
@@ -817,6 +838,9 @@ def test_outputs_that_are_written_after_the_given_stream_was_done_are_a_fault_an
     prepared.last_call_ns, before = 2e6, len(calls)
     check_nothing_is_late(prepared)
     assert (late.asked, len(calls)) == ([3e6], before + 1)
+    prepared.last_call_ns = 1e9
+    check_nothing_is_late(prepared)
+    assert late.asked[1:] == [2.1e7], "a longer call needs no longer hold"
     late.outputs = ["out"]
     with pytest.raises(IncorrectError) as error:
         check_nothing_is_late(prepared)

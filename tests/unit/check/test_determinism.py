@@ -230,6 +230,7 @@ def test_every_repeated_launch_is_checked():
         (6e7, False, "bitwise", 2),
         (1e7, True, "run-to-run", 3),
         (6e7, True, "bitwise", 2),
+        (1e9, True, "bitwise", 2),
         (2e9, True, "bitwise", 1),
         (1e6, True, None, 1),
     ],
