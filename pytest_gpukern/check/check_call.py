@@ -49,7 +49,13 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_shape,
     diagnose_values,
 )
-from pytest_gpukern.check.engine import check_left, checked_launch, judge_output, repeat_while_steady
+from pytest_gpukern.check.engine import (
+    REPEATED_NS,
+    check_left,
+    checked_launch,
+    judge_output,
+    repeat_while_steady,
+)
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
@@ -76,8 +82,6 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
-_REPEATING_NS = 1.5e7
-"""How long we repeat calls after timing that we compare by hash alone."""
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
@@ -422,7 +426,7 @@ class CheckedCalls(Launch):
                 f"{self._where}: gpu_benchmark(determinism={str(self.determinism)!r}): the call returns no "
                 "array; declare the ones that it writes, such as outputs=2 or outputs=('out',)"
             )
-        declared, last_ns = self._declares or self.determinism is not None, self.last_call_ns or 0.0
+        declared, last_ns = self._declares or self.determinism is not None, self.last_call_ns
         if not (declared or (self._returns_new and self._repeats)) or calls >= _CALLS or not self._looks:
             return False
         if calls > 1:
@@ -458,7 +462,7 @@ class CheckedCalls(Launch):
 
     def repeat(self, next_turn: Callable[[], Turn], place: str) -> None:
         """Repeats quick calls while they leave the same bits: a wrong one may be rare."""
-        repeat_while_steady(self, lambda: self.make(next_turn(), place), for_ns=_REPEATING_NS)
+        repeat_while_steady(self, lambda: self.make(next_turn(), place), for_ns=REPEATED_NS)
 
     @property
     def inspect(self) -> Callable[[], None] | None:

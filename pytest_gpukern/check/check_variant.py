@@ -136,7 +136,7 @@ class Prepared(Launch):
     def is_slow(self) -> bool:
         """Whether the last launch was slow for a device, or for the host."""
         limit_ns = SLOW_ON_DEVICE_NS if self.backend.on_gpu else SLOW_ON_HOST_NS
-        return (self.last_call_ns or 0.0) > limit_ns
+        return self.last_call_ns > limit_ns
 
     @property
     def errors_with_bits(self) -> dict[str, OutputError]:
@@ -372,7 +372,7 @@ def check(
         checked_launch(prepared, poisoned=number != len(POISONS) or dataset.expected is None)
         for repeats in range(_LAUNCHES - 1 if declared and not number else 0):
             # A first launch may have compiled, so all but the slowest are repeated once.
-            if prepared.is_slow and (repeats or (prepared.last_call_ns or 0.0) > _VERY_SLOW_NS):
+            if prepared.is_slow and (repeats or prepared.last_call_ns > _VERY_SLOW_NS):
                 break
             checked_launch(prepared)
         prepared.note_run()
@@ -392,7 +392,7 @@ def check_nothing_is_late(prepared: Prepared) -> None:
     """
     backend, variant = prepared.backend, prepared.case.variant
     waits_for_others = not getattr(backend.timed_stream, "is_nonblocking", True)
-    call_ns = prepared.last_call_ns or 0.0
+    call_ns = prepared.last_call_ns
     if not backend.on_gpu or variant.host_data or waits_for_others or call_ns > _VERY_SLOW_NS:
         return
     if sanitizing_tool() is not None:
@@ -490,7 +490,7 @@ def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
         if not launches:
             return
         others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
-        slow = first.is_slow and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _NOT_AGAIN_NS)
+        slow = first.is_slow and (not first.backend.on_gpu or first.last_call_ns > _NOT_AGAIN_NS)
         if others_unseen or not slow:
             for prepared in sets[:CONTENTS]:
                 # A slow one saw both poisons before timing, but never the answer of other contents.
@@ -707,7 +707,7 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
         except IncorrectError as error:
             raise error.after(f"{corner.label}: ", _planted(sets[-1])) from error
         prepared.let_go()
-        return prepared.last_call_ns or 0.0
+        return prepared.last_call_ns
 
 
 def _planted(dataset: Dataset) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _MOST_REPEATED = 200
-_REPEATED_NS = 1.5e7
+REPEATED_NS = 1.5e7
 """The most launches that we compare by hash alone, and about how long they take."""
 _MAY_COME_LATE = {Fault.NOT_WRITTEN, Fault.WRONG_VALUES, Fault.UNEXPECTED_NAN, Fault.STALE_RESULT}
 """Faults of an output that a thread explains which the launch has left at work."""
@@ -224,25 +224,22 @@ def judge_output(output: ComparedOutput) -> Diagnosis | None:
 
 def repeat_while_steady(
     launch: Launch, again: Callable[[], object], *, most: int = _MOST_REPEATED, for_ns: float = math.inf
-) -> bool:
+) -> None:
     """Launches again and again while outputs that had the same bits so far keep them: a fault may be rare.
 
     A fault in one of N launches is found with a chance of 1 − (1 − 1/N) ** launches. `for_ns` limits how
-    long we go on. Returns whether a launch differed.
+    long we go on.
     """
-    steady, ends = launch.steady, time.perf_counter_ns() + for_ns
+    steady, ends = set(launch.steady), time.perf_counter_ns() + for_ns
     for _ in range(most if steady else 0):
         again()
-        if not set(steady) <= set(launch.steady):
-            return True
-        if time.perf_counter_ns() > ends:
-            break
-    return False
+        if not steady <= set(launch.steady) or time.perf_counter_ns() > ends:
+            return
 
 
-def worth_repeating(call_ns: float | None) -> int:
+def worth_repeating(call_ns: float) -> int:
     """Returns how many launches of so long we compare by hash alone."""
-    return int(min(_MOST_REPEATED, _REPEATED_NS / max(1.0, call_ns or 0.0)))
+    return int(min(_MOST_REPEATED, REPEATED_NS / max(1.0, call_ns)))
 
 
 def _first(diagnoses: Iterable[Diagnosis | None]) -> Diagnosis | None:

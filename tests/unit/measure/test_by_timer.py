@@ -183,8 +183,12 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
     opened, cupti_ns, event_ns, cost_ns, contradict
 ):
     _, (main, _) = timed_by("auto", by=reading(cupti_ns, event_ns, cost_ns))
-    noted = [warning for warning in main.summary.warnings if "CUPTI has no record of some work" in warning]
-    assert (len(noted), main.invalid) == (int(contradict), None)
+    note = (
+        f"events read {event_ns / 1e3:.1f} µs, CUPTI {cupti_ns / 1e3:.1f} µs: CUPTI has no record of some "
+        "work, or the device waited before the call (--gpukern-timer=event)"
+    )
+    assert main.summary.warnings == ((note, "odd") if contradict else ("odd",))
+    assert main.invalid is None
 
 
 @pytest.mark.parametrize(

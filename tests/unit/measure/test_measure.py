@@ -89,8 +89,9 @@ def test_a_call_that_never_settles_ends_after_less_than_half_a_second_and_says_s
 
 
 def test_short_calls_end_after_fifty():
-    found = warmed(1000)
-    assert (found.calls, found.settled) == (50, True)
+    for last, settled in (([1000], True), ([5000, *[1000] * 3], True), ([5000, 1000, 1000], False)):
+        found = warmed(*[1000] * (50 - len(last)), *last)
+        assert (found.calls, found.settled) == (50, settled)
 
 
 def test_the_device_is_idle_when_the_clock_starts_and_when_it_stops():

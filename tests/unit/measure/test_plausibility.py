@@ -151,7 +151,8 @@ def test_slewing_by_ntp_is_no_divergence(ns, rate):
 
 
 def test_samples_cannot_take_longer_than_the_batch_they_are_of():
-    assert device_time_fault(5.04e7, 5e7) is None
+    assert device_time_fault(5.15e7, 5e7) is None
+    assert device_time_fault(5.15e7 + 1, 5e7) is not None
     found = device_time_fault(8e7, 5e7)
     assert "add up to 80.0 ms, but the host saw it take 50.0 ms" in found
     assert device_time_fault(1e3, 5e7) is None, "flushes and launches take host time too"

@@ -20,6 +20,7 @@ from pytest_gpukern.measure.statistics import (
     fisher_cdf,
     interval_rank,
     quantiles,
+    sample_variance,
     student_t,
     summarize,
 )
@@ -239,6 +240,8 @@ def test_batches_that_differ_are_told_with_how_far_their_medians_lie(low_ns, hig
     summary = in_batches([low_ns] * 20, [1000.0] * 40, [high_ns] * 20)
     text = f"its 3 batches differ by more than chance: their medians lie {ends} % from the overall median"
     assert (summary.low_ns, summary.high_ns, summary.warnings[0]) == (low_ns, high_ns, text)
+    tiny = in_batches([low_ns / 2**20] * 20, [1000.0 / 2**20] * 40, [high_ns / 2**20] * 20)
+    assert tiny.warnings == summary.warnings, "no size is absolute"
 
 
 def test_batches_that_differ_by_less_than_a_percent_are_in_the_interval_without_a_word():
@@ -396,6 +399,11 @@ def test_students_t_agrees_with_its_density_where_degrees_of_freedom_are_not_who
 )
 def test_fishers_distribution_agrees_with_the_tables(quantile, dof, below, probability):
     assert fisher_cdf(quantile, dof, below) == pytest.approx(probability, abs=1e-5)
+
+
+@given(st.lists(times, min_size=2, max_size=9))
+def test_the_variance_is_that_of_the_standard_library(values):
+    assert sample_variance(values) == pytest.approx(statistics.variance(values), rel=1e-9, abs=1e-9)
 
 
 def test_quantiles_agree_with_numpy():
