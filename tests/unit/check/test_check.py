@@ -421,21 +421,20 @@ def found_by_launches(problem=None, **options):
     return found, answers
 
 
-def test_two_launches_find_different_poisons_and_one_more_the_answer_before():
-    found, answers = found_by_launches()
-    assert set(found[:2]) == set(POISONS)
-    assert found[2:] == answers[1:]
-
-
-def test_of_three_launches_the_third_finds_the_answer_of_the_second():
-    found, answers = found_by_launches(contents=3)
-    assert set(found[:2]) == set(POISONS)
-    assert found[2:] == answers[1:2]
-
-
-def test_one_set_alone_is_launched_on_under_both_poisons_unless_another_check_follows():
-    assert set(found_by_launches(contents=1)[0]) == set(POISONS)
-    assert len(found_by_launches(contents=1, checked_again=True)[0]) == 1
+@pytest.mark.parametrize(
+    ("options", "poisoned", "after"),
+    [
+        ({}, 2, [1]),
+        ({"contents": 3}, 2, [1]),
+        ({"contents": 1}, 2, []),
+        ({"contents": 1, "checked_again": True}, 1, []),
+    ],
+)
+def test_two_launches_find_different_poisons_and_one_more_the_answer_before(options, poisoned, after):
+    """Of one set alone a second launch is made only if no other check follows."""
+    found, answers = found_by_launches(**options)
+    assert len({*found[:poisoned]} & {*POISONS}) == poisoned
+    assert found[poisoned:] == [answers[number] for number in after]
 
 
 @pytest.mark.parametrize("poison", POISONS)
@@ -628,19 +627,23 @@ def two_outputs(**changes):
     )
 
 
-def test_a_returned_array_is_the_output():
-    assert checked(lambda a: lambda: 2 * a, allocates=True).errors["out"].mismatches == 0
+@pytest.mark.parametrize(
+    ("returned", "outputs"),
+    [
+        (lambda a: 2 * a, 1),
+        (lambda a: (2 * a, -a), 2),  # in the order in which they are declared
+        (lambda a: {"y": -a, "x": 2 * a}, 2),
+    ],
+)
+def test_returned_arrays_are_the_outputs_by_their_order_or_their_names(returned, outputs):
+    problem = two_outputs() if outputs == 2 else None
+    errors = checked(lambda a: lambda: returned(a), problem, allocates=True).errors
+    assert [error.mismatches for error in errors.values()] == [0] * outputs
 
 
-def test_a_returned_tuple_holds_the_outputs_in_the_order_they_are_declared():
-    assert checked(lambda a: lambda: (2 * a, -a), two_outputs(), allocates=True).errors["y"].mismatches == 0
+def test_a_returned_tuple_in_another_order_is_wrong():
     wrong = rejected(lambda a: lambda: (-a, 2 * a), two_outputs(), allocates=True)
     assert wrong.diagnosis.fault is Fault.WRONG_VALUES
-
-
-def test_a_returned_dict_holds_the_outputs_by_name():
-    prepared = checked(lambda a: lambda: {"y": -a, "x": 2 * a}, two_outputs(), allocates=True)
-    assert set(prepared.errors) == {"x", "y"}
 
 
 class Lazy(np.ndarray):

@@ -81,54 +81,49 @@ def test_events_beside_cupti_do_not_try_to_queue_what_cupti_could_not(opened, qu
 
 
 @pytest.mark.parametrize("when", ["opened", "used"])
-def test_without_cupti_events_are_the_main_timer_and_the_first_warning_says_why(opened, when):
+@pytest.mark.parametrize(
+    ("wanted", "timer", "warnings", "invalid"),
+    [
+        ("auto", "event", ("timed by events, not by CUPTI: cupti-python is not installed", "odd"), None),
+        (
+            "cupti",
+            "host",
+            ("odd",),
+            "the timer 'cupti' cannot time this call: cupti-python is not installed; "
+            "use --gpukern-timer=auto",
+        ),
+    ],
+)
+def test_without_cupti_events_are_the_main_timer_but_where_it_was_asked_for_the_hosts_time_is_invalid(
+    opened, when, wanted, timer, warnings, invalid
+):
     def unusable(timer, *, beside):
         return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
 
     if when == "opened":
         opened.unusable = {"cupti": NO_CUPTI}
-    timers, (only,) = timed_by("auto", by=unusable)
-    assert timers == [("event", False)]
-    assert only.summary.warnings == (
-        "timed by events, not by CUPTI: cupti-python is not installed",
-        "odd",
-    )
+    timers, (only,) = timed_by(wanted, by=unusable)
+    assert timers == [(timer, False)]
+    assert (only.summary.warnings, only.invalid) == (warnings, invalid)
 
 
-@pytest.mark.parametrize("wanted", ["cupti", "event", "graph", "host"])
-def test_a_timer_that_was_asked_for_by_name_is_the_only_one(opened, wanted):
-    timers, _ = timed_by(wanted)
-    assert timers == [(wanted, False)]
-    assert len(opened) == 1
-
-
-@pytest.mark.parametrize("when", ["opened", "used"])
-def test_if_the_requested_timer_fails_the_hosts_time_is_invalid(opened, when):
-    def unusable(timer, *, beside):
-        return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
-
-    if when == "opened":
-        opened.unusable = {"cupti": NO_CUPTI}
-    timers, (only,) = timed_by("cupti", by=unusable)
-    assert timers == [("host", False)]
-    assert only.invalid == (
-        "the timer 'cupti' cannot time this call: cupti-python is not installed; use --gpukern-timer=auto"
-    )
-
-
-@pytest.mark.parametrize("wanted", ["auto", "cupti"])
-def test_end_to_end_is_timed_by_the_hosts_clock_with_cupti_beside_it_on_any_stream(opened, wanted):
-    timers, _ = timed_by(wanted, "end_to_end")
-    assert timers == [("host", False), ("cupti", True)]
-    assert opened[1] == ("cupti", "s", True)
-
-
-@pytest.mark.parametrize("wanted", ["auto", "cupti"])
-def test_a_transfer_is_timed_by_the_hosts_clock_alone(opened, wanted):
-    """It is nothing but copies, which CUPTI need not tell from kernels."""
-    timers, _ = timed_by(wanted, "transfer")
-    assert timers == [("host", False)]
-    assert len(opened) == 1, "CUPTI is not even opened"
+@pytest.mark.parametrize(
+    ("scope", "wanted", "timers"),
+    [
+        *(("kernel", timer, [timer]) for timer in ("cupti", "event", "graph", "host")),
+        *(("end_to_end", wanted, ["host", "cupti"]) for wanted in ("auto", "cupti")),
+        *(("end_to_end", wanted, ["host"]) for wanted in ("event", "host")),
+        # nothing but copies, which CUPTI need not tell from kernels: it is not even opened
+        *(("transfer", wanted, ["host"]) for wanted in ("auto", "cupti")),
+    ],
+)
+def test_a_scope_is_timed_by_the_timer_asked_for_or_by_the_hosts_clock_with_cupti_on_any_stream_beside_it(
+    opened, scope, wanted, timers
+):
+    assert timed_by(wanted, scope)[0] == [(timer, bool(place)) for place, timer in enumerate(timers)]
+    assert [(name, any_stream) for name, _, any_stream in opened] == [
+        (timer, bool(place)) for place, timer in enumerate(timers)
+    ]
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cupti", "host"])
