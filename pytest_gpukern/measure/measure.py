@@ -375,8 +375,10 @@ class Sampler:
     def finished(self, suspicion: str | None) -> Measurement:
         """Returns the measurement with what observers and the statistics say of it, and the timer."""
         measured = dataclasses.replace(self._measurement(), invalid=self.sampling.invalid or suspicion)
-        for name, observation in sorted(self.observing.items(), key=lambda pair: pair[1].waits):
-            measured = observation.finish(measured).added_to(measured, name)
+        waiting_last = sorted(self.observing.items(), key=lambda pair: pair[1].waits)
+        seen = {name: observation.finish(measured) for name, observation in waiting_last}
+        for name in self.observing:  # reports keep this order
+            measured = seen[name].added_to(measured, name)
         return with_notes(measured, *self.summary().warnings)
 
     def _before(self) -> None:
