@@ -409,7 +409,7 @@ class CheckedCalls(Launch):
 
     def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
         """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
-        if self._first_inputs is None and not array.lies_as(self._inputs[argument]):
+        if not array.lies_as(self._inputs[argument]):
             view = f"{name} is a view of all of {argument}, not a new result"
             self.notes[f"{view}: declare what the call writes with outputs=, so that we check it"] = None
 
