@@ -543,8 +543,10 @@ def test_an_update_in_arguments_made_for_each_call_is_left_alone():
 SOME = Repeated(lambda: None)
 
 
-def test_each_timed_execution_finds_an_update_put_back_also_one_that_is_made_again():
-    into = np.array([10, 20, 30, 40])
+@pytest.mark.parametrize("step", [1, 2])
+def test_each_timed_execution_finds_an_update_put_back_also_one_that_is_made_again(step):
+    into = np.zeros(4 * step, int)[::step]
+    into[...] = [10, 20, 30, 40]
     checks, _ = checked(counts, DATA, into, inout=(1,))
     executions = checks.timed(checks.restored(Repeated(functools.partial(counts, DATA, into))))
     for iteration in executions.take(3, cold=False):
