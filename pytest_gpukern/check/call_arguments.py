@@ -71,7 +71,7 @@ def declared_arguments(
     Raises:
         DeclarationError: the call has no such argument, or one is named twice.
     """
-    found: list[Argument] = []
+    arguments: list[Argument] = []
     for name in declared:
         argument = _argument(name, function, args, kwargs)
         if argument is None:
@@ -80,13 +80,13 @@ def declared_arguments(
                 f"{_what_there_is(function, args, kwargs)}: give a position, counted from 0, or a name"
             )
         inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
-        for each in inside or [argument]:
-            if any(each.place == other.place for other in found):
+        for named in inside or [argument]:
+            if any(named.place == other.place for other in arguments):
                 raise DeclarationError(
-                    f"{where}: gpu_benchmark({option}={tuple(declared)!r}): {each.place} is named twice"
+                    f"{where}: gpu_benchmark({option}={tuple(declared)!r}): {named.place} is named twice"
                 )
-            found.append(each)
-    return found
+            arguments.append(named)
+    return arguments
 
 
 def _argument(
@@ -103,10 +103,10 @@ def _argument(
             return None
         argument = there[int(base) % len(args)]
     else:
-        named = [each for each in there if each.place == base]
-        if not named:
+        named = next((argument for argument in there if argument.place == base), None)
+        if named is None:
             return None
-        argument = named[0]
+        argument = named
     for text in re.findall(r"\[([^\[\]]+)\]", steps):
         place, value = argument
         try:
@@ -126,15 +126,15 @@ def takes_keyword(function: Callable[..., Any], name: str) -> bool:
     """Returns whether a call may be given this keyword, as far as the signature is known."""
     parameters = _parameters(function)
     return not parameters or any(
-        each.name == name or each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters
+        parameter.name == name or parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters
     )
 
 
 def _names(function: Callable[..., Any]) -> list[str]:
     """Returns the names of the parameters that are passed by position, as far as they are known."""
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    leading = itertools.takewhile(lambda each: each.kind in by_position, _parameters(function))
-    return [each.name for each in leading]
+    leading = itertools.takewhile(lambda parameter: parameter.kind in by_position, _parameters(function))
+    return [parameter.name for parameter in leading]
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -49,7 +49,13 @@ from pytest_gpukern.check.diagnosis import (
     diagnose_shape,
     diagnose_values,
 )
-from pytest_gpukern.check.engine import check_left, checked_launch, judge_output, repeat_while_steady
+from pytest_gpukern.check.engine import (
+    REPEATED_NS,
+    check_left,
+    checked_launch,
+    judge_output,
+    repeat_while_steady,
+)
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
@@ -77,8 +83,6 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
-_REPEATING_NS = 1.5e7
-"""How long we repeat calls after timing that we compare by hash alone."""
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
@@ -110,13 +114,13 @@ class _Before(NamedTuple):
         filled[self.region] = pattern[self.region]
         return filled
 
-    def split(self, found: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def split(self, left: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Returns what a call left, with zeros outside the region, and which elements it changed there."""
         import numpy as np
 
-        raw, looked = f"V{found.dtype.itemsize}", np.zeros_like(found)
-        looked[self.region] = found[self.region]
-        differ: np.ndarray[Any, Any] = found.view(raw) != self.original.view(raw)
+        raw, looked = f"V{left.dtype.itemsize}", np.zeros_like(left)
+        looked[self.region] = left[self.region]
+        differ: np.ndarray[Any, Any] = left.view(raw) != self.original.view(raw)
         differ[self.region] = False
         return looked, differ
 
@@ -345,22 +349,22 @@ class CheckedCalls(Launch):
             output = self._seen(name, value, array, poisoned=before is None or before.region is not None)
             bits = array.bits()
             known = output.results.get(bits) if bits is not None else None
-            found = array.fetch() if known is None else known
-            looked, changed = found, None
+            left = array.fetch() if known is None else known
+            looked, changed = left, None
             if before is not None and before.region is not None:
-                looked, changed = before.split(found)
+                looked, changed = before.split(left)
             last, output.last = output.last, (looked, self._poison)
-            left = (0, -1)
+            unwritten = (0, -1)
             if (
                 output.poisoned
                 and last is not None
-                and last[0] is not found
-                and (last[0].shape, last[0].dtype) == (found.shape, found.dtype)
+                and last[0] is not left
+                and (last[0].shape, last[0].dtype) == (left.shape, left.dtype)
             ):
-                left = still_poisoned(looked, self._poison, *last)
-            self._left.append(Written(name, found.shape, *left, changed))
+                unwritten = still_poisoned(looked, self._poison, *last)
+            self._left.append(Written(name, left.shape, *unwritten, changed))
             if same_inputs:
-                output.results[len(output.bits) if bits is None else bits] = found
+                output.results[len(output.bits) if bits is None else bits] = left
                 output.bits.append(bits)
 
     def _seen(self, name: str, value: Any, array: UsersArray, *, poisoned: bool | None = None) -> SeenOutput:
@@ -383,7 +387,7 @@ class CheckedCalls(Launch):
             if array is None:
                 continue
             self._returned[name] = array
-            given = any(value is each for each in self._given)
+            given = any(value is argument for argument in self._given)
             if given or any(array.overlaps(output) for output in self._outputs.values()):
                 continue
             shared = [other for other, theirs in self._inputs.items() if array.overlaps(theirs)]
@@ -406,7 +410,7 @@ class CheckedCalls(Launch):
 
     def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
         """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
-        if self._first_inputs is None and not array.lies_as(self._inputs[argument]):
+        if not array.lies_as(self._inputs[argument]):
             remedy = "declare what the call writes with outputs=, so that we check it"
             self.notes[Note(f"{name} is a view of all of {argument}, not a new result: {remedy}")] = None
 
@@ -423,7 +427,7 @@ class CheckedCalls(Launch):
                 f"{self._where}: gpu_benchmark(determinism={str(self.determinism)!r}): the call returns no "
                 "array; declare the ones that it writes, such as outputs=2 or outputs=('out',)"
             )
-        declared, last_ns = self._declares or self.determinism is not None, self.last_call_ns or 0.0
+        declared, last_ns = self._declares or self.determinism is not None, self.last_call_ns
         if not (declared or (self._returns_new and self._repeats)) or calls >= _CALLS or not self._looks:
             return False
         if calls > 1:
@@ -451,7 +455,7 @@ class CheckedCalls(Launch):
         for name in self._updated:
             if self._outputs[name].on_device and self._outputs[name].strides is not None:
                 raise DeclarationError(f"{self._where}: gpu_benchmark(inout=…): {name} is not in C order")
-        return _Filled(executions, each=self._putting_back)
+        return _Filled(executions, steps=self._putting_back)
 
     def timed(self, executions: Executions) -> Executions:
         """Returns the executions; if all have the same outputs, we fill them before each batch."""
@@ -459,15 +463,13 @@ class CheckedCalls(Launch):
 
     def repeat(self, next_turn: Callable[[], Turn], place: str) -> None:
         """Repeats quick calls while they leave the same bits: a wrong one may be rare."""
-        repeat_while_steady(self, lambda: self.make(next_turn(), place), for_ns=_REPEATING_NS)
+        repeat_while_steady(self, lambda: self.make(next_turn(), place), for_ns=REPEATED_NS)
 
     @property
     def inspect(self) -> Callable[[], None] | None:
         """Checks what timed calls left; None if each call has other outputs, and nothing is guarded."""
-        return self._inspect if self._guarded or (self._declares and self._fixed) else None
-
-    def _inspect(self) -> None:
-        check_left(self)
+        looks = self._guarded or (self._declares and self._fixed)
+        return functools.partial(check_left, self) if looks else None
 
     def _putting_back(self) -> list[Callable[[], Any]]:
         """Returns functions that queue copies of the original contents into updated arrays."""
@@ -485,15 +487,15 @@ class _Filled:
         self,
         executions: Executions,
         batch: Callable[[], None] = lambda: None,
-        each: Callable[[], Iterable[Callable[[], Any]]] = tuple,
+        steps: Callable[[], Iterable[Callable[[], Any]]] = tuple,
     ) -> None:
-        self._executions, self._batch, self._each = executions, batch, each
+        self._executions, self._batch, self._steps = executions, batch, steps
         self.largest_batch, self.buffer_sets = executions.largest_batch, executions.buffer_sets
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
         """Returns the next `count` executions."""
         self._batch()
-        steps = self._each()
+        steps = self._steps()
         taken = self._executions.take(count, cold=cold)
         return [_behind(steps, iteration) for iteration in taken] if steps else taken
 
@@ -510,10 +512,10 @@ def _behind(steps: Iterable[Callable[[], Any]], iteration: Iteration) -> Iterati
 
 def _captured(function: Any, value: Any, array: UsersArray) -> bool:
     """Says whether a returned array is a view of one that the callable can reach and write each time."""
-    if any(value is each for each in captured_by(function)):
+    captured = list(captured_by(function))
+    if any(value is other for other in captured):
         return False  # the same in every call, so we can compare its contents
-    others = (users_array(each) for each in captured_by(function))
-    return any(other is not None and array.overlaps(other) for other in others)
+    return any(other is not None and array.overlaps(other) for other in map(users_array, captured))
 
 
 def _comparable(value: Any) -> Any:
@@ -569,12 +571,12 @@ class SeenOutputs:
         self.outputs: dict[str, SeenOutput] = {}
         self.given_empty = False
 
-    def name_of(self, actual: Any, found: np.ndarray[Any, Any]) -> str | None:
+    def name_of(self, actual: Any, on_host: np.ndarray[Any, Any]) -> str | None:
         """Returns the name of the output that a test verifies, or a copy of it; None if it is not known.
 
         Args:
             actual: what the test verifies.
-            found: the same on the host.
+            on_host: the same on the host.
         """
         for name, output in self.outputs.items():
             if output.value is actual:
@@ -588,10 +590,10 @@ class SeenOutputs:
         alike = [
             (name, output)
             for name, output in self.outputs.items()
-            if (output.array.shape, output.array.dtype) == (found.shape, found.dtype)
+            if (output.array.shape, output.array.dtype) == (on_host.shape, on_host.dtype)
         ]
-        bits = bits_of(found) if alike else None
-        alike.sort(key=lambda each: each[0] in self._compared)  # of equal outputs, each has a copy of its own
+        bits = bits_of(on_host) if alike else None
+        alike.sort(key=lambda pair: pair[0] in self._compared)  # of equal outputs, each has a copy of its own
         matching = (
             name
             for name, output in alike
@@ -609,11 +611,11 @@ class SeenOutputs:
             if name not in self._compared
         )
 
-    def note_compared(self, name: str | None, actual: Any, found: np.ndarray[Any, Any]) -> None:
+    def note_compared(self, name: str | None, actual: Any, on_host: np.ndarray[Any, Any]) -> None:
         """Notes which outputs a test has compared with a reference: those in whose memory `actual` lies.
 
         Elsewhere it is a copy: reshaped, converted without loss, a view of a copy, a part of one output, or
-        several in one. `name` is what `name_of` says, and `found` is `actual` on the host.
+        several in one. `name` is what `name_of` says.
         """
         arrays = {other: output.array for other, output in self.outputs.items() if output.declared}
         compared = {other for other in arrays if other == name}
@@ -622,7 +624,7 @@ class SeenOutputs:
             near = {other for other in arrays if given is not None and given.overlaps(arrays[other])}
             compared |= near or self._copied(value if base is None else base)
             self._compared |= compared
-        self._compared |= compared or self._copied(found, in_part=True)
+        self._compared |= compared or self._copied(on_host, in_part=True)
 
     def _copied(self, copy: Any, *, in_part: bool = False) -> set[str]:
         """Returns the outputs, not compared so far, that a host array holds a copy of, or is a part of."""
@@ -664,8 +666,8 @@ class SeenOutputs:
                 name, output.array.values(result), reference, tolerance, output.poisoned
             )[1]
             if diagnosis is not None:
-                told = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
-                return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {told}")
+                where = f"in one of {len(output.bits)} calls on the same inputs, not in the one verified"
+                return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {where}")
         return None
 
     def unsettled(self) -> Diagnosis | None:
@@ -685,15 +687,14 @@ class SeenOutputs:
             tolerance = default_tolerance(first, BFLOAT16 if is_bfloat16 else first.dtype)
             for other in others:
                 # No check of outputs: neither of them is a reference.
-                found = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
-                if found is not None:
+                diagnosis = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
+                if diagnosis is not None:
                     held = " when the output holds another pattern before" if output.poisoned else ""
-                    return Diagnosis(
-                        found.fault,
-                        f"{found.message}\n  calls on the same inputs differ{held}; verify the output with "
-                        "its own tolerance, or declare inout= if the call updates it, or "
-                        'determinism="tolerant"',
+                    remedy = (
+                        f"calls on the same inputs differ{held}; verify the output with its own tolerance, "
+                        'or declare inout= if the call updates it, or determinism="tolerant"'
                     )
+                    return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {remedy}")
         return None
 
 
@@ -742,48 +743,48 @@ def check_against_reference(
         ValueError: a bound is negative or not finite, the arrays share memory, or nothing is compared.
     """
     refuse_what_proves_nothing(actual, expected)
-    found, reference = to_host(actual), to_host(expected)
+    on_host, reference = to_host(actual), to_host(expected)
     seen = seen or SeenOutputs(None, fixed=True)
-    known = seen.name_of(actual, found)
+    known = seen.name_of(actual, on_host)
     poisoned = known is not None and seen.outputs[known].poisoned
     if known is not None and seen.outputs[known].declared:
         name = known
-    diagnosis = diagnose_shape(name, found.shape, reference.shape)
+    diagnosis = diagnose_shape(name, on_host.shape, reference.shape)
     if diagnosis is not None:
         return ReferenceCheck(name, diagnosis)
     _refuse_nothing(reference, may_be_empty=seen.given_empty)
-    dtype = narrow_dtype(actual) or found.dtype
+    dtype = narrow_dtype(actual) or on_host.dtype
     if (rtol, atol) == (None, None):
         tolerance = default_tolerance(reference, dtype)
     else:
         tolerance = Tolerance(rtol=rtol or 0.0, atol=atol or 0.0)
-    comparison, diagnosis = judged_on_host(name, found, reference, tolerance, poisoned)
-    bits = bits_of(found) if hashes else None
+    comparison, diagnosis = judged_on_host(name, on_host, reference, tolerance, poisoned)
+    bits = bits_of(on_host) if hashes else None
     determinism = None
     if known is not None:
         determinism = seen.determinism(known)
         diagnosis = diagnosis or seen.diagnose_others(known, reference, tolerance)
-    seen.note_compared(known, actual, found)
+    seen.note_compared(known, actual, on_host)
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
     loose = None
     if asks_what_else and diagnosis is None:
-        if dtype == found.dtype:
+        if dtype == on_host.dtype:
             loose = passes_lower_precision(name, reference, dtype, tolerance)
         if reference.any():
-            loose = passes_zeros(name, reference, found.dtype, tolerance) or loose
+            loose = passes_zeros(name, reference, on_host.dtype, tolerance) or loose
     return ReferenceCheck(name, diagnosis, error, loose)
 
 
 def judged_on_host(
     name: str,
-    found: np.ndarray[Any, Any],
+    actual: np.ndarray[Any, Any],
     expected: np.ndarray[Any, Any],
     tolerance: Tolerance,
     poisoned: bool,
 ) -> tuple[Comparison, Diagnosis | None]:
     """Returns how an output on the host compares with its reference, and what is wrong with it."""
-    comparison = compare(found, expected, tolerance, poison=None)
-    output = ComparedOutput(name, comparison, tolerance, lambda: found, expected, poisoned)
+    comparison = compare(actual, expected, tolerance, poison=None)
+    output = ComparedOutput(name, comparison, tolerance, lambda: actual, expected, poisoned)
     return comparison, judge_output(output)
 
 
@@ -803,17 +804,12 @@ def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> N
         )
 
 
-class _Held(NamedTuple):
-    backend: Backend
-    workspace: Workspace
-
-
 class GuardedArrays:
     """Holds the guarded arrays of one test; `backend` opens a backend by its name."""
 
     def __init__(self, backend: Callable[[str], Backend]) -> None:
         self._backend = backend
-        self._held: list[_Held] = []
+        self._held: list[tuple[Backend, Workspace]] = []
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -824,9 +820,9 @@ class GuardedArrays:
         Raises:
             TypeError: it is not an array that can be guarded; the message says which can.
         """
-        library, found = _known(array)
+        library, memory = _known(array)
         name = name or self._next_name
-        made = self._made(library, {name: found.fetch()}, {}, name)
+        made = self._made(library, {name: memory.fetch()}, {}, name)
         if self._backend(library).on_gpu:
             from pytest_gpukern.gpu.runtime import runtime
 
@@ -835,17 +831,17 @@ class GuardedArrays:
 
     def like(self, array: Any, name: str | None) -> Any:
         """Returns a poisoned array like another, in guarded memory, for a call to write; raises as `copy`."""
-        library, found = _known(array)
+        library, memory = _known(array)
         name = name or self._next_name
-        return self._made(library, {}, {name: Output(found.shape, found.dtype)}, name)
+        return self._made(library, {}, {name: Output(memory.shape, memory.dtype)}, name)
 
     def damage(self) -> list[Damage]:
         """Returns what was written into guard zones; waits for the device."""
-        found = []
+        damage = []
         for backend, workspace in self._held:
             backend.synchronize()
-            found += workspace.damage()
-        return found
+            damage += workspace.damage()
+        return damage
 
     def close(self) -> None:
         """Frees the arrays; a lost CUDA context leaves nothing to free."""
@@ -865,26 +861,26 @@ class GuardedArrays:
     def _made(self, library: str, inputs: Mapping[str, Any], outputs: Mapping[str, Output], name: str) -> Any:
         backend = self._backend(library)
         workspace = backend.workspace(inputs, outputs)
-        self._held.append(_Held(backend, workspace))
+        self._held.append((backend, workspace))
         return workspace.arrays[name]
 
 
 def _known(array: Any) -> tuple[str, UsersArray]:
     """Returns the backend of an array's library and where the array lies; raises TypeError for others."""
-    library, found = backend_of(array), users_array(array)
+    library, memory = backend_of(array), users_array(array)
     why = None
-    if library is None or found is None or not found.holds_numbers:
+    if library is None or memory is None or not memory.holds_numbers:
         why = "is not an array of numbers from a known library"
-    elif "bfloat16" in found.read_as:
+    elif "bfloat16" in memory.read_as:
         why = "is of bfloat16, which NumPy lacks"
-    elif found.shape == ():
+    elif memory.shape == ():
         why = "has no dimension"
-    elif library == "torch" and not found.on_device:
+    elif library == "torch" and not memory.on_device:
         why = "is in host memory"
-    if why is not None or library is None or found is None:
+    if why is not None or library is None or memory is None:
         kind = type(array)
         raise TypeError(
             f"gpu_benchmark.guarded: {kind.__module__}.{kind.__qualname__} {why}: give a NumPy array, or "
             "a device array of Numba, CuPy, PyCUDA or PyTorch, of one dimension or more"
         )
-    return library, found
+    return library, memory

@@ -29,6 +29,7 @@ from pytest_gpukern.package import FOLDER
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.dataset import CONTENTS
 from pytest_gpukern.problems.problem import Run
+from pytest_gpukern.values.determinism import of_launches
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.options import sanitizing_tool
 
@@ -52,7 +53,7 @@ SLOW_ON_DEVICE_NS = 2e7
 """A longer call has warmed up everything while it was checked, and is repeated as rarely as possible."""
 _LAUNCHES = 3
 """Launches on the same inputs by which we judge a declared determinism; two if they are slow."""
-VERY_SLOW_NS = 1e9
+_VERY_SLOW_NS = 1e9
 """A launch that takes longer is not repeated for that."""
 _NOT_AGAIN_NS = 5e9
 """A launch on the device that takes longer is not made once more after timing."""
@@ -110,8 +111,8 @@ class Prepared(Launch):
         except Exception as error:
             raise self._failed("preparing", error) from error
         if not callable(launch):
-            told = f"returned {type(launch).__name__}; it must return the function to time"
-            raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, f"{case.variant.label} {told}"))
+            wrong = f"returned {type(launch).__name__}; it must return the function to time"
+            raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, f"{case.variant.label} {wrong}"))
         self.launch: Callable[[], Any] = launch
 
     def turn_to(self, dataset: Dataset) -> None:
@@ -121,7 +122,7 @@ class Prepared(Launch):
             self.workspace.arrays.update(dataset.scalars)
             self.prepare()
         self.workspace.fill(dataset.inputs)
-        self.before = [*(each for each in self.before if each is not dataset), self.dataset]
+        self.before = [*(old for old in self.before if old is not dataset), self.dataset]
         self.dataset = dataset
 
     def turn_to_others(self) -> bool:
@@ -136,25 +137,26 @@ class Prepared(Launch):
     def is_slow(self) -> bool:
         """Whether the last launch was slow for a device, or for the host."""
         limit_ns = SLOW_ON_DEVICE_NS if self.backend.on_gpu else SLOW_ON_HOST_NS
-        return (self.last_call_ns or 0.0) > limit_ns
+        return self.last_call_ns > limit_ns
 
     @property
     def errors_with_bits(self) -> dict[str, OutputError]:
         """The worst error of each output, with its hash for the first data set and its determinism."""
-        first, kinds = self.datasets[0], self.kinds
+        first, seen = self.datasets[0], self.seen_bits
         comparable = first.expected is not None and first.seed is None
         return {
             name: dataclasses.replace(
                 error,
-                bits=next(iter(self.seen_bits.get(name, ())), None) if comparable else None,
-                determinism=kinds.get(name),
+                bits=seen[name][0] if comparable and name in seen else None,
+                determinism=of_launches(seen.get(name, ())),
             )
             for name, error in self.errors.items()
         }
 
     def let_go(self) -> None:
-        """Drops what the launch returned or holds, so that its memory can be freed."""
-        self.launch, self.last_returned = _given_back, None
+        """Drops the launch and what it returned, so that its memory can be freed; it cannot be made again."""
+        del self.launch
+        self.last_returned = None
 
     # what the engine asks for
 
@@ -210,12 +212,12 @@ class Prepared(Launch):
         for name, spec in specs.items():
             form = workspace.adopt(name, values.get(name))
             if form is None:
-                told = (
-                    f"{name}: {Fault.WRONG_TYPE}: the launch returned {_named(type(values.get(name)))}, "
-                    f"but backend {self.backend.name} takes {_named(workspace.array_type)} only: no "
-                    "subclass, no lazy array, and nothing from another device"
+                wrong = (
+                    f"the launch returned {_named(type(values.get(name)))}, but backend {self.backend.name} "
+                    f"takes {_named(workspace.array_type)} only: no subclass, no lazy array, and nothing "
+                    "from another device"
                 )
-                raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, told))
+                raise IncorrectError(Diagnosis.of(Fault.WRONG_TYPE, wrong, name))
             diagnosis = diagnose_form(name, form.shape, form.dtype, spec, form.strides)
             if diagnosis is not None:
                 raise IncorrectError(diagnosis)
@@ -230,15 +232,15 @@ class Prepared(Launch):
         """Yields each output beside its reference for the current inputs, and keeps the worst error."""
         dataset, workspace = self.dataset, self.workspace
         for name, expected in (dataset.expected or {}).items():
-            tolerance, updated, told = dataset.tolerances[name], name in dataset.updated, ""
+            tolerance, updated, more = dataset.tolerances[name], name in dataset.updated, ""
             comparison = workspace.compare(name, expected, tolerance)
             worst = self.errors.get(name)
             if worst is None or (comparison.absolute.value > (worst.max_abs or 0)):
                 self.errors[name] = comparison.error
             if updated and comparison.mismatches:
-                comparison, told = self._with_what_was_there(comparison, name, expected)
-            found, is_stale = partial(workspace.fetch, name), partial(self._is_stale, name, tolerance)
-            yield ComparedOutput(name, comparison, tolerance, found, expected, not updated, told, is_stale)
+                comparison, more = self._with_what_was_there(comparison, name, expected)
+            actual, is_stale = partial(workspace.fetch, name), partial(self._is_stale, name, tolerance)
+            yield ComparedOutput(name, comparison, tolerance, actual, expected, not updated, more, is_stale)
 
     def _with_what_was_there(
         self, comparison: Comparison, name: str, expected: np.ndarray[Any, Any]
@@ -249,11 +251,11 @@ class Prepared(Launch):
         """
         import numpy as np
 
-        dataset, found = self.dataset, self.workspace.fetch(name)
+        dataset, actual = self.dataset, self.workspace.fetch(name)
         tolerance, region = dataset.tolerances[name], dataset.specs[name].written
         with np.errstate(all="ignore"):
-            wrong = ~np.isclose(found, expected, tolerance.rtol, tolerance.atol, equal_nan=True)
-        left = wrong & (found == dataset.inputs[name])
+            wrong = ~np.isclose(actual, expected, tolerance.rtol, tolerance.atol, equal_nan=True)
+        left = wrong & (actual == dataset.inputs[name])
         if region is None:
             count = int(left.sum())
             return comparison, f"\n  {count} of them still hold what the launch found there" if count else ""
@@ -267,15 +269,15 @@ class Prepared(Launch):
     def _is_stale(self, name: str, tolerance: Tolerance) -> bool:
         """Returns whether an output is right for a set that the buffers held before."""
         references = (old.expected[name] for old in self.before if old.expected is not None)
-        return any(not self.workspace.compare(name, each, tolerance).mismatches for each in references)
+        return any(not self.workspace.compare(name, old, tolerance).mismatches for old in references)
 
     def written(self) -> Iterator[Written]:
         """Yields what still holds poison of the outputs without a reference."""
         import numpy as np
 
         for name, spec in self.dataset.specs.items() if self.dataset.expected is None else ():
-            found = self.workspace.compare(name, np.zeros(spec.shape, spec.dtype), Tolerance())
-            yield Written(name, found.shape, found.unwritten, found.first_unwritten)
+            comparison = self.workspace.compare(name, np.zeros(spec.shape, spec.dtype), Tolerance())
+            yield Written(name, comparison.shape, comparison.unwritten, comparison.first_unwritten)
 
     def digests_before(self) -> dict[str, int]:
         """Returns the digest of the data set, so that we also find inputs changed while preparing."""
@@ -298,15 +300,11 @@ class Prepared(Launch):
             for name, bits in self.bits().items():
                 self.seen_bits.setdefault(name, []).append(bits)
 
-    def observed(self) -> Run:
-        """Returns the last launch for a statistical check."""
-        outputs = {name: self.workspace.fetch(name) for name in self.dataset.specs}
-        return Run(self.point, self.dataset.inputs, outputs)
-
     def note_run(self) -> None:
         """Keeps the last launch, if the problem has a statistical check."""
         if self.case.problem.check is not None:
-            self.runs[self.dataset.seed_offset] = self.observed()
+            outputs = {name: self.workspace.fetch(name) for name in self.dataset.specs}
+            self.runs[self.dataset.seed_offset] = Run(self.point, self.dataset.inputs, outputs)
 
     def _failed(self, doing: str, error: Exception) -> Exception:
         """Returns the error for a variant's exception; what the simulator lacks stays its own error."""
@@ -314,8 +312,8 @@ class Prepared(Launch):
 
         if isinstance(error, SimulatorUnsupported):
             return error
-        told = what_raised(error, self.case, f"{doing} {self.case.variant.label}")
-        return IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, f"{Fault.LAUNCH_FAILED}: {told}"))
+        raised = what_raised(error, self.case, f"{doing} {self.case.variant.label}")
+        return IncorrectError(Diagnosis.of(Fault.LAUNCH_FAILED, raised))
 
 
 def giving_back(step: Callable[[], None]) -> Callable[..., None]:
@@ -333,11 +331,6 @@ def giving_back(step: Callable[[], None]) -> Callable[..., None]:
             error.add_note(f"freeing its memory failed, too: {type(another).__name__}: {another}")
 
     return end
-
-
-def _given_back() -> None:
-    """Replaces a launch whose arrays are gone."""
-    raise RuntimeError("the arrays of this case were given back")
 
 
 def check(
@@ -380,11 +373,11 @@ def check(
         checked_launch(prepared, poisoned=number != len(POISONS) or dataset.expected is None)
         for repeats in range(_LAUNCHES - 1 if declared and not number else 0):
             # A first launch may have compiled, so all but the slowest are repeated once.
-            if prepared.is_slow and (repeats or (prepared.last_call_ns or 0.0) > VERY_SLOW_NS):
+            if prepared.is_slow and (repeats or prepared.last_call_ns > _VERY_SLOW_NS):
                 break
             checked_launch(prepared)
         prepared.note_run()
-    check_runs(prepared)
+    _check_runs(prepared)
     _check_under_the_rest(prepared, checked_again=checked_again)
     return prepared
 
@@ -400,8 +393,8 @@ def check_nothing_is_late(prepared: Prepared) -> None:
     """
     backend, variant = prepared.backend, prepared.case.variant
     waits_for_others = not getattr(backend.timed_stream, "is_nonblocking", True)
-    call_ns = prepared.last_call_ns or 0.0
-    if not backend.on_gpu or variant.host_data or waits_for_others or call_ns > VERY_SLOW_NS:
+    call_ns = prepared.last_call_ns
+    if not backend.on_gpu or variant.host_data or waits_for_others or call_ns > _VERY_SLOW_NS:
         return
     if sanitizing_tool() is not None:
         return
@@ -414,11 +407,11 @@ def check_nothing_is_late(prepared: Prepared) -> None:
 
     late = prepared.workspace.written_late(launch, hold_ns=_HOLD_NS + min(call_ns, SLOW_ON_DEVICE_NS))
     if late:
-        message = (
-            f"{', '.join(late)}: {Fault.STILL_RUNNING}: written after the given stream was done; "
-            "launch on that stream, or make it or the host wait for the others"
+        wrong = (
+            "written after the given stream was done; launch on that stream, or make it or the host wait "
+            "for the others"
         )
-        raise IncorrectError(Diagnosis(Fault.STILL_RUNNING, message), prepared.errors)
+        raise IncorrectError(Diagnosis.of(Fault.STILL_RUNNING, wrong, ", ".join(late)), prepared.errors)
 
 
 def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
@@ -493,13 +486,12 @@ def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
     try:
         for prepared in sets:
             check_left(prepared)
-        if first.case.problem.check is not None:
-            first.note_run()
-            check_runs(first)
+        first.note_run()
+        _check_runs(first)
         if not launches:
             return
         others_unseen = len(first.datasets) > 1 and first.dataset is first.datasets[0]
-        slow = first.is_slow and (not first.backend.on_gpu or (first.last_call_ns or 0.0) > _NOT_AGAIN_NS)
+        slow = first.is_slow and (not first.backend.on_gpu or first.last_call_ns > _NOT_AGAIN_NS)
         if others_unseen or not slow:
             for prepared in sets[:CONTENTS]:
                 # A slow one saw both poisons before timing, but never the answer of other contents.
@@ -512,19 +504,12 @@ def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
         raise error.after(AFTER_TIMING) from error
 
 
-def check_runs(prepared: Prepared) -> None:
+def _check_runs(prepared: Prepared) -> None:
     """Raises IncorrectError if the problem's statistical check rejects the runs so far."""
     statistical = prepared.case.problem.check
-    if statistical is not None:
-        _judge_runs(statistical, list(prepared.runs.values()), prepared.errors)
-
-
-def _judge_runs(
-    statistical: Callable[[Sequence[Run]], str | None], runs: Sequence[Run], errors: Mapping[str, OutputError]
-) -> None:
-    complaint = statistical(runs)
+    complaint = None if statistical is None else statistical(list(prepared.runs.values()))
     if complaint:
-        raise IncorrectError(Diagnosis(Fault.STATISTICS, f"{Fault.STATISTICS}: {complaint}"), errors)
+        raise IncorrectError(Diagnosis.of(Fault.STATISTICS, complaint), prepared.errors)
 
 
 def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> float:
@@ -579,8 +564,8 @@ def _by_name(specs: Mapping[str, Output], returned: Any) -> dict[str, Any]:
     if not (isinstance(returned, tuple) and len(specs) > 1):
         return dict.fromkeys(list(specs)[:1], returned)
     if len(returned) != len(specs):
-        told = f"the launch returned {len(returned)} arrays for {len(specs)} outputs: {', '.join(specs)}"
-        raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, f"{Fault.WRONG_TYPE}: {told}"))
+        wrong = f"the launch returned {len(returned)} arrays for {len(specs)} outputs: {', '.join(specs)}"
+        raise IncorrectError(Diagnosis.of(Fault.WRONG_TYPE, wrong))
     return dict(zip(specs, returned, strict=True))
 
 
@@ -726,7 +711,7 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
         except IncorrectError as error:
             raise error.after(f"{corner.label}: ", _planted(sets[-1])) from error
         prepared.let_go()
-        return prepared.last_call_ns or 0.0
+        return prepared.last_call_ns
 
 
 def _planted(dataset: Dataset) -> str:

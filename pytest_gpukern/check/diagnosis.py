@@ -63,6 +63,11 @@ class Diagnosis:
     fault: Fault
     message: str
 
+    @classmethod
+    def of(cls, fault: Fault, text: str, output: str = "") -> Diagnosis:
+        """Returns one whose message begins with the output, if it concerns a single one, and the fault."""
+        return cls(fault, f"{output}: {fault}: {text}" if output else f"{fault}: {text}")
+
 
 class IncorrectError(Exception):
     """Says that an output is wrong; `diagnosis` says how."""
@@ -84,13 +89,11 @@ class Made:
 
     Attributes:
         returned: what it returned.
-        time_ns: wall time until the device was idle.
         threads: Python's threads that it started and that still work.
         bits: a hash of each output, taken only if threads still work.
     """
 
     returned: Any
-    time_ns: float
     threads: tuple[Thread, ...] = ()
     bits: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -116,7 +119,7 @@ class ComparedOutput:
     """Holds an output beside its reference: of a launch, or one that a test verifies.
 
     Attributes:
-        found: returns the output on the host.
+        actual: returns the output on the host.
         expected: its reference.
         poisoned: whether it held a poison before, which may explain what it holds now.
         more: what else is known of a mismatch, in words.
@@ -126,7 +129,7 @@ class ComparedOutput:
     name: str
     comparison: Comparison
     tolerance: Tolerance
-    found: Callable[[], np.ndarray[Any, Any]]
+    actual: Callable[[], np.ndarray[Any, Any]]
     expected: np.ndarray[Any, Any]
     poisoned: bool = True
     more: str = ""
@@ -150,7 +153,7 @@ class Launch(ABC):
         notes: what is doubtful but not wrong, each once.
         seen_bits: a hash of each output after each launch on the same inputs.
         first_call_ns: wall time of the first launch, compiling and loading included.
-        last_call_ns: wall time of the last one.
+        last_call_ns: wall time of the last one; 0 before any.
         inputs: the arrays that it must not write, by name.
         results: the arrays that its last launch returned as outputs, by name.
         renewed: those of them that must not lie in what is held.
@@ -169,7 +172,7 @@ class Launch(ABC):
         self.notes: dict[Note, None] = {}
         self.seen_bits: dict[str, list[str | None]] = {}
         self.first_call_ns: float | None = None
-        self.last_call_ns: float | None = None
+        self.last_call_ns = 0.0
         self.inputs: Mapping[str, Memory] = {}
         self.results: Mapping[str, Memory] = {}
         self.renewed: Mapping[str, Memory] = {}
@@ -179,11 +182,6 @@ class Launch(ABC):
     def steady(self) -> list[str]:
         """Names the outputs that had the same bits after every launch so far."""
         return [name for name, bits in self.seen_bits.items() if None not in bits and len(set(bits)) == 1]
-
-    @property
-    def kinds(self) -> dict[str, Determinism | None]:
-        """The determinism of each output, as far as its hashes show it."""
-        return {name: of_launches(bits) for name, bits in self.seen_bits.items()}
 
     @abstractmethod
     def fill(self, *, poisoned: bool) -> None:
@@ -234,7 +232,7 @@ class Launch(ABC):
         """Returns a hash of each output now."""
 
 
-UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
+_UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
 
 
 def diagnose_values(
@@ -257,7 +255,7 @@ def diagnose_values(
     else:
         fault = Fault.WRONG_VALUES
     counts = f"{comparison.mismatches} of {comparison.size} elements"
-    lines = [f"{name}: {fault}: {counts} outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"]
+    lines = [f"{counts} outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"]
     if comparison.unwritten:
         where = _at(comparison.first_unwritten, comparison.shape)
         lines.append(f"  {comparison.unwritten} were never written, the first at {where}")
@@ -273,14 +271,18 @@ def diagnose_values(
             where = _at(extreme.index, comparison.shape)
             lines.append(f"  {label} at {where}: expected {extreme.expected!r}, actual {extreme.actual!r}")
     if poisoned and comparison.unwritten:
-        lines.append(f"  {UNWRITTEN_ON_PURPOSE}")
+        lines.append(f"  {_UNWRITTEN_ON_PURPOSE}")
     elif poisoned and (comparison.unexpected_nan or _adds_to_poison(comparison.first_mismatch)):
         kind = "NaN" if comparison.unexpected_nan else "a pattern"
         lines.append(
             f"  the output held {kind} before the launch, and the kernel seems to have read it: if it adds "
             "to the output or updates it, declare inout="
         )
-    return Diagnosis(fault, "\n".join(lines))
+    return Diagnosis.of(fault, "\n".join(lines), name)
+
+
+_ORDINARY = 2**11
+"""An integer that is off by less is an ordinary mistake, though some poisons are integers of -64 to -1."""
 
 
 def _adds_to_poison(mismatch: Extreme) -> bool:
@@ -291,28 +293,30 @@ def _adds_to_poison(mismatch: Extreme) -> bool:
     if not isinstance(mismatch.actual, int) or not float(mismatch.expected).is_integer():
         return False
     difference = mismatch.actual - int(mismatch.expected)
+    if abs(difference) <= _ORDINARY:
+        return False
     if abs(difference) >= 2**32:
         return may_be_poison(difference % 2**64 >> 32)
     return any(may_be_poison((difference + shift) % 2**32) for shift in range(-1024, 1025, 32))
 
 
-def diagnose_damage(found: Sequence[Damage], place: str = "") -> Diagnosis | None:
+def diagnose_damage(damage: Sequence[Damage], place: str = "") -> Diagnosis | None:
     """Says what was written out of bounds, and `place` by which launch; None if nothing was."""
-    if not found:
+    if not damage:
         return None
-    lines = [f"{found[0].array}: {Fault.OUT_OF_BOUNDS}"]
-    for each in found:
-        if each.between:
+    lines = [f"{damage[0].array}: {Fault.OUT_OF_BOUNDS}"]
+    for zone in damage:
+        if zone.between:
             lines.append(
-                f"  {_count(each.changed_bytes, 'byte')} written between the elements of {each.array}, "
-                f"the first after flat index {each.index} of {each.size}: it is strided, not in C order"
+                f"  {_count(zone.changed_bytes, 'byte')} written between the elements of {zone.array}, "
+                f"the first after flat index {zone.index} of {zone.size}: it is strided, not in C order"
             )
             continue
-        side = "after the end" if each.behind else "before the beginning"
-        distance = each.index - each.size + 1 if each.behind else -each.index
+        side = "after the end" if zone.behind else "before the beginning"
+        distance = zone.index - zone.size + 1 if zone.behind else -zone.index
         lines.append(
-            f"  {_count(each.changed_bytes, 'byte')} written {side} of {each.array}, the nearest "
-            f"{_count(distance, 'element')} away: flat index {each.index} of {each.size}"
+            f"  {_count(zone.changed_bytes, 'byte')} written {side} of {zone.array}, the nearest "
+            f"{_count(distance, 'element')} away: flat index {zone.index} of {zone.size}"
         )
     lines += [f"  seen {place}"] if place else []
     return Diagnosis(Fault.OUT_OF_BOUNDS, "\n".join(lines))
@@ -324,8 +328,9 @@ def _count(number: int, noun: str) -> str:
 
 def diagnose_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> Diagnosis | None:
     """Says that an output has another shape than its reference, or than is declared; None if it has not."""
-    told = f"{name}: {Fault.WRONG_SHAPE}: expected {expected}, actual {shape}"
-    return None if shape == expected else Diagnosis(Fault.WRONG_SHAPE, told)
+    if shape == expected:
+        return None
+    return Diagnosis.of(Fault.WRONG_SHAPE, f"expected {expected}, actual {shape}", name)
 
 
 def diagnose_form(
@@ -340,17 +345,15 @@ def diagnose_form(
     if (other := diagnose_shape(name, tuple(shape), tuple(declared.shape))) is not None:
         return other
     if np.dtype(dtype) != np.dtype(declared.dtype):
-        return Diagnosis(
-            Fault.WRONG_DTYPE,
-            f"{name}: wrong dtype: expected {np.dtype(declared.dtype)}, actual {np.dtype(dtype)}",
-        )
+        text = f"expected {np.dtype(declared.dtype)}, actual {np.dtype(dtype)}"
+        return Diagnosis.of(Fault.WRONG_DTYPE, text, name)
     if strides is not None and declared.order == "C":
         expected = c_strides(shape, np.dtype(dtype).itemsize)
-        return Diagnosis(
-            Fault.WRONG_STRIDES,
-            f"{name}: {Fault.WRONG_STRIDES}: expected {expected} bytes (C order), actual {strides}; return a "
-            'contiguous array, and the copy is timed too, or declare Output(shape, dtype, order="any")',
+        text = (
+            f"expected {expected} bytes (C order), actual {strides}; return a contiguous array, and the copy "
+            'is timed too, or declare Output(shape, dtype, order="any")'
         )
+        return Diagnosis.of(Fault.WRONG_STRIDES, text, name)
     return None
 
 
@@ -375,27 +378,24 @@ def diagnose_aliasing(
     for name, memory in outputs.items():
         shared = ", ".join(other for other, theirs in near.items() if memory.overlaps(theirs))
         if shared:
-            told = f"{name}: {Fault.ALIASED}: it shares memory with {shared}; {remedy}"
-            return Diagnosis(Fault.ALIASED, told)
+            return Diagnosis.of(Fault.ALIASED, f"it shares memory with {shared}; {remedy}", name)
         if apart:
             near[f"the output {name}"] = memory
     return None
 
 
-def told_unwritten(name: str, shape: tuple[int, ...], count: int, first: int) -> str:
-    """Says how many elements a launch left unwritten, the first at a flat index."""
-    counts = f"{count} of {math.prod(shape)} elements"
-    return f"{name}: {Fault.NOT_WRITTEN}: {counts}, the first at {_at(first, shape)}"
-
-
-def diagnose_changed(name: str, changed: np.ndarray[Any, Any]) -> Diagnosis | None:
-    """Says how many elements a call changed outside the declared region; None if none."""
-    count = int(changed.sum())
-    if not count:
-        return None
-    where = _at(int(changed.argmax()), changed.shape)
-    told = f"{_count(count, 'element')} changed outside written=, the first at {where}"
-    return Diagnosis(Fault.WRONG_VALUES, f"{name}: {Fault.WRONG_VALUES}: {told}")
+def diagnose_written(written: Written, at: str) -> Diagnosis | None:
+    """Says what a launch left unwritten or changed elsewhere, and `at` which launch; None if nothing."""
+    name, shape, count, first, changed = written
+    outside = 0 if changed is None else int(changed.sum())
+    if changed is not None and outside:
+        elements, where = _count(outside, "element"), _at(int(changed.argmax()), shape)
+        text = f"{elements} changed outside written=, the first at {where}{at}"
+        return Diagnosis.of(Fault.WRONG_VALUES, text, name)
+    if count:
+        text = f"{count} of {math.prod(shape)} elements, the first at {_at(first, shape)}{at}"
+        return Diagnosis.of(Fault.NOT_WRITTEN, f"{text}; {_UNWRITTEN_ON_PURPOSE}", name)
+    return None
 
 
 def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | None) -> Diagnosis | None:
@@ -403,8 +403,8 @@ def diagnose_launches(name: str, bits: Sequence[str | None], declared: str | Non
     if declared in (None, Determinism.TOLERANT) or of_launches(bits) is not Determinism.TOLERANT:
         return None
     counts = f"{len(set(bits))} results from {len(bits)} launches on the same inputs"
-    declares = f"determinism={str(declared)!r} is declared"
-    return Diagnosis(Fault.NOT_DETERMINISTIC, f"{name}: {Fault.NOT_DETERMINISTIC}: {counts}, but {declares}")
+    text = f"{counts}, but determinism={str(declared)!r} is declared"
+    return Diagnosis.of(Fault.NOT_DETERMINISTIC, text, name)
 
 
 def _at(index: int, shape: tuple[int, ...]) -> str:

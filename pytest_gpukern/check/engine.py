@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpukern.backends.foreign_array import leaves
 from pytest_gpukern.check.diagnosis import (
-    UNWRITTEN_ON_PURPOSE,
     Diagnosis,
     Fault,
     IncorrectError,
     Made,
     diagnose_aliasing,
-    diagnose_changed,
     diagnose_damage,
     diagnose_launches,
     diagnose_values,
-    told_unwritten,
+    diagnose_written,
 )
 from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left, wait_for
 from pytest_gpukern.values.note import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from pytest_gpukern.check.diagnosis import ComparedOutput, Launch
 
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _MOST_REPEATED = 200
-_REPEATED_NS = 1.5e7
+REPEATED_NS = 1.5e7
 """The most launches that we compare by hash alone, and about how long they take."""
 _MAY_COME_LATE = {Fault.NOT_WRITTEN, Fault.WRONG_VALUES, Fault.UNEXPECTED_NAN, Fault.STALE_RESULT}
 """Faults of an output that a thread explains which the launch has left at work."""
@@ -71,20 +69,13 @@ def unwritten(launch: Launch) -> Looking:
     """Looks at outputs without a reference: finds elements that hold a poison, or changed and must not."""
     yield
     at = f", {launch.place}" if launch.place else ""
-    for name, shape, count, first, changed in launch.written():
-        diagnosis = None if changed is None else diagnose_changed(name, changed)
-        if diagnosis is not None:
-            return Diagnosis(diagnosis.fault, f"{diagnosis.message}{at}")
-        if count:
-            message = told_unwritten(name, shape, count, first)
-            return Diagnosis(Fault.NOT_WRITTEN, f"{message}{at}; {UNWRITTEN_ON_PURPOSE}")
-    return None
+    return _first(diagnose_written(written, at) for written in launch.written())
 
 
 def misses_its_reference(launch: Launch) -> Looking:
     """Has the checks of outputs look at each output that has a reference."""
     yield
-    return next(filter(None, map(judge_output, launch.compared())), None)
+    return _first(map(judge_output, launch.compared()))
 
 
 def wrong_values(compared: ComparedOutput) -> Diagnosis | None:
@@ -98,15 +89,15 @@ def works_on(launch: Launch) -> Looking:
     made = yield
     if not made.threads:
         return None
-    told = still_running(list(made.threads), launch.by)
     wait_for(made.threads)
     launch.synchronize()
     now = launch.bits()
     late = [name for name, bits in made.bits.items() if now[name] != bits]
+    running = still_running(list(made.threads), launch.by)
     if late:
-        return _left_to_threads(told, f"{', '.join(late)} changed after {launch.by} had returned")
+        return _left_to_threads(running, f"{', '.join(late)} changed after {launch.by} had returned")
     if any(thread.is_alive() for thread in made.threads):
-        launch.notes[Note(told)] = None
+        launch.notes[Note(running)] = None
     return None
 
 
@@ -118,8 +109,8 @@ def writes_inputs(launch: Launch) -> Looking:
     changed = [name for name in now if now[name] != before[name]]
     if not changed:
         return None
-    told = f"{Fault.INPUT_MODIFIED}: {launch.by} changed {', '.join(changed)}{launch.modified_remedy}"
-    return Diagnosis(Fault.INPUT_MODIFIED, told)
+    text = f"{launch.by} changed {', '.join(changed)}{launch.modified_remedy}"
+    return Diagnosis.of(Fault.INPUT_MODIFIED, text)
 
 
 def returns_the_same_memory(launch: Launch) -> Looking:
@@ -135,8 +126,9 @@ def returns_the_same_memory(launch: Launch) -> Looking:
 def differs(launch: Launch) -> Looking:
     """Finds launches on the same inputs that differ bit by bit although they are declared not to."""
     yield
-    found = (diagnose_launches(name, bits, launch.determinism) for name, bits in launch.seen_bits.items())
-    return next(filter(None, found), None)
+    return _first(
+        diagnose_launches(name, bits, launch.determinism) for name, bits in launch.seen_bits.items()
+    )
 
 
 CHECKS = (
@@ -163,9 +155,7 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     Raises:
         IncorrectError: something is wrong; it holds the first fault.
     """
-    looking = [None if check.launch is None else check.launch(launch) for check in CHECKS]
-    for look in looking:
-        _ended(look)
+    looking = _begun(launch)
     launch.fill(poisoned=poisoned)
     launch.synchronize()
     threads, first = running_threads(), launch.first_call_ns is None
@@ -177,7 +167,7 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     left = tuple(threads_left(threads, first=first))
     _refuse_undone(launch, returned)
     launch.take(returned)
-    made = Made(returned, launch.last_call_ns, left, launch.bits() if left else {})
+    made = Made(returned, left, launch.bits() if left else {})
     _judge(launch, looking, made)
     return made
 
@@ -187,25 +177,35 @@ def _refuse_undone(launch: Launch, returned: Any) -> None:
     for name, value in leaves("returned", returned):
         undone = launch.why_undone(value)
         if undone is not None:
-            told = f"{name}: {Fault.WRONG_TYPE}: {launch.by} returned {undone}"
-            raise IncorrectError(Diagnosis(Fault.WRONG_TYPE, told))
+            raise IncorrectError(Diagnosis.of(Fault.WRONG_TYPE, f"{launch.by} returned {undone}", name))
 
 
 def check_left(launch: Launch) -> None:
     """Checks what the last timed launch left; raises as `checked_launch` does."""
     launch.synchronize()
     launch.take_timed()
-    looking = [check.launch(launch) if check.launch and check.timed else None for check in CHECKS]
-    for look in looking:
-        _ended(look)
-    _judge(launch, looking, Made(None, 0.0))
+    _judge(launch, _begun(launch, timed=True), Made(None))
 
 
-def _judge(launch: Launch, looking: Sequence[Looking | None], made: Made) -> None:
-    """Goes through all checks after a launch; raises IncorrectError for the first that finds something."""
+def _begun(launch: Launch, *, timed: bool = False) -> list[Looking]:
+    """Begins all checks of a launch, or those of what a timed one left; raises as `_judge` does."""
+    looking = [check.launch(launch) for check in CHECKS if check.launch and (check.timed or not timed)]
+    _judge(launch, looking, None)
+    return looking
+
+
+def _judge(launch: Launch, looking: Sequence[Looking], made: Made | None) -> None:
+    """Goes on with all checks, to their `yield` (`made` is None) or to their end.
+
+    Raises IncorrectError for the first that finds something, before the launch too.
+    """
     for look in looking:
-        diagnosis = _ended(look, made)
-        if diagnosis is not None and made.threads and diagnosis.fault in _MAY_COME_LATE:
+        try:
+            look.send(made)  # type: ignore[arg-type]  # None takes it to its yield
+            continue
+        except StopIteration as end:
+            diagnosis: Diagnosis | None = end.value
+        if diagnosis is not None and made and made.threads and diagnosis.fault in _MAY_COME_LATE:
             diagnosis = _left_to_threads(still_running(list(made.threads), launch.by), diagnosis.message)
         if diagnosis is not None:
             raise IncorrectError(diagnosis, launch.errors)
@@ -213,52 +213,41 @@ def _judge(launch: Launch, looking: Sequence[Looking | None], made: Made) -> Non
 
 def judge_output(output: ComparedOutput) -> Diagnosis | None:
     """Returns what is wrong with an output beside its reference, or None."""
-    found = (check.output(output) for check in CHECKS if check.output is not None)
-    diagnosis = next(filter(None, found), None)
+    diagnosis = _first(check.output(output) for check in CHECKS if check.output is not None)
     if diagnosis is None:
         return None
     message = f"{diagnosis.message}{output.more}"
     if not output.is_stale():
         return Diagnosis(diagnosis.fault, message)
-    told = "right for the inputs that the buffers held before, not for those they hold now"
-    return Diagnosis(Fault.STALE_RESULT, f"{output.name}: {Fault.STALE_RESULT}: {told}\n{message}")
+    stale = "right for the inputs that the buffers held before, not for those they hold now"
+    return Diagnosis.of(Fault.STALE_RESULT, f"{stale}\n{message}", output.name)
 
 
 def repeat_while_steady(
     launch: Launch, again: Callable[[], object], *, most: int = _MOST_REPEATED, for_ns: float = math.inf
-) -> bool:
+) -> None:
     """Launches again and again while outputs that had the same bits so far keep them: a fault may be rare.
 
     A fault in one of N launches is found with a chance of 1 − (1 − 1/N) ** launches. `for_ns` limits how
-    long we go on. Returns whether a launch differed.
+    long we go on.
     """
-    steady, ends = launch.steady, time.perf_counter_ns() + for_ns
+    steady, ends = set(launch.steady), time.perf_counter_ns() + for_ns
     for _ in range(most if steady else 0):
         again()
-        if not set(steady) <= set(launch.steady):
-            return True
-        if time.perf_counter_ns() > ends:
-            break
-    return False
+        if not steady <= set(launch.steady) or time.perf_counter_ns() > ends:
+            return
 
 
-def worth_repeating(call_ns: float | None) -> int:
+def worth_repeating(call_ns: float) -> int:
     """Returns how many launches of so long we compare by hash alone."""
-    return int(min(_MOST_REPEATED, _REPEATED_NS / max(1.0, call_ns or 0.0)))
+    return int(min(_MOST_REPEATED, REPEATED_NS / max(1.0, call_ns)))
 
 
-def _ended(look: Looking | None, made: Made | None = None) -> Diagnosis | None:
-    """Goes on with a check, to its `yield` or behind it; returns its diagnosis once it has ended."""
-    try:
-        if look is not None:
-            next(look) if made is None else look.send(made)
-    except StopIteration as end:
-        diagnosis: Diagnosis | None = end.value
-        return diagnosis
-    return None
+def _first(diagnoses: Iterable[Diagnosis | None]) -> Diagnosis | None:
+    return next(filter(None, diagnoses), None)
 
 
-def _left_to_threads(told: str, wrong: str) -> Diagnosis:
+def _left_to_threads(running: str, wrong: str) -> Diagnosis:
     """Returns the diagnosis of a launch whose threads work on after it has returned."""
     remedy = "a launch must do its own work, or join the threads that do it"
-    return Diagnosis(Fault.STILL_RUNNING, f"{told}; {remedy}\n{wrong}")
+    return Diagnosis(Fault.STILL_RUNNING, f"{running}; {remedy}\n{wrong}")

@@ -74,10 +74,11 @@ class NotMeasuredError(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of one measurement of the ceilings.
+    """The result of measuring all ceilings, or all canaries.
 
     Attributes:
-        values: field of `measure.ceilings.Ceilings` → value, for those that were measured.
+        values: field of `measure.ceilings.Ceilings` → value, or canary → time in nanoseconds, for those that
+            were measured.
         complaints: what could not be measured and why, in words.
     """
 

@@ -49,11 +49,13 @@ def measured_by(
         return [by(LaunchTimer.on_stream(stream, any_stream=True, queues=False), beside=False)]
     auto = auto_timers()
     if scope != "kernel":
-        found = [by(open_timer(host_timer(wanted), stream), beside=False)]
+        measurements = [by(open_timer(host_timer(wanted), stream), beside=False)]
         if scope == "end_to_end" and wanted in ("auto", auto[0]):
             with contextlib.suppress(TimerUnavailable):  # this only explains the host's time
-                found.append(by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True))
-        return found
+                measurements.append(
+                    by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True)
+                )
+        return measurements
     if wanted != "auto":
         try:
             return [by(open_timer(wanted, stream, any_stream=any_stream), beside=False)]
@@ -61,7 +63,7 @@ def measured_by(
             raise
         except TimerUnavailable as reason:
             why = f"the timer {wanted!r} cannot time this call: {reason}; use --gpukern-timer=auto"
-            return [_by_the_host(by, stream, why)]
+            return [not_of_the_device(by, stream, why)]
     reason_not = None
     for place, name in enumerate(auto):
         try:
@@ -98,28 +100,25 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
     main_ns, other_ns = main.summary.median_ns, other.summary.median_ns
     beyond_ns = other_ns - main_ns - (other.fixed_cost_ns or 0.0)
     if other_ns < (1 - CONTRADICTION) * main_ns:
-        found = (
+        reading = (
             f"{100 * (1 - other_ns / main_ns):.1f} % less than {label}: they missed work on another stream"
         )
         about, why = About.TIMERS, f"or the kernel is slower while {label} records it"
     elif other.fixed_cost_ns is not None and beyond_ns > max(_MORE_NS, _MORE_SHARE * main_ns):
-        found = f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: {label} has no record of some work"
+        reading = (
+            f"{other_ns / 1e3:.1f} µs, {label} {main_ns / 1e3:.1f} µs: {label} has no record of some work"
+        )
         about, why = About.READER, "or the device waited before the call"
     else:
         return [main, other]
-    text = f"{other_label} read {found}, {why} (--gpukern-timer={other.timer})"
+    text = f"{other_label} read {reading}, {why} (--gpukern-timer={other.timer})"
     return [with_note(main, Note(text, about)), other]
 
 
 HOST_REMEDY = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"
 
 
-def not_of_the_device(by: MeasureBy, stream: Any, reason: NothingLaunched) -> Measurement:
-    """Measures by the host's clock a call that puts nothing on the device: INVALID as a device time."""
-    return _by_the_host(by, stream, f"{reason}; {HOST_REMEDY}")
-
-
-def _by_the_host(by: MeasureBy, stream: Any, why: str) -> Measurement:
+def not_of_the_device(by: MeasureBy, stream: Any, why: str) -> Measurement:
     """Returns the host's time instead of the device's, INVALID for this reason."""
     return dataclasses.replace(by(open_timer("host", stream), beside=False), invalid=why)
 

@@ -1,7 +1,8 @@
-"""Measures once what the device can do at best, and says how close a measurement comes to that."""
+"""Measures what the device can do: its ceilings once a machine, and its canaries once a session."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -10,16 +11,22 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.gpu.ceiling_kernels import Measured, measure_ceilings
+from pytest_gpukern.gpu.ceiling_kernels import CANARIES, Measured, NotMeasuredError, measure_ceilings
+from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
+from pytest_gpukern.measure.statistics import StoppingRule
+from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.timer_table import auto_timers
 from pytest_gpukern.values.untrusted_json import FileError, decoded, own_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytest_gpukern.gpu.runtime import CudaRuntime
     from pytest_gpukern.gpu.theory import Peaks
     from pytest_gpukern.values.fingerprint import Fingerprint
-    from pytest_gpukern.values.result import JsonDict
+    from pytest_gpukern.values.result import JsonDict, Measurement
 
 _METHOD = 1
 """Part of the key. Raise it if kernels or methods change, so that everybody measures again."""
@@ -285,3 +292,45 @@ def _is_positive(value: object) -> bool:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     return 0 < value <= sys.float_info.max
+
+
+_CANARY_RULE = StoppingRule(target_half_width=0.001, min_samples=30, max_samples=100, budget_s=0.03)
+
+
+def measure_canaries() -> Measured:
+    """Measures each canary on the pinned device in about 0.2 s; nothing else may use the device meanwhile.
+
+    Returns name → median time in nanoseconds, by the timer used for kernels; the name ends with `/event` if
+    CUPTI could not time it. We discard nothing for low clocks: canaries are there to show what slows the
+    device down.
+    """
+    from pytest_gpukern.gpu.runtime import runtime
+
+    cuda = runtime()
+    times_ns: dict[str, float] = {}
+    complaints = []
+    for name, make in CANARIES.items():
+        try:
+            with make(cuda) as call:
+                measured = _measured_canary(call, cuda)
+        except (CudaError, NotMeasuredError) as error:
+            complaints.append(f"the canary {name} could not be measured: {error}")
+            continue
+        by = "" if measured.timer == auto_timers()[0] else f"/{measured.timer}"
+        times_ns[name + by] = measured.summary.median_ns
+    return Measured(times_ns, tuple(complaints))
+
+
+def _measured_canary(call: Callable[[], None], cuda: CudaRuntime) -> Measurement:
+    """Measures it by the first timer that works; raises TimerUnavailable if none does."""
+    call_ns = warm_up(call, cuda.synchronize, compiled=True).settled_ns
+
+    def by(name: str) -> Measurement:
+        timer = open_timer(name, cuda.stream)
+        return Sampler(Repeated(call), timer, "kernel", "hot", call_ns, _CANARY_RULE).measure()
+
+    *better, last = auto_timers()
+    for name in better:
+        with contextlib.suppress(TimerUnavailable):
+            return by(name)
+    return by(last)

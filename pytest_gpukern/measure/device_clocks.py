@@ -376,14 +376,9 @@ class Recovery:
         self._paused_s = 0.0
         self._seen: list[Disturbance] = []
 
-    @property
-    def disturbed(self) -> int:
-        """Number of disturbed batches so far."""
-        return len(self._seen)
-
     def pause(self, disturbance: Disturbance) -> bool:
         """Notes a disturbed batch and pauses; returns False, without a pause, once none is left."""
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self.disturbed)
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** len(self._seen))
         self._seen.append(disturbance)
         if self._paused_s + pause_s > _PAUSES_S:
             return False
@@ -406,7 +401,8 @@ class Recovery:
         return f"{self._counted()} and left out: {self._causes()}" if self._seen else None
 
     def _counted(self) -> str:
-        return f"{self.disturbed} {'batch was' if self.disturbed == 1 else 'batches were'} disturbed"
+        count = len(self._seen)
+        return f"{count} {'batch was' if count == 1 else 'batches were'} disturbed"
 
     def _causes(self) -> str:
         """Lists each kind once, as last seen, the most frequent first."""

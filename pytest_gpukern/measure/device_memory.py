@@ -65,7 +65,8 @@ class MemoryObserver(Observer):
         return None
 
     def _seen(self, before: int, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest:
-        self._peak = max(self._peak, sum(max(each.peak_bytes(), each.live_bytes()) for each in accounts()))
+        peaks = (max(account.peak_bytes(), account.live_bytes()) for account in accounts())
+        self._peak = max(self._peak, sum(peaks))
         after = _alive_once_idle()
         if passed:
             for release in (let_go, self._collect):

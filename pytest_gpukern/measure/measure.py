@@ -34,7 +34,6 @@ Setup = Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
 
 _WARMUP_S = 0.02
 _WARMUP_CALLS = 50
-_FEWEST_OF_SHORT = 50
 _BATCH_CALLS = 64
 """Limits a batch, so that we ask the stopping rule and look at the device often enough."""
 _BATCH_CALLS_WITH_SETUP = 8
@@ -43,8 +42,22 @@ _SLOW_CALL_S = 0.1
 _AGREEING = 0.05
 _AGREEING_BY_HOST = 0.25
 """How closely the last calls of a warm-up must agree; pageable copies seldom agree within 5 %."""
+_TARGET = 0.0025
 _TARGET_BY_HOST = 0.05
 """Sessions on one host differ by 20 to 30 % (`values.timer_table`), with any number of samples."""
+_RULES = (
+    (1e10, 1, 0.0),
+    (5e9, 2, 0.0),
+    (5e8, 3, 2.0),
+    (2e8, 3, 1.0),
+    (5e7, 5, 1.0),
+    (2e7, 6, 0.5),
+    (1e6, 10, 0.5),
+    (-math.inf, 50, 0.1),
+)
+"""Nanoseconds of a call, the fewest samples and the seconds of sampling for each that takes longer."""
+_RULES_BY_HOST = ((5e8, 1, 0.05), (5e7, 3, 0.05), (5e6, 5, 0.05), (-math.inf, 10, 0.05))
+_RULES_BESIDE = ((1e8, 1), (2e7, 3), (1e6, FEWEST_FOR_95_PERCENT))
 CONTRADICTION = 0.01
 """A second timer contradicts the first if it differs by more than this share."""
 
@@ -111,29 +124,14 @@ def _agree(times: list[float], within: float) -> bool:
 def rule_for(call_ns: float, *, by_host: bool = False) -> StoppingRule:
     """Returns the default stopping rule for a call of about `call_ns`; slow calls get fewer samples.
 
-    On the device: ±0.25 % or 0.1 s, with at least 50 samples; 10 for calls of 1 ms, 6 for 20 ms, 5 for 50 ms,
-    3 for 0.2 s, 2 for 5 s and 1 for 10 s. The summary says if they are too few.
+    On the device it is ±0.25 %, or as `_RULES` says. The summary says if samples are too few.
 
-    By the host's clock: ±5 % or 50 ms, with at least 10 samples; 5 for calls of 5 ms, 3 for 50 ms and 1 for
-    0.5 s. The host repeats only to several percent within a session, and to 20 or 30 % between sessions, so
-    ±0.25 % would only cost time.
+    By the host's clock it is ±5 %. The host repeats only to several percent within a session, and to 20 or
+    30 % between sessions, so ±0.25 % would only cost time.
     """
-    if by_host:
-        few = 1 if call_ns > 5e8 else 3 if call_ns > 5e7 else 5 if call_ns > 5e6 else 10
-        return StoppingRule(target_half_width=_TARGET_BY_HOST, min_samples=few, budget_s=0.05)
-    if call_ns > 5e9:
-        return StoppingRule(min_samples=1 if call_ns > 1e10 else 2, budget_s=0.0)
-    if call_ns > 5e8:
-        return StoppingRule(min_samples=3, budget_s=2.0)
-    if call_ns > 2e8:
-        return StoppingRule(min_samples=3, budget_s=1.0)
-    if call_ns > 5e7:
-        return StoppingRule(min_samples=5, budget_s=1.0)
-    if call_ns > 2e7:
-        return StoppingRule(min_samples=6, budget_s=0.5)
-    if call_ns > 1e6:
-        return StoppingRule(budget_s=0.5)
-    return StoppingRule(min_samples=_FEWEST_OF_SHORT)
+    rules, target = (_RULES_BY_HOST, _TARGET_BY_HOST) if by_host else (_RULES, _TARGET)
+    _, fewest, budget_s = next(rule for rule in rules if call_ns > rule[0])
+    return StoppingRule(target, min_samples=fewest, budget_s=budget_s)
 
 
 def rule_beside(call_ns: float) -> StoppingRule:
@@ -142,11 +140,10 @@ def rule_beside(call_ns: float) -> StoppingRule:
     It takes at least 10 samples: enough to show that the first is wrong by a percent, no more. For calls over
     1 ms it takes exactly 6 samples, over 20 ms 3, over 0.1 s 1.
     """
-    if call_ns > 1e6:
-        few = 1 if call_ns > 1e8 else 3 if call_ns > 2e7 else FEWEST_FOR_95_PERCENT
-        return StoppingRule(min_samples=few, max_samples=few, budget_s=0.0)
-    usual = rule_for(call_ns)
-    return StoppingRule(CONTRADICTION, min_samples=10, budget_s=usual.budget_s / 3)
+    for longer_ns, samples in _RULES_BESIDE:
+        if call_ns > longer_ns:
+            return StoppingRule(min_samples=samples, max_samples=samples, budget_s=0.0)
+    return StoppingRule(CONTRADICTION, min_samples=10, budget_s=rule_for(call_ns).budget_s / 3)
 
 
 class Repeated:
@@ -169,64 +166,6 @@ class Repeated:
         assert self._setup is not None
         args, kwargs = self._setup()
         return Iteration(functools.partial(self._call, *args, **kwargs), fresh=self._fresh)
-
-
-def measure(
-    executions: Executions,
-    timer: Timer,
-    *,
-    scope: str,
-    cache: str,
-    call_ns: float,
-    rule: StoppingRule | None = None,
-    observing: Mapping[str, Observation] | None = None,
-    inspect: Callable[[], None] | None = None,
-    traffic_bytes: float | None = None,
-    flops: float | None = None,
-    beside: bool = False,
-    clock: Callable[[], float] = time.monotonic,
-) -> Measurement:
-    """Takes samples of a warm and checked call until the stopping rule says why to stop.
-
-    We keep every sample taken while the device was fit. We count the others and take them again.
-
-    Args:
-        executions: the executions to time.
-        timer: the timer to use.
-        scope: what the call does: one of `problems.variants.SCOPES`.
-        cache: `cold` flushes the L2 before each sample, `hot` does not.
-        call_ns: about how long the call takes, from the warm-up; sizes the batches.
-        rule: when to stop; by default `rule_for(call_ns)`.
-        observing: name → observer that looks at the device between batches, the one nearest to the timed work
-            first.
-        inspect: checks outputs; called once, after an execution chosen at random among the first, or after a
-            whole turn on all buffer sets for a cold graph.
-        traffic_bytes: declared bytes of the work, copied into the result.
-        flops: declared operations of the work, copied into the result.
-        beside: whether the number is kept beside a main timer's.
-        clock: seconds, for the time budget.
-
-    Raises:
-        NothingLaunched: the call puts nothing on the device.
-        TimerUnavailable: the timer cannot time this call.
-    """
-    sampler = Sampler(
-        executions,
-        timer,
-        rule or rule_for(call_ns),
-        observing or {},
-        inspect,
-        cold=cache == "cold",
-        call_ns=call_ns,
-        clock=clock,
-    )
-    last = sampler.run()
-    # Only now does the timer know all batches.
-    suspicion = None if beside else timer.suspicion(last)
-    found = dataclasses.replace(
-        sampler.measurement(scope, cache), beside=beside, traffic_bytes=traffic_bytes, flops=flops
-    )
-    return sampler.finished(found, suspicion)
 
 
 @contextlib.contextmanager
@@ -332,20 +271,60 @@ class Samples:
 
 @dataclass
 class Sampler:
-    """Takes batches of one call; its attributes are the arguments of `measure`."""
+    """Takes samples of a warm and checked call until the stopping rule says why to stop.
+
+    We keep every sample taken while the device was fit. We count the others and take them again.
+
+    Attributes:
+        executions: the executions to time.
+        timer: the timer to use.
+        scope: what the call does: one of `problems.variants.SCOPES`.
+        cache: `cold` flushes the L2 before each sample, `hot` does not.
+        call_ns: about how long the call takes, from the warm-up; sizes the batches.
+        rule: when to stop.
+        observing: name → observer that looks at the device between batches, the one nearest to the timed work
+            first.
+        inspect: checks outputs; called once, after an execution chosen at random among the first, or after a
+            whole turn on all buffer sets for a cold graph.
+        traffic_bytes: declared bytes of the work, copied into the result.
+        flops: declared operations of the work, copied into the result.
+        beside: whether the number is kept beside a main timer's.
+        clock: seconds, for the time budget.
+        sampling: what was taken so far.
+    """
 
     executions: Executions
     timer: Timer
-    rule: StoppingRule
-    observing: Mapping[str, Observation]
-    inspect: Callable[[], None] | None
-    cold: bool
+    scope: str
+    cache: str
     call_ns: float
-    clock: Callable[[], float]
+    rule: StoppingRule
+    observing: Mapping[str, Observation] = field(default_factory=dict)
+    inspect: Callable[[], None] | None = None
+    traffic_bytes: float | None = None
+    flops: float | None = None
+    beside: bool = False
+    clock: Callable[[], float] = time.monotonic
     sampling: Samples = field(default_factory=Samples)
 
-    def run(self) -> Iteration:
-        """Samples until the rule or an observer says why to stop; returns the last execution."""
+    @property
+    def cold(self) -> bool:
+        """Whether the L2 is flushed before each sample."""
+        return self.cache == "cold"
+
+    def measure(self) -> Measurement:
+        """Samples until the rule or an observer says why to stop.
+
+        Raises:
+            NothingLaunched: the call puts nothing on the device.
+            TimerUnavailable: the timer cannot time this call.
+        """
+        last = self._sample()
+        # Only now does the timer know all batches.
+        return self.finished(None if self.beside else self.timer.suspicion(last))
+
+    def _sample(self) -> Iteration:
+        """Takes all batches; returns the last execution."""
         rule, timer, sampling = self.rule, self.timer, self.sampling
         chosen = random.randrange(rule.min_samples) + 1 if self.inspect is not None else 0
         # In a graph nothing is flushed between calls, so they are cold only on all sets in turn.
@@ -394,20 +373,22 @@ class Sampler:
         if look.fault is not None:
             raise TimerUnavailable(look.fault)
 
-    def finished(self, found: Measurement, suspicion: str | None) -> Measurement:
-        """Returns the measurement with what observers and the statistics say of it."""
-        found = dataclasses.replace(found, invalid=self.sampling.invalid or suspicion)
-        for name, observation in self.observing.items():
-            found = observation.finish(found).added_to(found, name)
-        return with_notes(found, *self.summary().notes)
+    def finished(self, suspicion: str | None) -> Measurement:
+        """Returns the measurement with what observers and the statistics say of it, and the timer."""
+        measured = dataclasses.replace(self._measurement(), invalid=self.sampling.invalid or suspicion)
+        waiting_last = sorted(self.observing.items(), key=lambda pair: pair[1].waits)
+        seen = {name: observation.finish(measured) for name, observation in waiting_last}
+        for name in self.observing:  # reports keep this order
+            measured = seen[name].added_to(measured, name)
+        return with_notes(measured, *self.summary().notes)
 
     def _before(self) -> None:
-        for each in reversed([*self.observing.values()]):
-            each.before()
+        for observation in reversed([*self.observing.values()]):
+            observation.before()
 
     def _look(self, batch: Batch, *, last: bool) -> Look:
         """Merges what the observers saw after a batch; reports the first fault."""
-        looks = [each.after(batch, last=last) for each in self.observing.values()]
+        looks = [observation.after(batch, last=last) for observation in self.observing.values()]
         return Look(
             settled=all(look.settled for look in looks),
             fault=next((look.fault for look in looks if look.fault is not None), None),
@@ -419,15 +400,15 @@ class Sampler:
         sampling = self.sampling
         return summarize(sampling.samples, resolution_ns=self.timer.resolution_ns, batches=sampling.batches)
 
-    def measurement(self, scope: str, cache: str) -> Measurement:
-        """Returns the finished measurement, with the timer's remarks."""
+    def _measurement(self) -> Measurement:
+        """Returns the measurement with the timer's remarks."""
         timer, sampling = self.timer, self.sampling
         assert sampling.stopped is not None
         return Measurement(
-            scope=scope,
+            scope=self.scope,
             timer=timer.name,
             measures=timer.measures,
-            cache=cache,
+            cache=self.cache,
             samples_ns=tuple(round(sample, 2) for sample in sampling.samples),
             iterations=sampling.iterations,
             summary=dataclasses.replace(self.summary(), notes=tuple(sampling.notes)),
@@ -439,6 +420,9 @@ class Sampler:
             order=sampling.order,
             buffer_sets=self.executions.buffer_sets,
             invalid_samples=sampling.invalid_samples,
+            beside=self.beside,
+            traffic_bytes=self.traffic_bytes,
+            flops=self.flops,
         )
 
     def _size(self, executed: int, passed_s: float, chosen: int) -> int:

@@ -174,7 +174,13 @@ class Look:
 
 
 class Observation:
-    """Looks at one measurement by one timer. By default it does nothing."""
+    """Looks at one measurement by one timer. By default it does nothing.
+
+    Attributes:
+        waits: whether `finish` may wait. Then it comes last, since others would see a machine that rests.
+    """
+
+    waits = False
 
     def before(self) -> None:
         """Is called before a batch; the device is idle."""
@@ -287,27 +293,29 @@ class Observers:
 
     def begin_test(self) -> None:
         """Calls all observers; raises CudaError if the context is lost."""
-        for each in self._all:
-            each.begin_test()
+        for observer in self._all:
+            observer.begin_test()
 
     def observe(self, call: ObservedCall, timer: Timer, *, beside: bool = False) -> dict[str, Observation]:
         """Returns observations of a warm call by observers' names, the nearest to the timed work first."""
-        begun = [(each.name, each.observe(call, timer, beside=beside)) for each in reversed(self._all)]
+        begun = [
+            (observer.name, observer.observe(call, timer, beside=beside)) for observer in reversed(self._all)
+        ]
         return {name: observation for name, observation in reversed(begun) if observation is not None}
 
     def measured(self, call: ObservedCall, measurement: Measurement) -> Measurement:
         """Returns a call's main measurement with what observers add once all timers are done."""
-        for each in self._all:
-            measurement = each.measured(call, measurement).added_to(measurement, each.name)
+        for observer in self._all:
+            measurement = observer.measured(call, measurement).added_to(measurement, observer.name)
         return measurement
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> ObservedTest:
         """Returns what observers saw of a test; raises CudaError if the context is lost."""
         values, findings = Observations(), []
-        for each in self._all:
-            seen = each.end_test(passed=passed, let_go=let_go)
+        for observer in self._all:
+            seen = observer.end_test(passed=passed, let_go=let_go)
             if seen is not None:
-                values = _with_values(values, each.name, seen.values)
+                values = _with_values(values, observer.name, seen.values)
                 findings += [seen.finding] if seen.finding is not None else []
         return ObservedTest(values, tuple(findings))
 

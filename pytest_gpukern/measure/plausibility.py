@@ -89,18 +89,8 @@ def _micros(ns: float) -> str:
     return f"{ns / 1e3:.3g} µs"
 
 
-_NAMES = (
-    "perf_counter",
-    "perf_counter_ns",
-    "monotonic",
-    "monotonic_ns",
-    "time",
-    "time_ns",
-    "process_time",
-    "process_time_ns",
-    "clock_gettime",
-    "clock_gettime_ns",
-)
+_CLOCKS = ("perf_counter", "monotonic", "time", "process_time", "clock_gettime")
+_NAMES = [f"{clock}{unit}" for clock in _CLOCKS for unit in ("", "_ns")]
 _TIME = time
 _KEPT: dict[str, Any] = {name: getattr(time, name) for name in _NAMES if hasattr(time, name)}
 _PACKAGE = __name__.partition(".")[0]
@@ -148,9 +138,9 @@ class ClockGuard:
 
     def fault(self, since: ClockReading) -> str | None:
         """Says why times taken since a reading cannot be trusted, naming the clock, or returns None."""
-        for name, found in replaced_clocks():
+        for name, replacement in replaced_clocks():
             return (
-                f"the clock {name} was replaced by {_described(found)}; undo the patch while measuring "
+                f"the clock {name} was replaced by {_described(replacement)}; undo the patch while measuring "
                 "(freezegun, monkeypatch, mock)"
             )
         now = self.read()
@@ -171,18 +161,18 @@ def replaced_clocks() -> Iterator[tuple[str, object]]:
     if sys.modules.get("time") is not _TIME:
         yield "module time", sys.modules.get("time")
     for name, kept in _KEPT.items():
-        found = getattr(_TIME, name, None)
-        if found is not kept or not _genuine(name, kept):
-            yield f"time.{name}", found
+        current = getattr(_TIME, name, None)
+        if current is not kept or not _genuine(name, kept):
+            yield f"time.{name}", current
     for module_name, module in list(sys.modules.items()):  # thousands, before and after each measurement
         own = module_name.startswith(_INSIDE) or module_name == _PACKAGE
         if not own or module_name == __name__:
             continue
-        for name, found in [(name, vars(module)[name]) for name in _KEPT if name in vars(module)]:
+        for name, current in [(name, vars(module)[name]) for name in _KEPT if name in vars(module)]:
             # A module may have its own function of that name: report.units.time formats a time.
-            its_own = isinstance(found, FunctionType) and found.__globals__ is vars(module)
-            if found is not _KEPT[name] and found is not _TIME and not its_own:
-                yield f"{module_name}.{name}", found
+            its_own = isinstance(current, FunctionType) and current.__globals__ is vars(module)
+            if current is not _KEPT[name] and current is not _TIME and not its_own:
+                yield f"{module_name}.{name}", current
     device = getattr(sys.modules.get("cuda.core"), "Device", None)
     make_event = getattr(device, "create_event", None)
     if make_event is not None and not str(make_event.__module__).startswith("cuda.core"):
@@ -223,9 +213,9 @@ def _raw_clock() -> Callable[[], int] | None:
     return lambda: int(read(clock))
 
 
-def _described(found: object) -> str:
+def _described(replacement: object) -> str:
     try:
-        place = inspect.getsourcefile(found)  # type: ignore[arg-type]
+        place = inspect.getsourcefile(replacement)  # type: ignore[arg-type]
     except TypeError:
         place = None
-    return f"{found!r} of {place}" if place else repr(found)
+    return f"{replacement!r} of {place}" if place else repr(replacement)

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import time
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -382,18 +381,15 @@ class LoopSubject(CallSubject):
         """
         with self._context.environment.gpu.timing_by_host():
             self._run(evidence)
-        sampler, marker, suspicion = self._sampler, self._context.marker, None
+        sampler, suspicion = self._sampler, None
         if sampler is None or not sampler.sampling.samples:
             raise self._refused
         with suppress(TimerUnavailable):
             suspicion = sampler.timer.suspicion(Iteration(_refuse, fresh=_refuse))
-        measured = sampler.measurement(self._scope, "cold" if sampler.cold else "hot")
-        if self._scope != "launch":
-            measured = dataclasses.replace(measured, traffic_bytes=marker.bytes, flops=marker.flops)
-        timed, asked = len(measured.samples_ns), self._loop.asked["rounds"]
+        timed, asked = len(sampler.sampling.samples), self._loop.asked["rounds"]
         if timed < asked:
             evidence.add_note(Note(f"{timed} of {asked} rounds are timed: {self._refused}"))
-        evidence.add_measurements((sampler.finished(measured, suspicion),))
+        evidence.add_measurements((sampler.finished(suspicion),))
 
     def recheck(self, evidence: Evidence) -> None:
         """Does nothing: the last round was checked."""
@@ -450,14 +446,23 @@ class LoopSubject(CallSubject):
     def _new_sampler(self) -> Sampler:
         """Returns a sampler by the first timer that works, without a queue, which may execute again."""
         environment, calls = self._context.environment, self._loop.asked["iterations"]
+        marker, launch = self._context.marker, self._scope == "launch"
         # Of several calls only the first would find a cold cache.
-        cold = self._scope == "kernel" and calls == 1 and self._context.cache == "cold"
+        keeps = self._scope == "kernel" and calls == 1
+        cache = self._context.cache if keeps else "hot"
         timer = self._opened()
         timer = PerCall(timer, calls) if calls > 1 else timer
-        call = self._observed(self._scope, "cold" if cold else "hot")
-        observing = environment.gpu.observers.observe(call, timer)
-        single = Repeated(self._target.function)
-        return Sampler(single, timer, StoppingRule(), observing, None, cold, 0.0, time.monotonic)
+        return Sampler(
+            Repeated(self._target.function),
+            timer,
+            self._scope,
+            cache,
+            call_ns=0.0,
+            rule=StoppingRule(),
+            observing=environment.gpu.observers.observe(self._observed(self._scope, cache), timer),
+            traffic_bytes=None if launch else marker.bytes,
+            flops=None if launch else marker.flops,
+        )
 
     def _opened(self) -> Timer:
         if not self._context.environment.gpu.has_gpu:

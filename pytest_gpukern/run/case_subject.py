@@ -341,7 +341,7 @@ def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
 
 def _compile_time_ns(prepared: Prepared) -> float | None:
     """Returns how much longer the first launch took than the last: compiling, loading, first allocations."""
-    if prepared.first_call_ns is None or prepared.last_call_ns is None:
+    if prepared.first_call_ns is None:
         return None
     return max(0.0, prepared.first_call_ns - prepared.last_call_ns)
 
@@ -395,7 +395,7 @@ def measure_scopes(sets: list[Prepared], point: Point, context: SubjectContext) 
     for scope in scopes:
         calls = [scope_call(prepared, scope, host_results, number) for number, prepared in enumerate(sets)]
         with backend.current():
-            call_ns = first.last_call_ns or 0.0
+            call_ns = first.last_call_ns
             launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
             compiled = not backend.on_gpu or call_ns != first.first_call_ns
             if not (launched and compiled and first.is_slow):

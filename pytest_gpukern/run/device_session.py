@@ -25,8 +25,7 @@ from pytest_gpukern.gpu.processes import (
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
 from pytest_gpukern.gpu.simulator.switch import deactivate
 from pytest_gpukern.gpu.theory import peaks_of
-from pytest_gpukern.measure.canaries import measure_canaries
-from pytest_gpukern.measure.ceilings import load_or_measure
+from pytest_gpukern.measure.ceilings import load_or_measure, measure_canaries
 from pytest_gpukern.measure.observers import Instruments, Observers
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
@@ -249,7 +248,7 @@ class DeviceSession:
             return {}
         measured = measure_canaries()
         self._late_warnings += measured.complaints
-        return measured.times_ns
+        return measured.values
 
     def take_late_warnings(self) -> tuple[Note, ...]:
         """Returns the warnings since the header was printed, each once: to the current result."""

@@ -22,8 +22,8 @@ from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless
 from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
-from pytest_gpukern.measure.by_timer import measured_by, not_of_the_device
-from pytest_gpukern.measure.measure import measure, rule_beside, rule_for
+from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the_device
+from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.timers.timer import NothingLaunched, PerCall, TimerUnavailable
@@ -549,7 +549,7 @@ class TimedScope:
         except NothingLaunched as reason:
             if refuses_host_calls:
                 raise
-            measurements = [not_of_the_device(self.by, stream, reason)]
+            measurements = [not_of_the_device(self.by, stream, f"{reason}; {HOST_REMEDY}")]
         return [self.environment.gpu.observers.measured(self.call, measurements[0]), *measurements[1:]]
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:
@@ -561,19 +561,19 @@ class TimedScope:
         gpu = self.environment.gpu
         rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
         with nullcontext() if self.call.scope == "kernel" and not by_host else gpu.timing_by_host():
-            return measure(
+            return Sampler(
                 self.executions,
                 PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
                 scope=self.call.scope,
                 cache=self.cache,
                 call_ns=self.call_ns,
                 rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
-                observing=None if self.elsewhere else gpu.observers.observe(self.call, timer, beside=beside),
+                observing={} if self.elsewhere else gpu.observers.observe(self.call, timer, beside=beside),
                 inspect=None if beside else self.inspect,
                 traffic_bytes=self.traffic_bytes,
                 flops=self.flops,
                 beside=beside,
-            )
+            ).measure()
 
 
 class ObservedFromOutside:

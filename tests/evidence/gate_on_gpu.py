@@ -48,7 +48,7 @@ from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.gpu.simulator.switch import SimulatorState
 from pytest_gpukern.measure.device_clocks import DeviceClocks
-from pytest_gpukern.measure.measure import Repeated, measure, rule_for, warm_up
+from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.run.environment import Environment
@@ -157,7 +157,7 @@ def _reading(case: GateCase, kernels: GateKernels, timer: str, environment: Envi
     with _current(case, environment):
         call_ns = warm_up(call, runtime().synchronize, compiled=True).settled_ns
         opened = open_timer(timer, kernels.stream)
-        measured = measure(
+        measured = Sampler(
             Repeated(call),
             opened,
             scope="kernel",
@@ -165,7 +165,7 @@ def _reading(case: GateCase, kernels: GateKernels, timer: str, environment: Envi
             call_ns=call_ns,
             rule=rule_for(call_ns),
             observing=environment.gpu.observers.observe(ObservedCall("kernel", on_gpu=True), opened),
-        )
+        ).measure()
     summary = measured.summary
     return {
         "case": case.id,

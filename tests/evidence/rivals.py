@@ -230,12 +230,14 @@ def measure_session(into: Path) -> None:
 
 
 def _ours(launch: Callable[[], Any], timer: str, cache: str) -> float:
-    from pytest_gpukern.measure.measure import Repeated, measure, warm_up
+    from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for, warm_up
     from pytest_gpukern.timers.timer import open_timer
 
     call_ns = warm_up(launch, runtime().synchronize, compiled=True).settled_ns
     opened = open_timer(timer, runtime().device.default_stream, any_stream=True)
-    found = measure(Repeated(launch), opened, scope="kernel", cache=cache, call_ns=call_ns)
+    found = Sampler(
+        Repeated(launch), opened, scope="kernel", cache=cache, call_ns=call_ns, rule=rule_for(call_ns)
+    ).measure()
     return found.summary.median_ns
 
 

@@ -8,7 +8,7 @@ import pytest
 from on_device import opened
 
 from pytest_gpukern import Output
-from pytest_gpukern.measure.canaries import measure_canaries
+from pytest_gpukern.measure.ceilings import measure_canaries
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +19,11 @@ def first(gpu_device):
 
 def test_every_canary_is_measured(first):
     assert first.complaints == ()
-    assert {name.partition("/")[0] for name in first.times_ns} == {"copy", "fma", "launch"}
+    assert {name.partition("/")[0] for name in first.values} == {"copy", "fma", "launch"}
 
 
 def test_they_take_what_such_kernels_take(first):
-    times = {name.partition("/")[0]: ns for name, ns in first.times_ns.items()}
+    times = {name.partition("/")[0]: ns for name, ns in first.values.items()}
     assert 20_000 < times["fma"] < 2_000_000
     assert 50_000 < times["copy"] < 20_000_000
     assert 100 < times["launch"] < 20_000
@@ -34,10 +34,10 @@ def test_again_they_read_the_same_within_a_percent(first, capsys):
     again = measure_canaries()
     took_s = time.perf_counter() - start
     with capsys.disabled():
-        sys.stdout.write(f"\ncanaries in {took_s:.3f} s: {dict(again.times_ns)}\n")
+        sys.stdout.write(f"\ncanaries in {took_s:.3f} s: {dict(again.values)}\n")
     for name in ("fma", "copy"):
-        ((key, before),) = [entry for entry in first.times_ns.items() if entry[0].startswith(name)]
-        assert again.times_ns[key] == pytest.approx(before, rel=0.01)
+        ((key, before),) = [entry for entry in first.values.items() if entry[0].startswith(name)]
+        assert again.values[key] == pytest.approx(before, rel=0.01)
 
 
 def test_they_give_their_memory_back(first, runtime):

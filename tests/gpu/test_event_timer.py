@@ -41,10 +41,18 @@ def test_work_on_a_stream_that_is_not_timed_is_suspicious(runtime, timer, spin):
     assert timer.suspicion(Iteration(spin(500_000))) is None
 
 
-def test_a_measurement_of_a_spinning_kernel_is_precise_enough_to_stop_early(timer, spin):
-    from pytest_gpukern.measure.measure import Repeated, measure
+def test_a_measurement_of_a_spinning_kernel_is_precise_enough_to_stop_early(runtime, spin):
+    from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for
+    from pytest_gpukern.timers.event import EventTimer
 
-    found = measure(Repeated(spin(300_000)), timer, scope="kernel", cache="cold", call_ns=3e5)
+    found = Sampler(
+        Repeated(spin(300_000)),
+        EventTimer(runtime),
+        scope="kernel",
+        cache="cold",
+        call_ns=3e5,
+        rule=rule_for(300000.0),
+    ).measure()
     assert "median known" in found.stopped
     assert found.invalid is None
     assert len(found.samples_ns) == found.summary.n

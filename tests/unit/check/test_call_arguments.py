@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from types import MethodType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pytest_gpukern.backends.foreign_array import leaves
-from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments
+from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments, takes_keyword
 
 HERE = object()
 
@@ -52,6 +53,12 @@ def test_an_argument_that_is_not_there_is_refused_with_those_that_are(output):
         places((output,), 1, 2, 3, 4, out=5, stream=6)
     assert repr(output) in str(error.value)
     assert "it has 4 positional (0 to 3), and the names a, x, y, out, out, stream: give" in str(error.value)
+
+
+@pytest.mark.parametrize(("count", "positions"), [(0, ""), (1, " (0)"), (2, " (0 to 1)")])
+def test_positions_that_are_there_are_told(count, positions):
+    with pytest.raises(ValueError, match=re.escape(f"it has {count} positional{positions}: give a position")):
+        places((7,), *range(count), function=print)
 
 
 def test_a_name_finds_a_parameter_of_a_configured_kernel_of_numbas():
@@ -105,6 +112,19 @@ def test_a_place_that_is_not_there_is_refused_with_those_that_are(output):
     with pytest.raises(ValueError, match=r"no such argument; it has 3 positional \(0 to 2\), with ") as error:
         places((output,), *GRID, function=print)
     assert "argument 2[0], argument 2[1]['x'], argument 2[1]['steps'][0]: give a" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "taken"),
+    [
+        (launch, {"out"}),
+        (lambda x, **rest: None, {"out", "outputs"}),
+        (lambda *args: None, set()),
+        (dict.update, {"out", "outputs"}),  # nobody knows
+    ],
+)
+def test_a_keyword_is_taken_by_name_or_with_all_others(function, taken):
+    assert {name for name in ("out", "outputs") if takes_keyword(function, name)} == taken
 
 
 def test_one_array_of_a_container_under_two_names_is_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISONS, draw_poisons
 from pytest_gpukern.backends.host import HostBackend, HostWorkspace
 from pytest_gpukern.check import check_variant
-from pytest_gpukern.check.check_variant import check, check_nothing_is_late
+from pytest_gpukern.check.check_variant import check, check_nothing_is_late, giving_back, recheck
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.problems.dataset import Datasets
@@ -25,13 +26,21 @@ N = 8
 
 
 def checked(
-    prepare, problem=None, *, contents=2, checked_again=False, on_gpu=False, backend=None, **arguments
+    prepare,
+    problem=None,
+    *,
+    contents=2,
+    checked_again=False,
+    on_gpu=False,
+    backend=None,
+    seed=None,
+    **arguments,
 ):
     """Checks a variant of `doubling` on the host; returns it prepared."""
     problem = problem or doubling(N)
     problem.variant("host", **arguments)(prepare)
     case = only_case(problem)
-    datasets = Datasets().for_check(problem, case.point, contents=contents, available_bytes=1e9)
+    datasets = Datasets(seed=seed).for_check(problem, case.point, contents=contents, available_bytes=1e9)
     backend = backend or HostBackend()
     backend.on_gpu = on_gpu
     workspace = backend.workspace(datasets[0].inputs, datasets[0].specs)
@@ -53,6 +62,17 @@ def test_a_right_variant_passes_with_its_errors_and_first_call_recorded():
     assert prepared.errors["out"].max_abs == 0.0
     assert prepared.errors["out"].size == N
     assert prepared.first_call_ns > 0
+
+
+@pytest.mark.parametrize(
+    ("seed", "reference", "kept"), [(None, True, True), (7, True, False), (None, False, False)]
+)
+def test_the_hash_of_an_output_is_kept_if_other_sessions_have_its_inputs_too(seed, reference, kept):
+    problem = doubling(N) if reference else statistical(lambda runs: None)
+    prepared = checked(right, problem, seed=seed, determinism="bitwise")
+    errors = prepared.errors_with_bits
+    assert [error.bits is not None for error in errors.values()] == [kept] * len(prepared.errors)
+    assert {error.determinism for error in errors.values()} <= {"bitwise"}
 
 
 def test_the_worst_error_of_all_launches_is_kept():
@@ -277,6 +297,20 @@ def test_every_output_is_compared():
     assert rejected(second_is_wrong, problem).diagnosis.message.startswith("y: wrong values")
 
 
+@pytest.mark.parametrize("first", [None, ValueError("wrong")])
+def test_memory_that_cannot_be_given_back_is_the_error_unless_there_was_one_before(first):
+    def fails():
+        raise RuntimeError("context lost")
+
+    end = giving_back(fails)
+    if first is None:
+        with pytest.raises(RuntimeError, match="context lost"):
+            end(None, None, None)
+        return
+    end(type(first), first, None)
+    assert first.__notes__ == ["freeing its memory failed, too: RuntimeError: context lost"]
+
+
 def test_what_the_simulator_lacks_stays_what_it_is():
     def lacks_a_feature(a):
         raise SimulatorUnsupported("no tensor cores")
@@ -388,21 +422,20 @@ def found_by_launches(problem=None, **options):
     return found, answers
 
 
-def test_two_launches_find_different_poisons_and_one_more_the_answer_before():
-    found, answers = found_by_launches()
-    assert set(found[:2]) == set(POISONS)
-    assert found[2:] == answers[1:]
-
-
-def test_of_three_launches_the_third_finds_the_answer_of_the_second():
-    found, answers = found_by_launches(contents=3)
-    assert set(found[:2]) == set(POISONS)
-    assert found[2:] == answers[1:2]
-
-
-def test_one_set_alone_is_launched_on_under_both_poisons_unless_another_check_follows():
-    assert set(found_by_launches(contents=1)[0]) == set(POISONS)
-    assert len(found_by_launches(contents=1, checked_again=True)[0]) == 1
+@pytest.mark.parametrize(
+    ("options", "poisoned", "after"),
+    [
+        ({}, 2, [1]),
+        ({"contents": 3}, 2, [1]),
+        ({"contents": 1}, 2, []),
+        ({"contents": 1, "checked_again": True}, 1, []),
+    ],
+)
+def test_two_launches_find_different_poisons_and_one_more_the_answer_before(options, poisoned, after):
+    """Of one set alone a second launch is made only if no other check follows."""
+    found, answers = found_by_launches(**options)
+    assert len({*found[:poisoned]} & {*POISONS}) == poisoned
+    assert found[poisoned:] == [answers[number] for number in after]
 
 
 @pytest.mark.parametrize("poison", POISONS)
@@ -509,6 +542,80 @@ def test_a_slow_launch_whose_scalars_change_is_checked_on_all_since_no_later_che
     assert len(set(given)) == 2
 
 
+@pytest.mark.parametrize(
+    ("took_ns", "launched", "over_an_answer"),
+    [(2e7, True, False), (2e7 + 1, True, True), (5e9, True, True), (5e9 + 1, False, None)],
+)
+def test_after_timing_a_launch_of_over_5_s_is_not_made_again_and_a_slow_one_finds_an_answer(
+    took_ns, launched, over_an_answer
+):
+    contents = []
+
+    def watching(a, out):
+        def launch():
+            contents.append(int(out.view("u4")[0]))
+            np.multiply(a, 2, out=out)
+
+        return launch
+
+    prepared = checked(watching, on_gpu=True)
+    prepared.turn_to(prepared.datasets[1])
+    prepared.run()
+    contents.clear()
+    prepared.last_call_ns = took_ns
+    recheck([prepared])
+    assert bool(contents) is launched
+    if launched:
+        answer = np.float32(prepared.datasets[1].expected["out"][0]).view("u4")
+        assert contents[0] in ([answer] if over_an_answer else POISONS)
+
+
+def test_an_output_that_is_updated_held_no_poison():
+    problem = doubling(
+        N,
+        make_inputs=lambda rng, n: {"a": rng.random(n).astype("float32")},
+        outputs=lambda n: {},
+        reference=lambda a: {"a": 2 * a},
+        inout=("a",),
+    )
+    message = rejected(lambda a: lambda: a.fill(np.nan), problem).diagnosis.message
+    assert "are NaN where the reference is not" in message
+    assert "before the launch" not in message
+
+
+MADE_UP = """
+def prepare(a):
+    raise RuntimeError("no such kernel")
+"""
+
+
+def test_the_line_of_a_variant_is_told_also_where_its_code_is_in_no_file():
+    space = {}
+    exec(compile(MADE_UP, "<a cell>", "exec"), space)  # as a notebook does
+    message = rejected(space["prepare"]).diagnosis.message
+    assert "preparing host.prepare, <a cell>:3 in prepare: RuntimeError: no such" in message
+
+
+@pytest.mark.parametrize("where", ["a library", "a module of the user's"])
+def test_the_innermost_line_of_the_users_own_code_is_told(where, tmp_path, monkeypatch):
+    (tmp_path / "helpers_of_a_user.py").write_text("def fail():\n    raise ValueError('no')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    from helpers_of_a_user import fail
+
+    def prepare(a):
+        return {"a library": lambda: np.linalg.cholesky(np.zeros((2, 3))), "a module of the user's": fail}[
+            where
+        ]
+
+    message = rejected(prepare).diagnosis.message
+    line = {
+        "a library": f"{Path(__file__).name}:",
+        "a module of the user's": "helpers_of_a_user.py:2 in fail: ",
+    }
+    assert line[where] in message
+    assert message.startswith("launch failed: launching host.prepare, ")
+
+
 # variants that return new arrays
 
 
@@ -521,19 +628,23 @@ def two_outputs(**changes):
     )
 
 
-def test_a_returned_array_is_the_output():
-    assert checked(lambda a: lambda: 2 * a, allocates=True).errors["out"].mismatches == 0
+@pytest.mark.parametrize(
+    ("returned", "outputs"),
+    [
+        (lambda a: 2 * a, 1),
+        (lambda a: (2 * a, -a), 2),  # in the order in which they are declared
+        (lambda a: {"y": -a, "x": 2 * a}, 2),
+    ],
+)
+def test_returned_arrays_are_the_outputs_by_their_order_or_their_names(returned, outputs):
+    problem = two_outputs() if outputs == 2 else None
+    errors = checked(lambda a: lambda: returned(a), problem, allocates=True).errors
+    assert [error.mismatches for error in errors.values()] == [0] * outputs
 
 
-def test_a_returned_tuple_holds_the_outputs_in_the_order_they_are_declared():
-    assert checked(lambda a: lambda: (2 * a, -a), two_outputs(), allocates=True).errors["y"].mismatches == 0
+def test_a_returned_tuple_in_another_order_is_wrong():
     wrong = rejected(lambda a: lambda: (-a, 2 * a), two_outputs(), allocates=True)
     assert wrong.diagnosis.fault is Fault.WRONG_VALUES
-
-
-def test_a_returned_dict_holds_the_outputs_by_name():
-    prepared = checked(lambda a: lambda: {"y": -a, "x": 2 * a}, two_outputs(), allocates=True)
-    assert set(prepared.errors) == {"x", "y"}
 
 
 class Lazy(np.ndarray):
@@ -655,6 +766,11 @@ def test_a_buffer_that_an_earlier_launch_returned_is_aliased():
     assert "shares memory with the out that an earlier launch returned; " in diagnosis.message
 
 
+def test_one_array_is_the_first_of_two_outputs_and_the_second_is_missing():
+    error = rejected(lambda a: lambda: 2 * a, two_outputs(), allocates=True)
+    assert error.diagnosis.message.startswith("y: wrong type: the launch returned NoneType, but ")
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_tuple_of_another_length_than_the_outputs_is_rejected(count):
     error = rejected(lambda a: lambda: (2 * a, -a, a)[:count], two_outputs(), allocates=True)
@@ -726,6 +842,9 @@ def test_outputs_that_are_written_after_the_given_stream_was_done_are_a_fault_an
     prepared.last_call_ns, before = 2e6, len(calls)
     check_nothing_is_late(prepared)
     assert (late.asked, len(calls)) == ([3e6], before + 1)
+    prepared.last_call_ns = 1e9
+    check_nothing_is_late(prepared)
+    assert late.asked[1:] == [2.1e7], "a longer call needs no longer hold"
     late.outputs = ["out"]
     with pytest.raises(IncorrectError) as error:
         check_nothing_is_late(prepared)
@@ -742,7 +861,7 @@ def test_nobody_looks_where_it_would_show_nothing(late, monkeypatch, why):
     if why == "a stream that waits for others":
         prepared.backend.timed_stream = SimpleNamespace(is_nonblocking=False)
     if why == "very slow":
-        prepared.last_call_ns = 2e9
+        prepared.last_call_ns = 1e9 + 1
     if why == "a sanitizer":
         monkeypatch.setattr("pytest_gpukern.check.check_variant.sanitizing_tool", lambda: "memcheck")
     check_nothing_is_late(prepared)

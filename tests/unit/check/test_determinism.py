@@ -101,7 +101,7 @@ def other_bits_from(launch):
 
 def test_launches_that_are_made_anyhow_show_it_also_those_that_are_timed(gpu, timer, monkeypatch):
     """Two buffer sets hold the first contents in turn; none is launched for determinism alone."""
-    monkeypatch.setattr(engine, "_REPEATED_NS", 0)
+    monkeypatch.setattr(engine, "REPEATED_NS", 0)
     seen = []
     monkeypatch.setattr(check_module, "repeat_while_bitwise", seen.append)
     environment = FakeEnvironment(gpu, settings=measuring())
@@ -191,7 +191,7 @@ def test_what_was_tolerant_before_or_is_slow_is_not_launched_for_its_hash(gpu, t
     monkeypatch.setattr(check_module, "repeat_while_steady", lambda *_, **__: compared.append(1))
     environment = FakeEnvironment(gpu, settings=measuring())
     assert determinism_of(drifting(1), "numba", environment)[1] == "tolerant"
-    monkeypatch.setattr(engine, "_REPEATED_NS", 0)
+    monkeypatch.setattr(engine, "REPEATED_NS", 0)
     assert determinism_of(right, "numba", environment)[1] == "bitwise"
     assert compared == []
 
@@ -230,6 +230,7 @@ def test_every_repeated_launch_is_checked():
         (6e7, False, "bitwise", 2),
         (1e7, True, "run-to-run", 3),
         (6e7, True, "bitwise", 2),
+        (1e9, True, "bitwise", 2),
         (2e9, True, "bitwise", 1),
         (1e6, True, None, 1),
     ],

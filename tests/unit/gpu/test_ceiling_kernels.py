@@ -17,9 +17,8 @@ from pytest_gpukern.gpu import ceiling_kernels as module
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.ceiling_kernels import BLOCK, CHAINS, UNROLLED, measure_ceilings
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.measure import canaries
-from pytest_gpukern.measure.canaries import measure_canaries
-from pytest_gpukern.measure.ceilings import Ceilings
+from pytest_gpukern.measure import ceilings
+from pytest_gpukern.measure.ceilings import Ceilings, measure_canaries
 from pytest_gpukern.timers.timer import TimerUnavailable
 
 MIB = 2**20
@@ -464,9 +463,9 @@ def session(monkeypatch):
                 raise cupti
             return FakeTimer(name)
 
-        monkeypatch.setattr(canaries, "open_timer", open_timer)
+        monkeypatch.setattr(ceilings, "open_timer", open_timer)
         made = {name: canary(name, (errors or {}).get(name)) for name in ("fma", "copy", "launch")}
-        monkeypatch.setattr(module, "CANARIES", made)
+        monkeypatch.setattr(ceilings, "CANARIES", made)
         monkeypatch.setattr(cuda, "runtime", lambda: SimpleNamespace(synchronize=lambda: None, stream=None))
         return measure_canaries()
 
@@ -475,7 +474,7 @@ def session(monkeypatch):
 
 def test_each_canary_has_the_median_of_its_samples(session):
     found = session.measure()
-    assert found.times_ns == {"fma": 1001.0, "copy": 1001.0, "launch": 1001.0}
+    assert found.values == {"fma": 1001.0, "copy": 1001.0, "launch": 1001.0}
     assert found.complaints == ()
     assert [entry for entry in session.log if "given back" in entry] == [
         "fma given back",
@@ -486,12 +485,12 @@ def test_each_canary_has_the_median_of_its_samples(session):
 
 def test_where_cupti_cannot_be_used_events_time_them_under_names_of_their_own(session):
     found = session.measure(cupti=TimerUnavailable("cupti-python is not installed"))
-    assert set(found.times_ns) == {"fma/event", "copy/event", "launch/event"}
+    assert set(found.values) == {"fma/event", "copy/event", "launch/event"}
 
 
 def test_a_canary_that_fails_is_reported_and_the_others_are_measured(session):
     found = session.measure({"copy": module.NotMeasuredError("12 MiB of device memory are free, too little")})
-    assert set(found.times_ns) == {"fma", "launch"}
+    assert set(found.values) == {"fma", "launch"}
     assert found.complaints == (
         "the canary copy could not be measured: 12 MiB of device memory are free, too little",
     )

@@ -82,54 +82,48 @@ def test_events_beside_cupti_do_not_try_to_queue_what_cupti_could_not(opened, qu
 
 
 @pytest.mark.parametrize("when", ["opened", "used"])
-def test_without_cupti_events_are_the_main_timer_and_the_first_warning_says_why(opened, when):
+@pytest.mark.parametrize(
+    ("wanted", "timer", "notes", "invalid"),
+    [
+        ("auto", "event", ["timed by events, not by CUPTI: cupti-python is not installed", "odd"], None),
+        (
+            "cupti",
+            "host",
+            ["odd"],
+            f"the timer 'cupti' cannot time this call: {NO_CUPTI}; use --gpukern-timer=auto",
+        ),
+    ],
+)
+def test_without_cupti_events_are_the_main_timer_but_where_it_was_asked_for_the_hosts_time_is_invalid(
+    opened, when, wanted, timer, notes, invalid
+):
     def unusable(timer, *, beside):
         return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
 
     if when == "opened":
         opened.unusable = {"cupti": NO_CUPTI}
-    timers, (only,) = timed_by("auto", by=unusable)
-    assert timers == [("event", False)]
-    assert only.summary.notes == (
-        Note("timed by events, not by CUPTI: cupti-python is not installed"),
-        Note("odd"),
-    )
+    timers, (only,) = timed_by(wanted, by=unusable)
+    assert timers == [(timer, False)]
+    assert ([note.text for note in only.summary.notes], only.invalid) == (notes, invalid)
 
 
-@pytest.mark.parametrize("wanted", ["cupti", "event", "graph", "host"])
-def test_a_timer_that_was_asked_for_by_name_is_the_only_one(opened, wanted):
-    timers, _ = timed_by(wanted)
-    assert timers == [(wanted, False)]
-    assert len(opened) == 1
-
-
-@pytest.mark.parametrize("when", ["opened", "used"])
-def test_if_the_requested_timer_fails_the_hosts_time_is_invalid(opened, when):
-    def unusable(timer, *, beside):
-        return by(NO_CUPTI if timer == "cupti" else timer, beside=beside)
-
-    if when == "opened":
-        opened.unusable = {"cupti": NO_CUPTI}
-    timers, (only,) = timed_by("cupti", by=unusable)
-    assert timers == [("host", False)]
-    assert only.invalid == (
-        "the timer 'cupti' cannot time this call: cupti-python is not installed; use --gpukern-timer=auto"
-    )
-
-
-@pytest.mark.parametrize("wanted", ["auto", "cupti"])
-def test_end_to_end_is_timed_by_the_hosts_clock_with_cupti_beside_it_on_any_stream(opened, wanted):
-    timers, _ = timed_by(wanted, "end_to_end")
-    assert timers == [("host", False), ("cupti", True)]
-    assert opened[1] == ("cupti", "s", True)
-
-
-@pytest.mark.parametrize("wanted", ["auto", "cupti"])
-def test_a_transfer_is_timed_by_the_hosts_clock_alone(opened, wanted):
-    """It is nothing but copies, which CUPTI need not tell from kernels."""
-    timers, _ = timed_by(wanted, "transfer")
-    assert timers == [("host", False)]
-    assert len(opened) == 1, "CUPTI is not even opened"
+@pytest.mark.parametrize(
+    ("scope", "wanted", "timers"),
+    [
+        *(("kernel", timer, [timer]) for timer in ("cupti", "event", "graph", "host")),
+        *(("end_to_end", wanted, ["host", "cupti"]) for wanted in ("auto", "cupti")),
+        *(("end_to_end", wanted, ["host"]) for wanted in ("event", "host")),
+        # nothing but copies, which CUPTI need not tell from kernels: it is not even opened
+        *(("transfer", wanted, ["host"]) for wanted in ("auto", "cupti")),
+    ],
+)
+def test_a_scope_is_timed_by_the_timer_asked_for_or_by_the_hosts_clock_with_cupti_on_any_stream_beside_it(
+    opened, scope, wanted, timers
+):
+    assert timed_by(wanted, scope)[0] == [(timer, bool(place)) for place, timer in enumerate(timers)]
+    assert [(name, any_stream) for name, _, any_stream in opened] == [
+        (timer, bool(place)) for place, timer in enumerate(timers)
+    ]
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cupti", "host"])
@@ -174,8 +168,9 @@ def reading(cupti_ns, event_ns, cost_ns=None):
         (1_300.0, 4_700.0, 3_400.0, False),
         (10_000.0, 17_900.0, 3_000.0, False),
         (10_000.0, 18_100.0, 3_000.0, True),
-        (100_000.0, 112_000.0, 3_000.0, False),
-        (100_000.0, 114_000.0, 3_000.0, True),
+        (10_000.0, 18_000.0, 3_000.0, False),
+        (100_000.0, 113_000.0, 3_000.0, False),
+        (100_000.0, 113_001.0, 3_000.0, True),
         (10_000.0, 69_000.0, None, False),  # not queued: the host's launches are in it
     ],
 )
@@ -183,8 +178,12 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
     opened, cupti_ns, event_ns, cost_ns, contradict
 ):
     _, (main, _) = timed_by("auto", by=reading(cupti_ns, event_ns, cost_ns))
-    noted = [note.about for note in main.summary.notes if "CUPTI has no record of some work" in note.text]
-    assert (noted, main.invalid) == ([About.READER] * contradict, None)
+    note = (
+        f"events read {event_ns / 1e3:.1f} µs, CUPTI {cupti_ns / 1e3:.1f} µs: CUPTI has no record of some "
+        "work, or the device waited before the call (--gpukern-timer=event)"
+    )
+    assert main.summary.notes == ((Note(note, About.READER), Note("odd")) if contradict else (Note("odd"),))
+    assert main.invalid is None
 
 
 @pytest.mark.parametrize(
@@ -192,7 +191,7 @@ def test_events_that_read_far_more_than_cupti_and_what_they_cost_are_noted(
     [
         (1000.0, 4000.0, None),
         (1000.0, 1000.0, None),
-        (1000.0, 991.0, None),
+        (1000.0, 990.0, None),
         (1000.0, 989.0, "1.1"),
         (1000.0, 100.0, "90.0"),
     ],

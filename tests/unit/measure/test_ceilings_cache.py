@@ -283,10 +283,22 @@ def test_ceilings_survive_json_unchanged():
 # shares
 
 
-def test_a_cold_kernel_is_compared_with_the_copy_and_a_hot_one_with_nothing():
-    assert CEILINGS.bandwidth_share(4.29e9, 1e6) == pytest.approx(1.0)
-    assert CEILINGS.bandwidth_share(4.29e9, 2e6, cache="cold") == pytest.approx(0.5)
-    assert CEILINGS.bandwidth_share(4.29e9, 1e6, cache="hot") is None
+@pytest.mark.parametrize(
+    ("ceilings", "traffic_bytes", "ns", "cache", "share"),
+    [
+        (CEILINGS, 4.29e9, 1e6, "cold", 1.0),
+        (CEILINGS, 4.29e9, 2e6, "cold", 0.5),
+        (CEILINGS, 4.29e9, 1e6, "hot", None),
+        *((CEILINGS, amount, ns, "cold", None) for amount in (None, 0) for ns in (1e6, 0.0, float("nan"))),
+        (CEILINGS, 1e9, 0.0, "cold", None),
+        (Ceilings(), 1e9, 1e6, "cold", None),
+    ],
+)
+def test_a_cold_kernel_is_compared_with_the_copy_and_a_hot_one_with_nothing(
+    ceilings, traffic_bytes, ns, cache, share
+):
+    found = ceilings.bandwidth_share(traffic_bytes, ns, cache)
+    assert found is None if share is None else found == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -300,29 +312,13 @@ def test_a_cold_kernel_is_compared_with_the_copy_and_a_hot_one_with_nothing():
         ("complex128", 33e12),
         ("int32", 32e12),
         ("uint32", 32e12),
+        *((dtype, None) for dtype in ("int64", "int8", "bool", "none of ours", None)),
     ],
 )
 def test_operations_are_compared_with_the_rate_of_their_dtype(dtype, rate):
-    assert CEILINGS.compute_share(rate / 1e3, 2e6, dtype) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("dtype", ["int64", "int8", "bool"])
-def test_a_dtype_without_a_rate_has_no_share(dtype):
-    assert CEILINGS.compute_share(1e9, 1e6, dtype) is None
-
-
-@pytest.mark.parametrize("amount", [None, 0])
-@pytest.mark.parametrize("ns", [1e6, 0.0, float("nan")])
-def test_what_was_not_declared_has_no_share(amount, ns):
-    assert CEILINGS.bandwidth_share(amount, ns) is None
-    assert CEILINGS.compute_share(amount, ns, "float32") is None
-
-
-def test_what_was_not_measured_has_no_share():
-    assert Ceilings().bandwidth_share(1e9, 1e6) is None
-    assert Ceilings().compute_share(1e9, 1e6, "float32") is None
-    assert Ceilings().host_copy_share(1e9, 1e9, 1e6) is None
-    assert CEILINGS.bandwidth_share(1e9, 0.0) is None
+    found = CEILINGS.compute_share((rate or 1e12) / 1e3, 2e6, dtype)
+    assert found is None if rate is None else found == pytest.approx(0.5)
+    assert CEILINGS.compute_share(0, 1e6, dtype) is Ceilings().compute_share(1e9, 1e6, dtype) is None
 
 
 @pytest.mark.parametrize(
@@ -344,3 +340,4 @@ def test_a_direction_without_copies_needs_no_ceiling():
     assert one_way.host_copy_share(10e6, 0, 1e6) == pytest.approx(1.0)
     assert one_way.host_copy_share(10e6, 1, 1e6) is None
     assert one_way.host_copy_share(0, 0, 1e6) is None
+    assert Ceilings().host_copy_share(1e9, 1e9, 1e6) is None

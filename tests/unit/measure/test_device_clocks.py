@@ -28,29 +28,26 @@ from pytest_gpukern.values.result import Measurement, Summary
 
 BEFORE = state(0)
 STRANGER = GpuProcess(4711, "train.py", 9000)
+BUSY, POLLING = (dataclasses.replace(STRANGER, sm_percent=percent) for percent in (5, 4))
 
 
-def fault(sm_mhz: float | None = 1980, before: DeviceState = BEFORE, **after: object) -> Disturbance | None:
+def fault(sm_mhz=1980, before=BEFORE, **after):
     """Returns the fault of a batch of 50 ms on a device of 1980 and 3201 MHz."""
     return batch_fault(before, state(50, **after), sm_mhz=sm_mhz, max_sm_mhz=1980, max_memory_mhz=3201)
 
 
-def counted(**ms: float) -> dict[str, int]:
+def counted(**ms):
     """The counters of `BEFORE`, higher by these milliseconds."""
     return {name: value + round(ms.get(name, 0) * 1e6) for name, value in BEFORE.limited_ns.items()}
 
 
-def test_a_quiet_batch_is_valid() -> None:
-    assert fault() is None
-
-
-def test_a_device_that_tells_nothing_is_not_accused() -> None:
+def test_a_device_that_tells_nothing_is_not_accused():
     nothing = DeviceState(0), DeviceState(50_000_000)
     assert batch_fault(*nothing) is None
     assert batch_fault(*nothing, sm_mhz=1000) is None, "of how many?"
 
 
-def test_every_clock_event_is_either_invalidating_or_ordinary_or_idleness() -> None:
+def test_every_clock_event_is_either_invalidating_or_ordinary_or_idleness():
     assert {*INVALIDATING, *ORDINARY, "gpu_idle"} == set(CLOCK_EVENTS.values())
     assert not INVALIDATING.keys() & ORDINARY.keys()
 
@@ -59,147 +56,136 @@ def test_every_clock_event_is_either_invalidating_or_ordinary_or_idleness() -> N
 
 
 @pytest.mark.parametrize("event", INVALIDATING)
-def test_throttling_before_or_after_a_batch_makes_it_invalid(event: str) -> None:
+def test_throttling_before_or_after_a_batch_makes_it_invalid(event):
     for found in (fault(clock_events=(event,)), fault(before=state(0, clock_events=(event,)))):
-        assert found is not None
         assert found.kind == event
-        assert event in found.seen
-        assert "GPU at 41 °C, memory at 45 °C" in found.seen
+        assert f"({event}, GPU at 41 °C, memory at 45 °C)" in found.seen
         assert found.remedy
 
 
 @pytest.mark.parametrize("event", ["sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"])
-def test_throttling_that_came_and_went_within_a_batch_is_seen_by_its_counter(event: str) -> None:
+def test_throttling_that_came_and_went_within_a_batch_is_seen_by_its_counter(event):
     found = fault(limited_ns=counted(**{event: 10}))
-    assert found is not None
     assert (found.kind, f"{event} for 20 % of the batch" in found.seen) == (event, True)
-    assert fault(limited_ns=counted(**{event: 0.4})) is None, "0.8 % of the time cannot move a median"
+    assert fault(limited_ns=counted(**{event: 0.5})) is not None
+    assert fault(limited_ns=counted(**{event: 0.49})) is None, "under 1 % of the time cannot move a median"
 
 
 @pytest.mark.parametrize("event", ORDINARY)
-def test_what_a_pause_cannot_cure_is_no_fault(event: str) -> None:
+def test_what_a_pause_cannot_cure_is_no_fault(event):
     assert fault(clock_events=(event,)) is None
     assert fault(clock_events=(event,), sm_mhz=1000) is None, "the clock is low because of it"
 
 
-def test_the_power_limit_explains_a_low_clock_by_its_counter_too() -> None:
-    assert fault(sm_mhz=1000, limited_ns=counted(sw_power_cap=30)) is None
+# clocks and other processes
+
+IDLE, SET = ("gpu_idle",), ("applications_clocks_setting",)
+QUIET, COPYING, FAST = ({"pcie_bytes_per_s": rate} for rate in (2e7, 1e9, 12.34e9))
+THERE = {"foreign": (STRANGER,)}
+CHANGED = "memory clock: the memory clock changed from {} to {} MHz during the batch"
+OTHER = "other process: another process "
+NAMED = "pid 4711 (train.py, 9000 MiB"
 
 
-# clocks
+def low(mhz):
+    return f"SM clock: the SM clock was {mhz} MHz, {100 * mhz / 1980:.0f} % of 1980 MHz"
 
 
-def test_a_clock_under_three_quarters_is_a_fault() -> None:
-    assert fault(sm_mhz=1486) is None
-    found = fault(sm_mhz=1484)
-    assert found is not None
-    assert (found.kind, found.seen) == ("SM clock", "the SM clock was 1484 MHz, 75 % of 1980 MHz")
-    assert "nvidia-smi -q" in found.remedy
+@pytest.mark.parametrize(
+    ("before", "after", "found", "remedy"),
+    [
+        ({}, {}, None, ""),
+        ({}, {"sm_mhz": 1485}, None, ""),
+        ({}, {"sm_mhz": 1484}, low(1484), "nvidia-smi -q"),
+        ({}, {"sm_mhz": 1000, "limited_ns": counted(sw_power_cap=30)}, None, ""),
+        # NVML's clock, without a probe and unless the device has gone idle
+        ({}, {"sm_mhz": None, "sm_clock_mhz": 1200}, low(1200), "nvidia-smi -q"),
+        ({}, {"sm_mhz": None, "sm_clock_mhz": 345, "clock_events": IDLE}, None, ""),
+        ({}, {"sm_mhz": 345, "clock_events": IDLE}, low(345), "lock its clocks"),
+        # the memory's clock may not change, or be low unless somebody set it
+        ({}, {"memory_clock_mhz": 3170}, None, ""),
+        ({}, {"memory_clock_mhz": 3168}, CHANGED.format(3201, 3168), "nvidia-smi -lmc"),
+        ({"memory_clock_mhz": 405}, {}, CHANGED.format(405, 3201), "keep the GPU from idling"),
+        (
+            {"memory_clock_mhz": 1593},
+            {"memory_clock_mhz": 1593},
+            "memory clock: the memory clock was 1593 MHz, 50 % of 3201 MHz",
+            "nvidia-smi -lmc",
+        ),
+        ({"memory_clock_mhz": 1593}, {"memory_clock_mhz": 1593, "clock_events": SET}, None, ""),
+        ({"memory_clock_mhz": 2401}, {"memory_clock_mhz": 2401}, None, ""),
+        # a process that comes or runs kernels; its mere presence is no fault
+        ({}, THERE, f"{OTHER}began to use the device during the batch: {NAMED}", "stop it"),
+        (THERE, THERE, None, ""),
+        (THERE, {"foreign": (POLLING,)}, None, ""),
+        (
+            THERE,
+            {"foreign": (BUSY,)},
+            f"{OTHER}ran kernels during the batch: {NAMED}, kernels 5 %",
+            "stop it",
+        ),
+        # one that copies over PCIe while this one waits
+        (THERE | QUIET, THERE | QUIET, None, ""),
+        (
+            THERE | QUIET,
+            THERE | FAST,
+            f"{OTHER}copied 12.3 GB/s over PCIe while this one waited: {NAMED}",
+            "--gpukern-device",
+        ),
+        (
+            THERE | COPYING,
+            THERE | QUIET,
+            f"{OTHER}copied 1.0 GB/s over PCIe while this one waited: {NAMED}",
+            "--gpukern-device",
+        ),
+        (COPYING, COPYING, None, ""),
+    ],
+)
+def test_a_batch_is_disturbed_by_clocks_and_other_processes(before, after, found, remedy):
+    said = fault(before=state(0, **before), **after)
+    if found is None:
+        assert said is None
+    else:
+        assert f"{said.kind}: {said.seen}".startswith(found)
+        assert remedy in said.remedy
 
 
-def test_without_a_probe_nvmls_clock_is_judged_unless_the_device_has_gone_idle() -> None:
-    assert fault(sm_mhz=None, sm_clock_mhz=1200) is not None
-    assert fault(sm_mhz=None, sm_clock_mhz=345, clock_events=("gpu_idle",)) is None
-
-
-def test_a_device_that_never_woke_up_is_told_so() -> None:
-    found = fault(sm_mhz=345, clock_events=("gpu_idle",))
-    assert found is not None
-    assert "lock its clocks" in found.remedy
-
-
-def test_a_memory_clock_that_changes_is_a_fault_either_way() -> None:
-    dropped = fault(memory_clock_mhz=2619)
-    woke = fault(before=state(0, memory_clock_mhz=405))
-    assert dropped is not None
-    assert woke is not None
-    assert dropped.seen == "the memory clock changed from 3201 to 2619 MHz during the batch"
-    assert woke.kind == "memory clock"
-
-
-def test_a_memory_clock_that_stays_low_is_a_fault_unless_somebody_set_it() -> None:
-    low = {"memory_clock_mhz": 1593}
-    assert fault(before=state(0, **low), **low) is not None
-    assert fault(before=state(0, **low), clock_events=("applications_clocks_setting",), **low) is None
-    compute_state = {"memory_clock_mhz": 2900}
-    assert fault(before=state(0, **compute_state), **compute_state) is None
-
-
-# other processes
-
-
-def test_a_process_that_appears_during_a_batch_is_a_fault_and_one_that_idles_is_not() -> None:
-    found = fault(foreign=(STRANGER,))
-    assert found is not None
-    assert found.kind == "other process"
-    assert "began to use the device during the batch: pid 4711 (train.py, 9000 MiB)" in found.seen
-    assert fault(before=state(0, foreign=(STRANGER,)), foreign=(STRANGER,)) is None
-
-
-@pytest.mark.parametrize(("percent", "invalid"), [(0, False), (4, False), (5, True), (100, True)])
-def test_a_process_that_runs_kernels_is_a_fault_however_long_it_was_there(
-    percent: int, invalid: bool
-) -> None:
-    busy = dataclasses.replace(STRANGER, sm_percent=percent)
-    found = fault(before=state(0, foreign=(STRANGER,)), foreign=(busy,))
-    assert (found is not None) is invalid
-    if found is not None:
-        assert (
-            f"ran kernels during the batch: pid 4711 (train.py, 9000 MiB, kernels {percent} %" in found.seen
-        )
-
-
-def test_a_process_that_copies_over_pcie_while_this_one_waits_is_a_fault() -> None:
-    quiet, copying = {"pcie_bytes_per_s": 2e7}, {"pcie_bytes_per_s": 12.34e9}
-    there = {"foreign": (STRANGER,)}
-    assert fault(before=state(0, **there, **quiet), **there, **quiet) is None, "its mere presence is none"
-    assert fault(before=state(0, **there)) is None, "nobody tells"
-    for before, after in ((quiet, copying), (copying, quiet)):
-        found = fault(before=state(0, **there, **before), **there, **after)
-        assert found is not None
-        assert found.kind == "other process"
-        assert "copied 12.3 GB/s over PCIe while this one waited: pid 4711 (train.py" in found.seen
-
-
-def test_copies_of_no_process_that_is_named_may_be_a_threads_of_ours_and_are_a_note() -> None:
-    copying = {"pcie_bytes_per_s": 12.34e9}
-    assert fault(before=state(0, **copying), **copying) is None
-    (note,) = notes({}, copying, {})
+def test_copies_of_no_process_that_is_named_may_be_a_threads_of_ours_and_are_a_note():
+    (note,) = notes({}, FAST, {})
     assert note.startswith(
         "up to 12.3 GB/s were copied over PCIe while this run waited, by one of its threads"
     )
-    assert notes({"pcie_bytes_per_s": 2e7}) == ()
+    assert len(notes(COPYING)) == 1
+    assert notes(QUIET) == ()
 
 
 # notes
 
 
-def notes(
-    *after: dict[str, object], clocks: tuple[float | None, ...] = (1740, 1725, 1950)
-) -> tuple[str, ...]:
+def notes(*after, clocks=(1740, 1725, 1950)):
     states = [BEFORE, *(state(50 * (number + 1), **changes) for number, changes in enumerate(after))]
     return device_notes(states, clocks, max_sm_mhz=1980)
 
 
-def test_a_quiet_measurement_has_no_notes() -> None:
+def test_a_quiet_measurement_has_no_notes():
     assert notes({}, {}) == device_notes([]) == ()
 
 
-def test_a_power_limited_kernel_is_noted_with_the_clocks_it_ran_at() -> None:
+def test_a_power_limited_kernel_is_noted_with_the_clocks_it_ran_at():
     expected = ("clocks held down by the power limit: SM clock 1725 to 1950 MHz of 1980",)
     assert notes({"clock_events": ("sw_power_cap",)}, {}) == expected
     assert notes({}, {"limited_ns": counted(sw_power_cap=2)}) == expected
     assert notes({}, {"limited_ns": counted(sw_power_cap=0.5)}) == ()
 
 
-def test_without_a_probe_the_note_has_nvmls_clocks() -> None:
+def test_without_a_probe_the_note_has_nvmls_clocks():
     event = {"clock_events": ("applications_clocks_setting",), "sm_clock_mhz": 1200}
     assert notes(event, clocks=(None,)) == (
         "clocks held down by a clock setting (nvidia-smi -ac or -lgc): SM clock 1200 MHz of 1980",
     )
 
 
-def test_a_process_that_shares_the_device_is_noted() -> None:
+def test_a_process_that_shares_the_device_is_noted():
     (note,) = notes({"foreign": (STRANGER,)})
     assert note.startswith("other processes on the device, idle as far as we can tell: pid 4711")
 
@@ -210,9 +196,7 @@ def test_a_process_that_shares_the_device_is_noted() -> None:
     st.none() | st.integers(100, 12000),
     st.dictionaries(st.sampled_from([*INVALIDATING, *ORDINARY]), st.integers(0, 10**9), max_size=4),
 )
-def test_no_state_breaks_the_judges_and_every_fault_has_a_remedy(
-    events: list[str], sm_mhz: float | None, memory_mhz: int | None, limited_ns: dict[str, int]
-) -> None:
+def test_no_state_breaks_the_judges_and_every_fault_has_a_remedy(events, sm_mhz, memory_mhz, limited_ns):
     after = {"clock_events": tuple(events), "memory_clock_mhz": memory_mhz, "limited_ns": limited_ns}
     found = fault(sm_mhz=sm_mhz, **after)
     device_notes([BEFORE, state(50, **after)], (sm_mhz,))
@@ -229,16 +213,15 @@ HOT = Disturbance("hw_thermal_slowdown", "too hot (91 °C)", "cool it")
 SHARED = Disturbance("other process", "another process ran kernels", "stop it")
 
 
-def test_pauses_double_from_50_ms_to_half_a_second_and_end() -> None:
-    slept: list[float] = []
+def test_pauses_double_from_50_ms_to_half_a_second_and_end():
+    slept = []
     recovery = Recovery(sleep=slept.append)
     while recovery.pause(HOT):
         assert len(slept) < 100
     assert slept == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5, 0.5])
-    assert recovery.disturbed == 9
 
 
-def test_a_case_that_is_given_up_says_what_was_seen_how_often_and_what_to_do() -> None:
+def test_a_case_that_is_given_up_says_what_was_seen_how_often_and_what_to_do():
     recovery = Recovery(sleep=lambda seconds: None)
     assert [recovery.pause(each) for each in (SHARED, *[HOT] * 8)] == [True] * 8 + [False]
     assert recovery.reason == (
@@ -247,7 +230,7 @@ def test_a_case_that_is_given_up_says_what_was_seen_how_often_and_what_to_do() -
     )
 
 
-def test_a_case_that_became_clean_says_what_was_repeated() -> None:
+def test_a_case_that_became_clean_says_what_was_repeated():
     recovery = Recovery(sleep=lambda seconds: None)
     assert recovery.note is None
     recovery.pause(HOT)
@@ -428,14 +411,14 @@ def test_the_state_is_that_after_the_last_batch_with_the_clocks_of_all():
         state(power_w=300.0), state(temperature_c=50, power_w=612.5, clock_events=("sw_power_cap",))
     )
     watch = watching(instruments)
-    for clock in (1975.04, 1980.0, None, 1960.0):
+    for clock in (1975.04, 1980.06, None, 1960.04):
         instruments.clock = clock
         watch.before()
-        watch.after(BATCH, last=clock == 1960.0)
+        watch.after(BATCH, last=clock == 1960.04)
     assert finished(watch).values == {
         "sm_mhz": 1975.0,
         "sm_mhz_low": 1960.0,
-        "sm_mhz_high": 1980.0,
+        "sm_mhz_high": 1980.1,
         "memory_mhz": 3201,
         "temperature_c": 50,
         "memory_temperature_c": 45,

@@ -70,15 +70,20 @@ def test_a_librarys_own_peak_counts(library):
     assert finished(watch)[0] == (0, 100 * MIB, 0, 0)
 
 
-def test_a_leak_is_reported_for_the_test_that_made_it_and_no_other(library):
+@pytest.mark.parametrize("before", [0, 5 * MIB])
+@pytest.mark.parametrize(("left", "told"), [(8 * MIB, "8 MiB"), (MIB, "1 MiB"), (MIB - 1, None)])
+def test_a_leak_of_a_mebibyte_is_reported_for_the_test_that_made_it_and_no_other(library, before, left, told):
+    library.alive[0] = before
     watch = observer()
     watch.begin_test()
-    library.alive[1] = 8 * MIB
+    library.alive[1] = left
+    after, kept = before + left, left if told else 0
     figures, text = finished(watch)
-    assert figures == (0, 8 * MIB, 8 * MIB, 8 * MIB)
-    assert text.startswith("the test leaves 8 MiB of device memory allocated after its teardown")
+    assert figures == (before, after, after, kept)
+    start = f"the test leaves {told} of device memory allocated after its teardown: something"
+    assert text is None if told is None else text.startswith(start)
     watch.begin_test()
-    assert finished(watch) == ((8 * MIB, 8 * MIB, 8 * MIB, 0), None)
+    assert finished(watch) == ((after, after, after, 0), None)
 
 
 def test_the_first_test_of_a_process_is_followed_though_nothing_can_be_asked_before_it(library, monkeypatch):

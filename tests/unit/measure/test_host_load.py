@@ -11,8 +11,8 @@ from fakes import FakeTimer
 from pytest_gpukern.baseline.record import time_of
 from pytest_gpukern.measure import host_load
 from pytest_gpukern.measure.host_load import CpuTimes, others_share, share_of_others
-from pytest_gpukern.measure.measure import Repeated, measure
-from pytest_gpukern.measure.observers import OBSERVERS, ObservedCall, Observers
+from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for
+from pytest_gpukern.measure.observers import OBSERVERS, Observation, ObservedCall, Observers, Seen
 
 READ = host_load.read
 
@@ -94,12 +94,16 @@ def others(monkeypatch):
     return made
 
 
-def timed(observers, timer="host"):
-    observing = observers.observe(ObservedCall("end_to_end", on_gpu=False), FakeTimer(timer))
+def observing(observers, timer="host"):
+    return observers.observe(ObservedCall("end_to_end", on_gpu=False), FakeTimer(timer))
+
+
+def timed(observers, timer="host", **behind):
+    looking = observing(observers, timer) | behind
     call, timer = Repeated(lambda: None), FakeTimer(timer)
-    found = measure(call, timer, scope="end_to_end", cache="hot", call_ns=1e3, observing=observing)
-    assert time_of(found).others_share == others_share(found)
-    return others_share(found)
+    measured = Sampler(call, timer, "end_to_end", "hot", 1e3, rule_for(1e3), looking).measure()
+    assert time_of(measured).others_share == others_share(measured)
+    return others_share(measured)
 
 
 def test_a_short_measurement_by_the_hosts_clock_waits_only_where_what_was_before_does_not_tell(others):
@@ -113,6 +117,27 @@ def test_a_short_measurement_by_the_hosts_clock_waits_only_where_what_was_before
     others.pass_s(1.0)
     others.uses = 0.0
     assert (timed(observers), others.waits) == (0.0, 3), "they rest meanwhile"
+
+
+def test_what_is_looked_at_before_is_as_long_as_it_must_be(others):
+    observers = Observers(None, {"load": OBSERVERS["load"]})
+    observers.begin_test()
+    others.pass_s(0.15)
+    observing(observers)
+    others.pass_s(0.15)
+    assert (timed(observers), others.waits) == (0.0, 0), "0.3 s since the test began"
+    assert (timed(observers), others.waits) == (0.0, 1), "and all of that was then left behind"
+
+
+def test_an_observer_behind_it_sees_the_machine_before_it_waits(others):
+    class Behind(Observation):
+        def finish(self, measurement):
+            self.waits_before = others.waits
+            return Seen()
+
+    behind = Behind()
+    timed(Observers(None, {"load": OBSERVERS["load"]}), behind=behind)
+    assert (behind.waits_before, others.waits) == (0, 1)
 
 
 @pytest.mark.parametrize(("timer", "uses"), [("event", 0.4), ("host", None)])

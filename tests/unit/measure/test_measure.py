@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import cProfile
+import dataclasses
+import math
 import random
 import sys
 from contextlib import nullcontext
@@ -15,13 +17,12 @@ from fakes import FakeClock, call_taking
 from pytest_gpukern.measure.measure import (
     Repeated,
     Sampler,
-    measure,
     rule_beside,
     rule_for,
     untraced,
     warm_up,
 )
-from pytest_gpukern.measure.observers import Look, Seen
+from pytest_gpukern.measure.observers import Look, Observation, Seen
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
@@ -89,8 +90,9 @@ def test_a_call_that_never_settles_ends_after_less_than_half_a_second_and_says_s
 
 
 def test_short_calls_end_after_fifty():
-    found = warmed(1000)
-    assert (found.calls, found.settled) == (50, True)
+    for last, settled in (([1000], True), ([5000, *[1000] * 3], True), ([5000, 1000, 1000], False)):
+        found = warmed(*[1000] * (50 - len(last)), *last)
+        assert (found.calls, found.settled) == (50, settled)
 
 
 def test_the_device_is_idle_when_the_clock_starts_and_when_it_stops():
@@ -217,7 +219,8 @@ WILD = [1000.0, 5000.0, 2000.0, 9000.0]
 def sampled(timer, call_ns=1000.0, **arguments):
     values = {"scope": "kernel", "cache": "cold", "call_ns": call_ns, **arguments}
     values.setdefault("clock", (timer.clock or FakeClock()).seconds)
-    return measure(Repeated(nothing, values.pop("setup", None)), timer, **values)
+    values.setdefault("rule", rule_for(call_ns))
+    return Sampler(Repeated(nothing, values.pop("setup", None)), timer, **values).measure()
 
 
 def test_every_sample_is_kept_in_the_order_taken():
@@ -406,14 +409,14 @@ def test_nothing_traces_or_profiles_a_call_while_it_is_warmed_up_or_timed(traced
         made.append(traces())
         return (), {}
 
-    measure(
+    Sampler(
         Repeated(lambda: seen.append(traces()), setup),
         HostTimer(nothing),
         scope="kernel",
         cache="hot",
         call_ns=MS,
         rule=StoppingRule(0, 5, 5),
-    )
+    ).measure()
     warm_up(lambda: seen.append(traces()), nothing)
     assert set(seen) == {(None, None)}
     assert set(made) == {traced}, "what a setup does is traced"
@@ -475,7 +478,7 @@ class ExecutingTimer(ScriptedTimer):
 def looked_behind(rule, call_ns=1000.0, samples=WILD, **arguments):
     """How many executions there were before `inspect` was called, and in all."""
     executed, looks = [], []
-    found = measure(
+    found = Sampler(
         Repeated(lambda: executed.append(1)),
         ExecutingTimer(samples),
         scope="kernel",
@@ -484,7 +487,7 @@ def looked_behind(rule, call_ns=1000.0, samples=WILD, **arguments):
         rule=rule,
         inspect=lambda: looks.append(len(executed)),
         **arguments,
-    )
+    ).measure()
     assert len(found.samples_ns) == len(executed)
     (look,) = looks
     return look, len(executed)
@@ -508,7 +511,7 @@ def test_measuring_ends_if_inspecting_outputs_fails():
         raise ValueError("wrong values")
 
     with pytest.raises(ValueError, match="wrong values"):
-        measure(
+        Sampler(
             Repeated(lambda: executed.append(1)),
             ExecutingTimer(WILD),
             scope="kernel",
@@ -516,7 +519,7 @@ def test_measuring_ends_if_inspecting_outputs_fails():
             call_ns=1000.0,
             rule=StoppingRule(0, 10, 300),
             inspect=wrong,
-        )
+        ).measure()
     assert 1 <= len(executed) <= 10
 
 
@@ -542,7 +545,7 @@ def test_a_cold_graph_holds_whole_turns_on_all_buffer_sets(monkeypatch, name, ca
     monkeypatch.setattr(random, "randrange", lambda count: 3)
     timer, looks = ScriptedTimer(WILD), []
     timer.name = name
-    measure(
+    Sampler(
         Sets(nothing),
         timer,
         scope="kernel",
@@ -551,7 +554,7 @@ def test_a_cold_graph_holds_whole_turns_on_all_buffer_sets(monkeypatch, name, ca
         rule=StoppingRule(0, 190, 190),
         inspect=lambda: looks.append(len(timer.given)),
         clock=FakeClock().seconds,
-    )
+    ).measure()
     assert timer.asked == asked
     assert looks == asked[:1]
 
@@ -559,7 +562,7 @@ def test_a_cold_graph_holds_whole_turns_on_all_buffer_sets(monkeypatch, name, ca
 # samples that do not count
 
 
-class ScriptedWatch:
+class ScriptedWatch(Observation):
     """Refuses these batches by their numbers; gives up after so many of them."""
 
     def __init__(self, refused, patience=10**9):
@@ -636,12 +639,11 @@ def test_a_device_that_is_never_fit_again_leaves_the_samples_that_count():
 
 def test_what_is_executed_only_once_is_left_out_if_the_device_was_not_fit_also_at_the_end():
     timer, watch = ScriptedTimer([1.0, 2.0, 3.0, 4.0, 5.0]), SeldomWatch({5})
-    single = Repeated(nothing)
-    sampler = Sampler(single, timer, StoppingRule(), {"watch": watch}, None, False, 0.0, FakeClock().seconds)
+    sampler = Sampler(Repeated(nothing), timer, "kernel", "hot", 0.0, StoppingRule(), {"watch": watch})
     for number in range(1, 6):
         with pytest.raises(TimerUnavailable, match="throttled") if number == 5 else nullcontext():
             sampler.take(Iteration(nothing), last=number == 5)
-    found = sampler.measurement("kernel", "hot")
+    found = sampler.finished(None)
     assert (found.samples_ns, found.invalid_samples, found.stopped) == ((1.0, 2.0, 3.0), 2, "3 samples")
 
 
@@ -651,14 +653,14 @@ def test_what_is_executed_only_once_is_left_out_if_the_device_was_not_fit_also_a
 class TellingTimer(ScriptedTimer):
     """Says what the device did; from batch `waits_from` on the call could not be queued."""
 
-    def __init__(self, *arguments, waits_from=10**9, **values):
+    def __init__(self, *arguments, waits_from=10**9, kernels=1, **values):
         super().__init__(*arguments, **values)
-        self.waits_from = waits_from
+        self.waits_from, self.kernels = waits_from, kernels
 
     def collect(self, iterations, *, cold):
         batch = super().collect(iterations, cold=cold)
         batch.busy_ns = [sample / 2 for sample in batch.samples_ns]
-        batch.work = (DeviceWork("kernel", f"k{len(self.asked)}", 1.0, 500.0),)
+        batch.work = (DeviceWork("kernel", f"k{len(self.asked)}", self.kernels, 500.0),)
         batch.launch_included = len(self.asked) >= self.waits_from
         return batch
 
@@ -674,6 +676,29 @@ def test_once_the_launch_cost_is_in_the_number_earlier_samples_are_of_something_
     found = sampled(timer, rule=StoppingRule(0, 4, 4))
     assert found.samples_ns == (30.0, 40.0, 50.0, 60.0)
     assert found.busy_ns == 22.5
+
+
+@pytest.mark.parametrize(
+    ("samples", "kernels", "jitter_ns"),
+    [
+        ([800.0], 1, 0.0),  # no gap
+        ([800.0], 2, 150.0),  # half of 300 ns between two kernels
+        ([800.0], 5, 75.0),  # in four gaps
+        ([400.0], 2, 0.0),  # they overlap
+    ],
+)
+def test_what_lies_between_kernels_spreads_a_median_less_the_more_gaps_there_are(samples, kernels, jitter_ns):
+    found = sampled(TellingTimer(samples, kernels=kernels), rule=StoppingRule(0, 6, 6))
+    assert found.jitter_ns == pytest.approx(math.hypot(7.0, jitter_ns))
+
+
+def test_what_the_host_launches_spreads_a_median_by_15_percent():
+    class Launching(ScriptedTimer):
+        def collect(self, iterations, *, cold):
+            return dataclasses.replace(super().collect(iterations, cold=cold), launch_included=True)
+
+    found = sampled(Launching([800.0]), rule=StoppingRule(0, 6, 6))
+    assert found.jitter_ns == pytest.approx(math.hypot(7.0, 120.0))
 
 
 # fresh arguments
@@ -716,7 +741,7 @@ def test_making_fresh_arguments_is_not_timed():
         seen.append(argument)
         clock.now += MS
 
-    found = measure(
+    found = Sampler(
         Repeated(call, setup),
         HostTimer(nothing, clock=clock),
         scope="kernel",
@@ -724,6 +749,6 @@ def test_making_fresh_arguments_is_not_timed():
         call_ns=MS,
         rule=StoppingRule(0, 5, 5),
         clock=clock.seconds,
-    )
+    ).measure()
     assert found.samples_ns == (MS,) * 5
     assert len({id(argument) for argument in seen}) == len(seen) == 5

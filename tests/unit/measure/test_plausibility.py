@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure import measure
 from pytest_gpukern.measure import plausibility as clocks
-from pytest_gpukern.measure.observers import ObservedCall, Seen
+from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.plausibility import (
     ClockGuard,
     PlausibilityObservation,
@@ -32,9 +32,8 @@ from pytest_gpukern.values.result import Measurement, Summary
 FLOOR = Floor(43_900.0, "216 MB at 4.92 TB/s, the memory's theoretical bandwidth")
 
 
-def test_a_time_below_the_floor_is_named_with_its_bound_and_the_likely_causes() -> None:
+def test_a_time_below_the_floor_is_named_with_its_bound_and_the_likely_causes():
     found = below_floor(12_345, FLOOR)
-    assert found is not None
     assert found.startswith(
         "12.3 µs is impossible: 216 MB at 4.92 TB/s, the memory's theoretical bandwidth, "
         "take at least 43.9 µs. "
@@ -43,13 +42,13 @@ def test_a_time_below_the_floor_is_named_with_its_bound_and_the_likely_causes() 
         assert cause in found
 
 
-def test_clocks_and_ticks_get_the_benefit_of_the_doubt() -> None:
-    assert below_floor(0.985 * 43_900, FLOOR) is None
-    assert below_floor(0.975 * 43_900, FLOOR) is not None
-    assert below_floor(0.975 * 43_900, FLOOR, resolution_ns=500) is None
+def test_clocks_and_ticks_get_the_benefit_of_the_doubt():
+    assert below_floor(0.98 * 43_900, FLOOR) is None
+    assert below_floor(0.98 * 43_900 - 1, FLOOR) is not None
+    assert below_floor(0.98 * 43_900 - 1, FLOOR, resolution_ns=1) is None
 
 
-def test_without_a_floor_nothing_is_impossible() -> None:
+def test_without_a_floor_nothing_is_impossible():
     assert below_floor(0.0, None) is None
     assert below_floor(0.0, FLOOR) is not None
 
@@ -57,7 +56,7 @@ def test_without_a_floor_nothing_is_impossible() -> None:
 # clocks
 
 
-def guarded(**patches: object) -> str | None:
+def guarded(**patches):
     guard = ClockGuard()
     since = guard.read()
     with pytest.MonkeyPatch.context() as patch:
@@ -67,40 +66,35 @@ def guarded(**patches: object) -> str | None:
 
 
 @pytest.mark.parametrize("name", ["perf_counter_ns", "perf_counter", "monotonic", "time", "process_time"])
-def test_a_patched_clock_is_named_with_what_stands_in_its_place(name: str) -> None:
+def test_a_patched_clock_is_named_with_what_stands_in_its_place(name):
     found = guarded(**{name: lambda: 0})
-    assert found is not None
     assert f"the clock time.{name} was replaced by <function" in found
     assert __file__ in found
     assert "undo the patch" in found
     assert guarded() is None
 
 
-def test_a_module_that_stands_in_for_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_stands_in_for_time_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "time", SimpleNamespace(perf_counter_ns=lambda: 0))
     found = ClockGuard().fault(ClockGuard().read())
-    assert found is not None
     assert "module time was replaced" in found
 
 
 @pytest.mark.parametrize("fake", [SimpleNamespace(perf_counter_ns=lambda: 0), lambda: 0])
-def test_a_clock_patched_inside_our_own_modules_is_named(
-    monkeypatch: pytest.MonkeyPatch, fake: object
-) -> None:
+def test_a_clock_patched_inside_our_own_modules_is_named(monkeypatch, fake):
     monkeypatch.setattr(measure, "time", fake)
     found = ClockGuard().fault(ClockGuard().read())
-    assert found is not None
     assert "the clock pytest_gpukern.measure.measure.time was replaced" in found
 
 
-def test_a_function_of_ours_that_has_a_clocks_name_is_no_patch() -> None:
+def test_a_function_of_ours_that_has_a_clocks_name_is_no_patch():
     from pytest_gpukern.report import units
 
     assert units.time is not time
     assert list(clocks.replaced_clocks()) == []
 
 
-def test_a_clock_that_was_patched_before_we_were_loaded_is_found_all_the_same() -> None:
+def test_a_clock_that_was_patched_before_we_were_loaded_is_found_all_the_same():
     script = """
         import time
         real = time.perf_counter_ns
@@ -122,32 +116,30 @@ def test_a_clock_that_was_patched_before_we_were_loaded_is_found_all_the_same() 
     assert "time.perf_counter_ns was replaced by <built-in function process_time_ns>" in second
 
 
-def test_events_that_somebody_elses_code_makes_are_no_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_somebody_elses_code_makes_are_no_events(monkeypatch):
     core = pytest.importorskip("cuda.core")
     assert list(clocks.replaced_clocks()) == []
     monkeypatch.setattr(core.Device, "create_event", lambda self, options: None)
     found = ClockGuard().fault(ClockGuard().read())
-    assert found is not None
     assert "the clock cuda.core.Device.create_event was replaced by <function" in found
 
 
-def passing(perf_ns: float, raw_ns: float | None) -> str | None:
+def passing(perf_ns, raw_ns):
     """The verdict on clocks by which these nanoseconds passed."""
     perf, raw = iter([0, 0, round(perf_ns), round(perf_ns)]), iter([0, round(raw_ns or 0)])
     guard = ClockGuard(lambda: next(perf), lambda: next(raw))
     return guard.fault(guard.read())
 
 
-def test_clocks_between_which_the_thread_had_to_wait_are_read_again() -> None:
+def test_clocks_between_which_the_thread_had_to_wait_are_read_again():
     perf, raw = iter([0, 4_000_000, 5_000_000, 5_000_000]), iter([4_000_000, 5_000_000])
     guard = ClockGuard(lambda: next(perf), lambda: next(raw))
     assert guard.read() == clocks.ClockReading(5_000_000, 5_000_000)
 
 
-def test_clocks_that_diverge_are_named_with_what_each_says() -> None:
+def test_clocks_that_diverge_are_named_with_what_each_says():
     """By more than 1 % and a millisecond, which is 2 ms of 100."""
     found = passing(2e8, 4e8)
-    assert found is not None
     assert "time.perf_counter_ns saw 200.0 ms pass, CLOCK_MONOTONIC_RAW 400.0 ms" in found
     for sign in (-1, 1):
         assert passing(1e8 + sign * 2e6, 1e8) is None
@@ -155,14 +147,14 @@ def test_clocks_that_diverge_are_named_with_what_each_says() -> None:
 
 
 @given(st.floats(0, 1e11), st.floats(-5e-4, 5e-4))
-def test_slewing_by_ntp_is_no_divergence(ns: float, rate: float) -> None:
+def test_slewing_by_ntp_is_no_divergence(ns, rate):
     assert passing(ns * (1 + rate), ns) is None
 
 
-def test_samples_cannot_take_longer_than_the_batch_they_are_of() -> None:
-    assert device_time_fault(5.04e7, 5e7) is None
+def test_samples_cannot_take_longer_than_the_batch_they_are_of():
+    assert device_time_fault(5.15e7, 5e7) is None
+    assert device_time_fault(5.15e7 + 1, 5e7) is not None
     found = device_time_fault(8e7, 5e7)
-    assert found is not None
     assert "add up to 80.0 ms, but the host saw it take 50.0 ms" in found
     assert device_time_fault(1e3, 5e7) is None, "flushes and launches take host time too"
 
@@ -172,12 +164,12 @@ def test_samples_cannot_take_longer_than_the_batch_they_are_of() -> None:
 BATCH = Batch([1000.0] * 10)
 
 
-def plausible(timer: str = "host", *, floor: Floor | None = None, resolution_ns: float = 1.0):
+def plausible(timer="host", *, floor=None, resolution_ns=1.0):
     timer = SimpleNamespace(name=timer, resolution_ns=resolution_ns)
     return PlausibilityObservation(ObservedCall("kernel", on_gpu=True, floor=floor), timer)
 
 
-def finished(watch, median_ns: float = 1000.0) -> Seen:
+def finished(watch, median_ns=1000.0):
     summary = Summary(median_ns, median_ns, median_ns, 1, ())
     return watch.finish(Measurement("kernel", "cupti", "", "cold", (median_ns,), 1, summary, ""))
 

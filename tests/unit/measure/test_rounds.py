@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import FakeClock
 
-from pytest_gpukern.measure.measure import measure, rule_beside, rule_for
+from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
 from pytest_gpukern.measure.rounds import Rounds, rule_of_rounds
 from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch
@@ -68,7 +68,7 @@ def logged(log, **changes):
 def take(rounds, timer=None, cache="cold"):
     """What `measure` makes of rounds, as by a main timer."""
     rule = rule_for(1000.0)
-    return measure(
+    return Sampler(
         rounds,
         timer or LookingTimer(),
         scope="kernel",
@@ -76,7 +76,7 @@ def take(rounds, timer=None, cache="cold"):
         call_ns=1000.0,
         rule=rule if rounds.count is None else rule_of_rounds(rounds.count, rule, beside=False),
         clock=FakeClock().seconds,
-    )
+    ).measure()
 
 
 def in_turn(log, rounds):
@@ -150,6 +150,8 @@ def test_warming_up_runs_the_rounds_that_were_asked_for(log):
     logged(log, warmup_count=2).warm_up()
     assert log == ["setup", "call 1", "teardown 1", "setup", "call 4"]
     calls = []
+    Rounds(calls.append, (1,)).warm_up()
+    assert not calls
     Rounds(calls.append, (1,), warmup_count=3, iterations=4).warm_up()
     assert len(calls) == 12
 

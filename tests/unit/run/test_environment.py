@@ -150,14 +150,14 @@ def test_a_host_that_cannot_be_locked_is_a_warning_and_no_failure(monkeypatch, f
 
 
 def test_canaries_are_measured_once_a_session_and_missing_ones_are_noted(monkeypatch):
-    from pytest_gpukern.measure.canaries import Canaries
+    from pytest_gpukern.gpu.ceiling_kernels import Measured
     from pytest_gpukern.run import device_session as module
 
     measured = []
 
     def measure_canaries():
         measured.append(1)
-        return Canaries({"fma": 2e5}, ("the canary copy could not be measured: too little memory",))
+        return Measured({"fma": 2e5}, ("the canary copy could not be measured: too little memory",))
 
     monkeypatch.setattr(module, "measure_canaries", measure_canaries)
     made = environment(monkeypatch)

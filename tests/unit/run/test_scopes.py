@@ -77,7 +77,7 @@ def test_outputs_that_are_not_poisoned_in_turn_are_poisoned_before_timing(timer,
 
 
 def test_end_to_end_brings_back_what_an_allocating_variant_returned(gpu, timer, events, monkeypatch):
-    monkeypatch.setattr(engine, "_REPEATED_NS", 0)
+    monkeypatch.setattr(engine, "REPEATED_NS", 0)
     fetched = []
     original = gpu.workspace
 
@@ -231,10 +231,10 @@ def asked(monkeypatch):
 
     def noted(executions, timer, **values):
         found.append((timer.name, values["inspect"] is not None, values["call_ns"], values["rule"]))
-        return measure(executions, timer, **values)
+        return sampler(executions, timer, **values)
 
-    measure = spine.measure
-    monkeypatch.setattr(spine, "measure", noted)
+    sampler = spine.Sampler
+    monkeypatch.setattr(spine, "Sampler", noted)
     return found
 
 

@@ -13,7 +13,7 @@ from fakes import repeated, with_fresh_arguments
 
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu import runtime as cuda
-from pytest_gpukern.measure.measure import Repeated, measure
+from pytest_gpukern.measure.measure import Repeated, Sampler
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers import launch_queue
 from pytest_gpukern.timers.cupti import timer as cupti
@@ -428,14 +428,14 @@ def test_work_that_escapes_only_later_makes_the_measurement_invalid(machine, mon
         machine.kernel()()
 
     monkeypatch.setattr(machine, "synchronize", lambda: (len(count) >= 100 and late(), synchronize()))
-    found = measure(
+    found = Sampler(
         Repeated(call),
         CuptiTimer(machine),
         scope="kernel",
         cache="hot",
         call_ns=1000.0,
         rule=StoppingRule(0, 200, 200),
-    )
+    ).measure()
     assert "theirs" in found.invalid
 
 

@@ -1,0 +1,129 @@
+"""What a diagnosis of values says, word for word."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpukern import Tolerance
+from pytest_gpukern.arrays.compare import POISON, compare, draw_poisons, poison_bytes
+from pytest_gpukern.check.diagnosis import diagnose_values
+
+EXACT = Tolerance()
+HALF_WRITTEN = np.concatenate([np.ones(2, "f4"), poison_bytes(POISON, 8).view("f4")]).reshape(2, 2)
+UNWRITTEN = ["not written: 2 of 4 elements", "2 were never written, the first at [1, 0]"]
+NAN = ["unexpected NaN: 1 of 2 elements", "1 are NaN where the reference is not"]
+NAN_AT_FIRST = "first mismatch at [0]: expected 1.0, actual nan"
+ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
+
+
+def read(kind):
+    return (
+        f"the output held {kind} before the launch, and the kernel seems to have read it: if it adds to the "
+        "output or updates it, declare inout="
+    )
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "tolerance", "poisoned", "lines"),
+    [
+        (
+            [1.0, 2.5, 5.0],
+            [1.0, 2.0, 4.0],
+            Tolerance(0.1, 0.125),
+            True,
+            [
+                "wrong values: 2 of 3 elements outside rtol=0.1, atol=0.125",
+                "first mismatch at [1]: expected 2.0, actual 2.5",
+                "worst absolute error 1 at [2]: expected 4.0, actual 5.0",
+                "worst relative error 0.25 at [1]: expected 2.0, actual 2.5",
+                "worst error in ULP 1.1259e+15 at [1]: expected 2.0, actual 2.5",
+            ],
+        ),
+        (
+            np.float32(3),
+            np.float32(1),
+            EXACT,
+            True,
+            [
+                "wrong values: 1 of 1 elements",
+                "first mismatch at [()]: expected 1.0, actual 3.0",
+                "worst absolute error 2 at [()]: expected 1.0, actual 3.0",
+                "worst relative error 2 at [()]: expected 1.0, actual 3.0",
+                "worst error in ULP 1.67772e+07 at [()]: expected 1.0, actual 3.0",
+            ],
+        ),
+        *(
+            (
+                HALF_WRITTEN,
+                np.ones((2, 2)),
+                EXACT,
+                poisoned,
+                [*UNWRITTEN, "first mismatch at [1, 0]: expected 1.0, actual nan", *more],
+            )
+            for poisoned, more in ((True, [ON_PURPOSE]), (False, []))
+        ),
+        *(
+            ([np.nan, 1.0], [1.0, 1.0], EXACT, poisoned, [*NAN, NAN_AT_FIRST, *more])
+            for poisoned, more in ((True, [read("NaN")]), (False, []))
+        ),
+        (
+            [np.nan, 2.0],
+            [1.0, 1.0],
+            EXACT,
+            True,
+            [
+                "wrong values: 2 of 2 elements",
+                "1 are NaN where the reference is not",
+                NAN_AT_FIRST,
+                "worst absolute error 1 at [1]: expected 1.0, actual 2.0",
+                "worst relative error 1 at [1]: expected 1.0, actual 2.0",
+                "worst error in ULP 4.5036e+15 at [1]: expected 1.0, actual 2.0",
+                read("NaN"),
+            ],
+        ),
+        (
+            [7, 12],
+            [7, 8],
+            EXACT,
+            True,
+            [
+                "wrong values: 1 of 2 elements",
+                "first mismatch at [1]: expected 8, actual 12",
+                "worst absolute error 4 at [1]: expected 8, actual 12",
+                "worst relative error 0.5 at [1]: expected 8, actual 12",
+            ],
+        ),
+    ],
+)
+def test_a_diagnosis_says_how_many_where_and_how_far(actual, expected, tolerance, poisoned, lines):
+    comparison = compare(np.asarray(actual), np.asarray(expected), tolerance, poison=POISON)
+    first, *rest = lines
+    first += "" if "rtol" in first else " outside rtol=0, atol=0"
+    told = diagnose_values("y", comparison, tolerance, poisoned=poisoned)
+    assert told.message.splitlines() == [f"y: {first}", *(f"  {line}" for line in rest)]
+    assert first.startswith(told.fault)
+
+
+def hints(actual, expected, dtype):
+    comparison = compare(np.array([actual], dtype), np.array([expected], dtype), EXACT, poison=None)
+    return read("a pattern") in diagnose_values("y", comparison, EXACT).message
+
+
+@given(st.text(max_size=9), st.integers(0, 2**20), st.integers(-1000, 1000), st.booleans())
+def test_an_integer_that_was_added_to_a_poison_is_told_so_and_an_ordinary_mistake_is_not(
+    drawn, value, more, wide
+):
+    for poison in draw_poisons(drawn):
+        dtype, mask = ("u8", 2**64 - 1) if wide else ("u4", 2**32 - 1)
+        word = poison << 32 | poison if wide else poison
+        signed = word - (mask + 1 if word > mask // 2 else 0)
+        if abs(signed) > 2**12:
+            for kind in (dtype, dtype.replace("u", "i")):
+                low = 0 if kind[0] == "u" else -(mask + 1) // 2
+                left = (word + value + more) & mask if low == 0 else signed + value + more
+                if low <= left <= low + mask:
+                    assert hints(left, value, kind)
+    assert not more or not hints(2**20 + value + more, 2**20 + value, "i8")
