@@ -63,7 +63,7 @@ def test_of_another_plugin(benchmark):
 @pytest.fixture
 def run(beside_a_row):
     """Runs the tests where there is no GPU, beside a timer of the host that reads 50 µs a sample."""
-    run = beside_a_row(ROW, {"ticks": TIMER}, test_it=TESTS)
+    run = beside_a_row("timers", {"ticks": TIMER}, ROW, test_it=TESTS)
     return functools.partial(run, "--gpu-benchmark", "--gpukern-report=run.json")
 
 
