@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pytest_gpukern.report.progress import Progress
 from pytest_gpukern.report.run_file import read_run
 
 from .conftest import GPU_PROBLEM, HOST_PROBLEM, properties_in, refused, repeat_sessions
@@ -288,11 +289,8 @@ def test_a_run_ends_where_no_other_gpu_is_left_for_a_worker(several, pytester):
     refused(several("-n1", there="GPU-A"), "CUDA_VISIBLE_DEVICES='GPU-A' starts no GPU's UUID.")
 
 
-def test_the_time_left_is_by_the_recorded_durations_of_what_workers_share(several, pytester):
-    pytester.makeconftest(
-        "from pytest_gpukern.report.progress import Progress\n\n"
-        "Progress.__init__.__kwdefaults__['every_s'] = 0.0\n"
-    )
+def test_the_time_left_is_by_the_recorded_durations_of_what_workers_share(several, pytester, monkeypatch):
+    monkeypatch.setitem(Progress.__init__.__kwdefaults__, "every_s", 0.0)
     several("-n", "auto", "--gpukern-baseline=create", "--gpukern-sessions=1", there=TWO)
     (path,) = (pytester.path / "baselines").iterdir()
     content = json.loads(path.read_text())
