@@ -305,7 +305,7 @@ CONTRADICTIONS = [
         {"report": ["a.json", "b.txt"]},
         {},
         "--gpukern-report=a.json b.txt",
-        "end it in .csv",
+        "end it in .",
     ),
     (False, {"report": [""]}, {}, "--gpukern-report=", "names no form of a report"),
     (False, {"size": "huge", "simulator": "always"}, {}, "--gpukern-size=huge", "never end in the simulator"),
