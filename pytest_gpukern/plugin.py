@@ -6,6 +6,7 @@ Loads only the standard library and pytest.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +14,6 @@ import pytest
 from pytest_gpukern.values.options import add_options, asked, leave_ini_values_out_of_help, measures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
     from pytest_gpukern.gpu.model import Device
     from pytest_gpukern.measure.measure import WarmUp
     from pytest_gpukern.run.measured_test import GpuBenchmark

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.values.result import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy as np
     from numpy.typing import DTypeLike
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpukern.values.garbage import uncollected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     import numpy as np
     from numpy.typing import ArrayLike, DTypeLike
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from pytest_gpukern.backends.gpu_backend import GpuBackend
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-
-    from pytest_gpukern.gpu.runtime import DeviceArray
+from pytest_gpukern.gpu.runtime import DeviceArray
 
 
 class CupyBackend(GpuBackend):

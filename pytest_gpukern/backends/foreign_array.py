@@ -6,20 +6,17 @@ import functools
 import inspect
 import math
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpukern.arrays.compare import is_narrow, poison_bytes
-from pytest_gpukern.arrays.memory import out_of_c_order, span_of
+from pytest_gpukern.arrays.memory import Span, Strides, out_of_c_order, span_of
 from pytest_gpukern.backends.host import bits_of, poison
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import numpy as np
-
-    from pytest_gpukern.arrays.memory import Span, Strides
 
 
 _TRIES = 10**6

@@ -5,15 +5,21 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.memory import (
     GUARD_BYTES,
     INPUT_GUARD,
     OUTPUT_GUARD,
+    Damage,
     Placed,
+    Placement,
+    Span,
+    Strides,
     out_of_c_order,
     span_by_interface,
     span_of,
@@ -22,16 +28,11 @@ from pytest_gpukern.backends.backend import Backend, Form
 from pytest_gpukern.backends.host import is_array, poison
 from pytest_gpukern.gpu.compare import compare_on_device
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
+from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import numpy as np
-
-    from pytest_gpukern.arrays.compare import Tolerance
-    from pytest_gpukern.arrays.memory import Damage, Placement, Span, Strides
-    from pytest_gpukern.problems.problem import Output
 
 
 _LOOKED_AT_BYTES = 1 << 20

@@ -6,15 +6,20 @@ import hashlib
 import itertools
 import math
 import zlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.memory import (
     BOUNDARY_BYTES,
     GUARD_BYTES,
     INPUT_GUARD,
     OUTPUT_GUARD,
+    Damage,
     Placed,
+    Placement,
+    Span,
     damage,
     guard_pattern,
     out_of_c_order,
@@ -22,16 +27,11 @@ from pytest_gpukern.arrays.memory import (
 )
 from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.backends.backend import Backend, Form
+from pytest_gpukern.problems.problem import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import numpy as np
     from numpy.typing import DTypeLike
-
-    from pytest_gpukern.arrays.compare import Tolerance
-    from pytest_gpukern.arrays.memory import Damage, Placement, Span
-    from pytest_gpukern.problems.problem import Output
 
 
 _PIECE = 1 << 24

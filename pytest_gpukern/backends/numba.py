@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.backends.backend import Backend
+from pytest_gpukern.backends.backend import Backend, Form
 from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.backends.host import HostWorkspace
+from pytest_gpukern.gpu.runtime import DeviceArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
-
-    from pytest_gpukern.backends.backend import Form
-    from pytest_gpukern.gpu.runtime import DeviceArray
 
 
 class NumbaBackend(GpuBackend):

@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpukern.backends.gpu_backend import GpuBackend
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import checked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pytest_gpukern.gpu.runtime import DeviceArray
+from pytest_gpukern.gpu.runtime import DeviceArray, checked
 
 
 class PycudaBackend(GpuBackend):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.backends.pycuda import PycudaBackend
 from pytest_gpukern.backends.skcuda_imports import supply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class SkcudaBackend(PycudaBackend):

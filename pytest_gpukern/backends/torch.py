@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any
 
+from pytest_gpukern.backends.backend import Form
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from pytest_gpukern.backends.backend import Form
-    from pytest_gpukern.gpu.runtime import DeviceArray
+from pytest_gpukern.gpu.runtime import DeviceArray
 
 
 class TorchWorkspace(CudaWorkspace):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -16,9 +17,6 @@ from pytest_gpukern.values.untrusted_json import (
     read,
     unexpected,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -19,15 +19,9 @@ from pytest_gpukern.baseline.record import (
     finite,
     time_of,
 )
-from pytest_gpukern.values.fingerprint import NO_PROVENANCE
-from pytest_gpukern.values.result import SessionRole
+from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint
+from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
 from pytest_gpukern.values.verdict_table import VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pytest_gpukern.values.fingerprint import Fingerprint
-    from pytest_gpukern.values.result import CaseInfo, Result
 
 
 @dataclass(frozen=True)

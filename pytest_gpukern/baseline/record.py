@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta, Struct, field, structs
 
@@ -21,14 +23,16 @@ from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.measure.host_load import others_share
 from pytest_gpukern.measure.statistics import quantiles
 from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
-from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, KernelFacts, Whole
+from pytest_gpukern.values.result import (
+    UNKNOWN_CHOICE,
+    Choice,
+    KernelFacts,
+    Measurement,
+    OutputError,
+    Result,
+    Whole,
+)
 from pytest_gpukern.values.untrusted_json import Json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from collections.abc import Set as AbstractSet
-
-    from pytest_gpukern.values.result import Measurement, OutputError, Result
 
 SCHEMA = 3
 """The version of the files. Raise it when a reader of the old one would misunderstand the new."""

@@ -6,27 +6,22 @@ import dataclasses
 import enum
 import math
 import re
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_gpukern.baseline import codec
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
 from pytest_gpukern.baseline.record import Baseline
-from pytest_gpukern.gate.spread import shared_spread
+from pytest_gpukern.gate.comparability import SessionTime
+from pytest_gpukern.gate.spread import SharedSpread, shared_spread
 from pytest_gpukern.package import SUITES
 from pytest_gpukern.values import atomic_file as file
 from pytest_gpukern.values.result import CaseInfo, Correctness, Result
 from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Set
-
-    from pytest_gpukern.gate.comparability import SessionTime
-    from pytest_gpukern.gate.spread import SharedSpread
-
 
 _NAME = re.compile(r"[\w+](?:[\w.+-]*[\w+-])?")
 _MODEL = re.compile(r"\w[\w+-]*")  # no dot: the last but one dot of a file's name ends the baseline's name

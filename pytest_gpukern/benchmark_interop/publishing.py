@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
 
 from pytest_gpukern.benchmark_interop.pytest_benchmark import (
     OURS,
@@ -14,15 +17,8 @@ from pytest_gpukern.benchmark_interop.pytest_benchmark import (
     switched_off,
 )
 from pytest_gpukern.report import rows, units
-from pytest_gpukern.values.result import Correctness, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pytest
-
-    from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.values.result import JsonDict, Measurement, Result
+from pytest_gpukern.report.forms import RunReport
+from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result, plain
 
 SCHEMA = 1
 """Version of what `extra_info` holds."""

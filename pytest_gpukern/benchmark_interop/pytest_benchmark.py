@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_gpukern.report import units
-from pytest_gpukern.values.result import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from pytest_gpukern.values.fingerprint import Fingerprint
-    from pytest_gpukern.values.result import JsonDict, Measurement
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import JsonDict, Measurement, plain
 
 OURS = "gpukern"
 """The key of our part in dicts that others write to as well."""

@@ -7,12 +7,10 @@ import functools
 import inspect
 import itertools
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pytest_gpukern.backends.foreign_array import Argument, leaves, users_array
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 class DeclarationError(ValueError):

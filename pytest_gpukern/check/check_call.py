@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import numbers
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,13 +18,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_gpukern.arrays.compare import (
     BFLOAT16,
     POISONS,
+    Comparison,
     Tolerance,
     compare,
     default_tolerance,
     poison_bytes,
     still_poisoned,
 )
+from pytest_gpukern.arrays.memory import Damage
+from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.backends.foreign_array import (
+    UsersArray,
     backend_of,
     leaves,
     narrow_dtype,
@@ -44,6 +49,7 @@ from pytest_gpukern.check.diagnosis import (
     Diagnosis,
     IncorrectError,
     Launch,
+    Made,
     Written,
     diagnose_aliasing,
     diagnose_shape,
@@ -59,23 +65,14 @@ from pytest_gpukern.check.engine import (
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
-from pytest_gpukern.timers.timer import Iteration, NothingLaunched
+from pytest_gpukern.timers.timer import Executions, Iteration, NothingLaunched
 from pytest_gpukern.values.determinism import Determinism, of_launches
+from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.result import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     import numpy as np
-
-    from pytest_gpukern.arrays.compare import Comparison
-    from pytest_gpukern.arrays.memory import Damage
-    from pytest_gpukern.backends.backend import Backend, Workspace
-    from pytest_gpukern.backends.foreign_array import UsersArray
-    from pytest_gpukern.check.diagnosis import Made
-    from pytest_gpukern.timers.timer import Executions
-    from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import OutputError
 
 
 _QUICK_NS = 1e8

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings
 
-from pytest_gpukern.arrays.compare import POISONS, Tolerance
+from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance
+from pytest_gpukern.arrays.memory import Damage
+from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.check.diagnosis import (
     ComparedOutput,
     Diagnosis,
@@ -26,26 +28,17 @@ from pytest_gpukern.check.diagnosis import (
 )
 from pytest_gpukern.check.engine import check_left, checked_launch, repeat_while_steady, worth_repeating
 from pytest_gpukern.package import FOLDER
-from pytest_gpukern.problems.call_by_name import call_by_name
-from pytest_gpukern.problems.dataset import CONTENTS
-from pytest_gpukern.problems.problem import Run
+from pytest_gpukern.problems.call_by_name import Point, call_by_name
+from pytest_gpukern.problems.cases import Case
+from pytest_gpukern.problems.dataset import CONTENTS, Dataset, Datasets
+from pytest_gpukern.problems.problem import Output, Run
 from pytest_gpukern.values.determinism import of_launches
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.options import sanitizing_tool
+from pytest_gpukern.values.result import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     import numpy as np
-
-    from pytest_gpukern.arrays.compare import Comparison
-    from pytest_gpukern.arrays.memory import Damage
-    from pytest_gpukern.backends.backend import Backend, Workspace
-    from pytest_gpukern.problems.call_by_name import Point
-    from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.problems.dataset import Dataset, Datasets
-    from pytest_gpukern.problems.problem import Output
-    from pytest_gpukern.values.result import OutputError
 
 
 SLOW_ON_HOST_NS = 5e7

@@ -8,25 +8,21 @@ from __future__ import annotations
 import enum
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pytest_gpukern.arrays.compare import may_be_poison
-from pytest_gpukern.arrays.memory import c_strides
+from pytest_gpukern.arrays.compare import Comparison, Extreme, Tolerance, may_be_poison
+from pytest_gpukern.arrays.memory import Damage, Strides, c_strides
 from pytest_gpukern.backends.foreign_array import why_lazy
+from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.values.determinism import Determinism, of_launches
+from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.result import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from threading import Thread
-
     import numpy as np
-
-    from pytest_gpukern.arrays.compare import Comparison, Extreme, Tolerance
-    from pytest_gpukern.arrays.memory import Damage, Strides
-    from pytest_gpukern.problems.problem import Output
-    from pytest_gpukern.values.note import Note
-    from pytest_gpukern.values.result import OutputError
 
 
 class Memory(Protocol):

@@ -18,9 +18,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from types import FrameType
+from typing import IO
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.findings.cards import (
@@ -29,7 +31,9 @@ from pytest_gpukern.findings.cards import (
     LIMITS,
     ROUNDS,
     CardFacts,
+    CardFinding,
     CardVerdict,
+    Times,
     class_of,
     combined,
     confirmed,
@@ -42,11 +46,12 @@ from pytest_gpukern.findings.cards import (
 )
 from pytest_gpukern.gate.change import ratio_of
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
-from pytest_gpukern.gpu.model import short_uuid
-from pytest_gpukern.gpu.nvml import Configuration, DeviceState, PcieLink, PowerLimits, open_nvml
+from pytest_gpukern.gpu.model import Device, short_uuid
+from pytest_gpukern.gpu.nvml import Configuration, DeviceState, Nvml, PcieLink, PowerLimits, open_nvml
 from pytest_gpukern.gpu.selection import visible_devices
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.processes.child_arguments import (
+    KnownOption,
     child_environment,
     is_for_children,
     known_options,
@@ -54,22 +59,12 @@ from pytest_gpukern.processes.child_arguments import (
 )
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.form_table import suffix_of
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.result import Correctness, Measurement, Result
 from pytest_gpukern.values.untrusted_json import FileError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import FrameType
-
-    from pytest_gpukern.findings.cards import CardFinding, Times
-    from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.gpu.nvml import Nvml
-    from pytest_gpukern.processes.child_arguments import KnownOption
-    from pytest_gpukern.report.run import RunResults
-    from pytest_gpukern.values.result import Measurement, Result
 
 _COMMAND = "validate --all-gpus"
 _USAGE_ERROR = 4

@@ -5,6 +5,7 @@ Each of the four commands is a section of its own. How baseline files and cases 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import difflib
 import fnmatch
@@ -12,27 +13,22 @@ import math
 import os
 import statistics
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
+from pytest_gpukern.baseline.record import Baseline, Epoch, Record
 from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.result import JsonDict, Result
 from pytest_gpukern.values.settings import REASON_NEEDED
 from pytest_gpukern.values.untrusted_json import FileError
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Sequence
-    from datetime import datetime
-
-    from pytest_gpukern.baseline.record import Baseline, Epoch, Record
-    from pytest_gpukern.values.result import JsonDict, Result
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

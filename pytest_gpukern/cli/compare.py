@@ -7,13 +7,14 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
-from pytest_gpukern.baseline.record import choice_of
+from pytest_gpukern.baseline.record import Baseline, choice_of
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.report import report_files
 from pytest_gpukern.findings.explain import other_machine
@@ -26,22 +27,18 @@ from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.recorded import is_baseline, measurement_of
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.failure_table import BY_DEFAULT
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
 from pytest_gpukern.values.result import (
     Correctness,
+    JsonDict,
     Measurement,
+    Result,
     Summary,
     Verdict,
     plain,
 )
 from pytest_gpukern.values.verdict_table import Tone, VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from pytest_gpukern.baseline.record import Baseline
-    from pytest_gpukern.values.fingerprint import Fingerprint
-    from pytest_gpukern.values.result import JsonDict, Result
 
 _SHOWN = 5
 _KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kind.row.told), "host")

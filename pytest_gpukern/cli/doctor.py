@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pytest_gpukern.cli.exits import BAD, FINE, add_json, show, show_json
-from pytest_gpukern.doctor.checks import Level, advise
-from pytest_gpukern.doctor.machine import examine
+from pytest_gpukern.doctor.checks import Advice, Level, advise
+from pytest_gpukern.doctor.machine import Gpu, Machine, examine
 from pytest_gpukern.values.backend_table import BACKENDS
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from pytest_gpukern.doctor.checks import Advice
-    from pytest_gpukern.doctor.machine import Gpu, Machine
 
 _WIDTH = 100
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import codecs
 import json
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from pytest_gpukern.report.layout import IN_ASCII
 from pytest_gpukern.values.settings import in_ci
 from pytest_gpukern.values.untrusted_json import printable
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Sequence
 
 FINE = 0
 BAD = 1

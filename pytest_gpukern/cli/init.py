@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.untrusted_json import FileError
-
-if TYPE_CHECKING:
-    import argparse
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _OPTION = "gpukern_simulator"

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import pkgutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pytest_gpukern.package import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COMMANDS = {
     "init": (

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.report.forms import file_text
 from pytest_gpukern.report.recorded import is_baseline, read
-from pytest_gpukern.report.run import EmptyReportError
+from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.report.trace import gpu_trace
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of, suffixes
+from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.options import SettingsError
 from pytest_gpukern.values.settings import parse_option
 from pytest_gpukern.values.untrusted_json import FileError
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pytest_gpukern.report.run import RunResults
-    from pytest_gpukern.values.option import Option
 
 _DETAILS = "-k ''"
 """What tells all that the terminal leaves out."""

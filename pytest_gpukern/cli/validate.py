@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import itertools
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from pytest_gpukern.package import FOLDER, SUITES
 from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import NOTHING
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpukern.doctor.machine import Gpu, Machine
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from packaging.version import Version
-
-    from pytest_gpukern.doctor.machine import Gpu, Machine
 
 _MIB = 2**20
 _UNEXPLAINED_BYTES = 2 * 2**30

@@ -11,24 +11,26 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout, NvmlUnavailable
 from pytest_gpukern.gpu.lock import DeviceLock
-from pytest_gpukern.gpu.nvml import Configuration, DeviceState, GpuProcess, GpuRecord, PowerLimits, open_nvml
+from pytest_gpukern.gpu.nvml import (
+    Configuration,
+    DeviceState,
+    GpuProcess,
+    GpuRecord,
+    Nvml,
+    PowerLimits,
+    open_nvml,
+)
 from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.values.backend_table import BACKENDS, library_distributions
 from pytest_gpukern.values.timer_table import auto_timers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pytest_gpukern.gpu.nvml import Nvml
-
 
 DISTRIBUTIONS = (
     "pytest",

@@ -25,18 +25,15 @@ from __future__ import annotations
 import enum
 import math
 import statistics
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.gpu.nvml import PcieLink
 from pytest_gpukern.measure.device_clocks import INVALIDATING, ORDINARY, DeviceClocks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from pytest_gpukern.baseline.record import RecordedCase
-    from pytest_gpukern.values.result import Measurement, Result
+from pytest_gpukern.values.result import Measurement, Result
 
 Times = dict[str, dict[str, float]]
 """Card → `case id scope/timer/cache` → median time in nanoseconds, of one session of each card."""

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping  # noqa: TC003 - a run file is read by the annotations of `Shift`
+from collections.abc import (
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from pytest_gpukern.baseline.record import Past
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.statistics import interval_rank, student_t
-from pytest_gpukern.values.difference import DEVICE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pytest_gpukern.baseline.record import Past
-    from pytest_gpukern.values.difference import Difference
-    from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.difference import DEVICE, Difference
+from pytest_gpukern.values.result import Result
 
 FEWEST_CASES = 8
 """Fewer have no interval worth the name, and may share their change for reasons of their own."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_gpukern.baseline.record import as_recorded
+from pytest_gpukern.baseline.record import Past, as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.gate.change import FEWEST, percent
-from pytest_gpukern.gate.comparability import of_one_choice
+from pytest_gpukern.gate.comparability import SessionTime, of_one_choice
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.difference import (
@@ -25,16 +26,9 @@ from pytest_gpukern.values.difference import (
     SAME_CODE,
     Difference,
 )
-from pytest_gpukern.values.result import Choice, hash_method
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import Choice, KernelFacts, Measurement, Result, Verdict, hash_method
 from pytest_gpukern.values.timer_table import timer_row
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from pytest_gpukern.baseline.record import Past
-    from pytest_gpukern.gate.comparability import SessionTime
-    from pytest_gpukern.values.fingerprint import Fingerprint
-    from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Verdict
 
 NOT_INSTALLED = "none"
 

@@ -5,21 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pytest_gpukern.baseline.record import as_recorded, time_of
+from pytest_gpukern.baseline.record import OutputAccuracy, Past, PastSession, as_recorded, time_of
 from pytest_gpukern.gate.change import FEWEST
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.difference import Difference
-from pytest_gpukern.values.result import Finding, hash_method
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from pytest_gpukern.baseline.record import OutputAccuracy, Past, PastSession
-    from pytest_gpukern.gate.comparability import SessionTime
-    from pytest_gpukern.values.result import KernelFacts, Measurement, OutputError
+from pytest_gpukern.values.result import Finding, KernelFacts, Measurement, OutputError, hash_method
 
 ACCURACY, BITS, DETERMINISM = "accuracy", "bits", "determinism"
 

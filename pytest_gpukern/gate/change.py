@@ -8,12 +8,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.spread import (
     KNOWS_NOTHING,
     ROUNDING,
+    CaseSpread,
+    SharedSpread,
     assumed_spread,
     between_devices,
     case_spread,
@@ -21,14 +24,8 @@ from pytest_gpukern.gate.spread import (
     within_devices,
 )
 from pytest_gpukern.measure.statistics import sample_variance, student_t
+from pytest_gpukern.values.result import Measurement, Summary
 from pytest_gpukern.values.timer_table import timer_row
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_gpukern.gate.comparability import SessionTime
-    from pytest_gpukern.gate.spread import CaseSpread, SharedSpread
-    from pytest_gpukern.values.result import Measurement, Summary
 
 SCREENING = 0.95
 """One-sided confidence from which a slowdown is suspected; both bounds together are the 90 % interval."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - msgspec reads annotations
+from collections.abc import (
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
-from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Whole, plain
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, CaseInfo, Choice, Whole, plain
 from pytest_gpukern.values.untrusted_json import own_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_gpukern.values.result import CaseInfo
 
 _Session = TypeVar("_Session", bound="HasChoice")
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.gate.change import (
     CONFIRMING,
     FEWEST,
     FRESH_SESSIONS,
     MOST_FRESH_PAIRS,
+    Change,
+    Pair,
     change_of_pairs,
     change_since,
     log_ratios,
@@ -30,18 +32,11 @@ from pytest_gpukern.gate.change import (
     undecided_words,
 )
 from pytest_gpukern.gate.comparability import Conditions, SessionTime, difference, of_one_choice
-from pytest_gpukern.gate.spread import FEWEST_CASES, spread_key, spread_of_ratios
+from pytest_gpukern.gate.spread import FEWEST_CASES, SharedSpread, spread_key, spread_of_ratios
 from pytest_gpukern.measure.host_load import BUSY_HOST, others_share
-from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Verdict
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, Choice, Measurement, Verdict
 from pytest_gpukern.values.timer_table import timer_row
 from pytest_gpukern.values.verdict_table import VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from pytest_gpukern.gate.change import Change, Pair
-    from pytest_gpukern.gate.spread import SharedSpread
-    from pytest_gpukern.values.result import Measurement
 
 _EXCUSED = 10  # one in so many recorded sessions may have been as slow as a fresh one
 

@@ -15,16 +15,12 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import fisher_cdf, sample_variance
 from pytest_gpukern.values.timer_table import timer_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pytest_gpukern.gate.comparability import SessionTime
 
 PRIOR_DOF = 4.0
 """Weight of an assumed spread: as much as five sessions of the case itself."""

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import statistics
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from pytest_gpukern.gpu.runtime import checked, cuda_source
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_gpukern.gpu.runtime import CudaRuntime
+from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source
 
 _DEVICEMAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 _BLOCKS = 8

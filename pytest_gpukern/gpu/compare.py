@@ -6,14 +6,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
+from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import DeviceArray, checked, cuda_source, runtime_in_use
+from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source, runtime_in_use
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from pytest_gpukern.arrays.compare import Tolerance
-    from pytest_gpukern.gpu.runtime import CudaRuntime
 
 _JUDGE_FLOAT = "judge(actual, expected, i, rtol, atol, poison, mantissa_bits, min_exponent)"
 _JUDGE_INTEGER = "judge_integer(actual, expected, i, rtol, atol, poison)"

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple
 
 # ELF: 64 bits, little-endian; the CUDA part as `readelf` shows and `cuobjdump -elf` names it.
 _HEADER = struct.Struct("<4sBBBBB7xHHIQQQIHHHHHH")

@@ -7,19 +7,15 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from pytest_gpukern.gpu.nvml import PowerLimits
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.nvml import Nvml, PowerLimits
 from pytest_gpukern.values.backend_table import library_distributions
 from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.gpu.nvml import Nvml
 
 
 def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:

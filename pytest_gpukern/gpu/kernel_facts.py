@@ -9,18 +9,14 @@ import itertools
 import math
 import re
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
 from pytest_gpukern.values.note import About, Note
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from pytest_gpukern.values.result import DeviceWork, KernelFacts
+from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
 
 def kernel_facts(

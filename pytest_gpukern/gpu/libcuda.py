@@ -13,12 +13,10 @@ import os
 import subprocess
 import sys
 import uuid as uuid_module
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 LIBRARY = "libcuda.so.1"
 

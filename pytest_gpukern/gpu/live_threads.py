@@ -6,13 +6,10 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import FrameType
+from types import FrameType
 
 _TASKS = Path("/proc/self/task")
 _GRACE_S = 0.1

@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
@@ -23,10 +24,6 @@ from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
 from pytest_gpukern.gpu.processes import ancestors, is_alive, process_id
 from pytest_gpukern.values.fingerprint import file_key
 from pytest_gpukern.values.untrusted_json import decoded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, MutableMapping
-    from contextlib import AbstractContextManager
 
 DIRECTORY_VARIABLE = "GPUKERN_LOCK_DIR"
 _COMMAND_LENGTH = 80

@@ -5,20 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError
-from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid
-from pytest_gpukern.gpu.nvml import host_memory_bytes
+from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, LibCuda, bare_uuid
+from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml, host_memory_bytes
 from pytest_gpukern.values.fingerprint import file_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pytest_gpukern.gpu.libcuda import CudaDevice
-    from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml
-
 
 SIMULATED_UUID = "SIM-00000000-0000-0000-0000-000000000000"
 

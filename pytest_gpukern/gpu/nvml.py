@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 CLOCK_EVENTS: Mapping[int, str] = MappingProxyType(
     {

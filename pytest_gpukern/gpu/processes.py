@@ -6,15 +6,11 @@ import dataclasses
 import os
 import re
 import time
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
-
-    from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess, Nvml
-
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess, Nvml
 
 _TO_LEAVE_S = 5.0
 _LOOK_S = 0.1

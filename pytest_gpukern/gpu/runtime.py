@@ -11,20 +11,17 @@ import functools
 import math
 import os
 import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.memory import GUARD_BYTES, damage
+from pytest_gpukern.arrays.memory import GUARD_BYTES, Damage, damage
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
-
-    from pytest_gpukern.arrays.memory import Damage
 
 
 _BLOCK = 256

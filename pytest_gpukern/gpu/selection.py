@@ -12,21 +12,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid, load_library
-from pytest_gpukern.gpu.model import device_of, short_uuid
-from pytest_gpukern.gpu.nvml import open_nvml
+from pytest_gpukern.gpu.model import Device, device_of, short_uuid
+from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml, open_nvml
 from pytest_gpukern.values.backend_table import BACKENDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-
-    from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml
-
 
 _OPTION = "--gpukern-device"
 _MOST_DIGITS = 9  # of a position or index; Python refuses to convert thousands

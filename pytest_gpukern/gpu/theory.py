@@ -6,15 +6,13 @@ width, compute capability or dtype is unknown, there is no bound; we never guess
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.gpu.nvml import Nvml
+from pytest_gpukern.gpu.model import Device
+from pytest_gpukern.gpu.nvml import Nvml
 
 _LOADED_BYTES_PER_CLOCK = 128
 """Bytes that a multiprocessor can load and store per clock, from any cache: 32 lanes of 4 bytes from compute

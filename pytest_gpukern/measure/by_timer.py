@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pytest_gpukern.measure.measure import CONTRADICTION
 from pytest_gpukern.timers.host import LaunchTimer
-from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable, open_timer
+from pytest_gpukern.timers.timer import NothingLaunched, Timer, TimerUnavailable, open_timer
 from pytest_gpukern.values.note import About, Note
+from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers, host_timer
-
-if TYPE_CHECKING:
-    from pytest_gpukern.timers.timer import Timer
-    from pytest_gpukern.values.result import Measurement
 
 
 class MeasureBy(Protocol):

@@ -7,26 +7,23 @@ import hashlib
 import math
 import os
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpukern.gpu.ceiling_kernels import CANARIES, Measured, NotMeasuredError, measure_ceilings
 from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.gpu.runtime import CudaRuntime
+from pytest_gpukern.gpu.theory import Peaks
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.atomic_file import replace
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
 from pytest_gpukern.values.untrusted_json import FileError, decoded, own_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pytest_gpukern.gpu.runtime import CudaRuntime
-    from pytest_gpukern.gpu.theory import Peaks
-    from pytest_gpukern.values.fingerprint import Fingerprint
-    from pytest_gpukern.values.result import JsonDict, Measurement
 
 _METHOD = 1
 """Part of the key. Raise it if kernels or methods change, so that everybody measures again."""

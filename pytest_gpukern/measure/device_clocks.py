@@ -14,19 +14,14 @@ import math
 import statistics
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pytest_gpukern.measure.observers import Look, Observation, Observer, Seen
+from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess
+from pytest_gpukern.measure.observers import Instruments, Look, Observation, ObservedCall, Observer, Seen
+from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.note import About, Note
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess
-    from pytest_gpukern.measure.observers import Instruments, ObservedCall
-    from pytest_gpukern.timers.timer import Batch, Timer
-    from pytest_gpukern.values.result import Measurement
+from pytest_gpukern.values.result import Measurement
 
 _LOOK_EVERY_S = 0.1
 

@@ -7,18 +7,13 @@ modules, handles and other processes. We ask only libraries that a test has impo
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.memory_accounts import accounts, synchronize
-from pytest_gpukern.measure.observers import Look, Observation, Observer, SeenInTest
+from pytest_gpukern.measure.observers import Bench, Look, Observation, ObservedCall, Observer, SeenInTest
+from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.result import Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pytest_gpukern.measure.observers import Bench, ObservedCall
-    from pytest_gpukern.timers.timer import Batch, Timer
 
 MEMORY = "memory"
 """Kind of the finding."""

@@ -10,15 +10,12 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from pytest_gpukern.measure.observers import Observation, Observer, Seen
+from pytest_gpukern.measure.observers import Observation, ObservedCall, Observer, Seen
+from pytest_gpukern.timers.timer import Timer
+from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
-
-if TYPE_CHECKING:
-    from pytest_gpukern.measure.observers import ObservedCall
-    from pytest_gpukern.timers.timer import Timer
-    from pytest_gpukern.values.result import Measurement
 
 BUSY_HOST = 0.1
 """Others' share of the CPUs from which on the gate confirms no slowdown by the host's clock.

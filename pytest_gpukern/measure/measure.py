@@ -10,24 +10,16 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_gpukern.measure.observers import Look, with_notes
+from pytest_gpukern.measure.observers import Look, Observation, with_notes
 from pytest_gpukern.measure.statistics import FEWEST_FOR_95_PERCENT, StoppingRule, summarize
-from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
-from pytest_gpukern.values.result import Measurement
+from pytest_gpukern.timers.timer import Batch, Executions, Iteration, Timer, TimerUnavailable
+from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.result import DeviceWork, Measurement, Summary
 from pytest_gpukern.values.timer_table import timer_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pytest_gpukern.measure.observers import Observation
-    from pytest_gpukern.timers.timer import Batch, Executions, Timer
-    from pytest_gpukern.values.note import Note
-    from pytest_gpukern.values.result import DeviceWork, Summary
-
 
 Setup = Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
 """Makes fresh positional and named arguments for one call, untimed."""

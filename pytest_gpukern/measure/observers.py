@@ -10,22 +10,20 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pytest_gpukern.values.result import Finding, Observations, plain
+from pytest_gpukern.gpu.nvml import DeviceState
+from pytest_gpukern.gpu.processes import DeviceWatch
+from pytest_gpukern.gpu.theory import Floor
+from pytest_gpukern.timers.timer import Batch, Timer
+from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.result import Finding, JsonDict, Measurement, Observations, Result, Value, plain
+from pytest_gpukern.values.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from pytest_gpukern.gpu.clock_probe import ClockProbe
-    from pytest_gpukern.gpu.nvml import DeviceState
-    from pytest_gpukern.gpu.processes import DeviceWatch
-    from pytest_gpukern.gpu.theory import Floor
-    from pytest_gpukern.timers.timer import Batch, Timer
-    from pytest_gpukern.values.note import Note
-    from pytest_gpukern.values.result import JsonDict, Measurement, Result, Value
-    from pytest_gpukern.values.settings import Settings
 
 
 class Figure(NamedTuple):

@@ -5,22 +5,18 @@ from __future__ import annotations
 import inspect
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpukern.gpu.live_threads import Threads, still_running, thread_note, threads_left
-from pytest_gpukern.measure.observers import Look, Observation, Observer, Seen
+from pytest_gpukern.gpu.theory import Floor
+from pytest_gpukern.measure.observers import Look, Observation, ObservedCall, Observer, Seen
+from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import timer_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pytest_gpukern.gpu.theory import Floor
-    from pytest_gpukern.measure.observers import ObservedCall
-    from pytest_gpukern.timers.timer import Batch, Timer
-    from pytest_gpukern.values.result import Measurement
 
 
 class Plausibility(Observer):

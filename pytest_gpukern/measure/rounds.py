@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import Iteration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pytest_gpukern.measure.statistics import StoppingRule
 
 Arguments = tuple[tuple[Any, ...], "Mapping[str, Any]"]
 """Positional and named arguments of a call."""

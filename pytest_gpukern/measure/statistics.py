@@ -10,14 +10,11 @@ import functools
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Summary
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FEWEST_FOR_95_PERCENT = 6
 """The range of n samples covers the median with probability 1 − 2/2ⁿ: 93.8 % for five, 96.9 % for six."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_gpukern.problems.call_by_name import ProblemError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pytest_gpukern.problems.call_by_name import Point
+from pytest_gpukern.problems.call_by_name import Point, ProblemError
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_gpukern.problems.call_by_name import Point
+from pytest_gpukern.problems.problem import Problem
+from pytest_gpukern.problems.variants import Variant
 from pytest_gpukern.values.backend_table import runs_on_gpu
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pytest_gpukern.problems.call_by_name import Point
-    from pytest_gpukern.problems.problem import Problem
-    from pytest_gpukern.problems.variants import Variant
 
 
 @dataclass(frozen=True)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
+from pytest_gpukern.problems.call_by_name import Names, Point
+from pytest_gpukern.problems.problem import Output, Problem
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     import numpy as np
-
-    from pytest_gpukern.problems.call_by_name import Names, Point
-    from pytest_gpukern.problems.problem import Output, Problem
 
 CONTENTS = 3
 """Sets of inputs with different contents, for buffers in rotation; the last two differ in few elements."""

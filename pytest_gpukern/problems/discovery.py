@@ -9,18 +9,14 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpukern.problems.call_by_name import ProblemError, place_of
+from pytest_gpukern.problems.problem import Problem
 from pytest_gpukern.values.literals import constant
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pytest_gpukern.problems.problem import Problem
-
 
 _PATTERNS = ("on_*.py", "wrong*.py")
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.compare import compare
+from pytest_gpukern.arrays.compare import Tolerance, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
-
-    from pytest_gpukern.arrays.compare import Tolerance
 
 
 _LOWER = {"float32": ("float16", 11), "float64": ("float32", 24)}

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_gpukern.problems.call_by_name import ProblemError, takes_by_name, users_line
+from pytest_gpukern.problems.axes import Axes
+from pytest_gpukern.problems.call_by_name import Names, ProblemError, takes_by_name, users_line
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.determinism import Determinism
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pytest_gpukern.problems.axes import Axes
-    from pytest_gpukern.problems.call_by_name import Names
-
 
 SCOPES = ("kernel", "transfer", "end_to_end", "launch")
 """What we time: work on the device, copies in and out, both, or what the call costs the host."""

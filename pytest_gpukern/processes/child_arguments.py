@@ -9,14 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import pytest
 
 from pytest_gpukern.values.options import OPTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import pytest
 
 MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "simulator")
 """Our options that say how to measure: a child measures as its parent does. It gets the device by UUID and

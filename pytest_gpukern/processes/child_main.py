@@ -33,16 +33,14 @@ import importlib
 import os
 import select
 import sys
+from collections.abc import Container, Generator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import pytest
 
 from pytest_gpukern.values.untrusted_json import decoded, own_json
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Generator, Iterable, Sequence
 
 BOOTSTRAP = (
     "import importlib, json, sys; spec = json.load(open(sys.argv[1], encoding='utf-8')); "

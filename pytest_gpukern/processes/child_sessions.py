@@ -15,27 +15,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.gpu.processes import group_is_alive
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_arguments import child_arguments, child_environment
 from pytest_gpukern.processes.child_main import BOOTSTRAP
 from pytest_gpukern.values.atomic_file import TemporaryFolder
-from pytest_gpukern.values.result import Result, plain
+from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.untrusted_json import bounded, built, decoded, own_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from pytest_gpukern.gpu.lock import HostTurns
-    from pytest_gpukern.values.result import JsonDict
-
 
 TIMEOUT_S = 600.0
 TO_END_S = 10.0

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.baseline.store import unfit
-from pytest_gpukern.processes.child_sessions import ChildRequest
-from pytest_gpukern.values.result import SessionRole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
-    from pytest_gpukern.values.result import Result
+from pytest_gpukern.processes.child_sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.values.result import Result, SessionRole
 
 FEWEST_TO_RECORD = 3
 """Fewest sessions of a record if some of them died: with fewer its spread is not known."""

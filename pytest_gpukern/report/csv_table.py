@@ -5,20 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from pytest_gpukern.measure.observers import OBSERVERS
 from pytest_gpukern.report.rows import without_a_time
-from pytest_gpukern.report.run import EmptyReportError
-from pytest_gpukern.values.result import sizes_text
+from pytest_gpukern.report.run import EmptyReportError, RunResults
+from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value, sizes_text
 from pytest_gpukern.values.untrusted_json import printable
 from pytest_gpukern.values.verdict_table import INCORRECT, VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pytest_gpukern.report.run import RunResults
-    from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value
 
 Cell = str | float | int | None
 

@@ -5,23 +5,17 @@ What the device did is shown as nvprof did: copies, memsets and kernels with the
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.findings.explain import dimensions
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
-from pytest_gpukern.report.rows import scope_times
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.report.rows import ScopeTime, scope_times
+from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, Result, Value
 from pytest_gpukern.values.timer_table import timer_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pytest_gpukern.report.rows import ScopeTime
-    from pytest_gpukern.values.result import DeviceWork, KernelFacts, Result, Value
 
 _UNKNOWN = ObserverRow("", "")
 _INDENT = "  "

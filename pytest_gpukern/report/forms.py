@@ -5,24 +5,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import pkgutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from pytest_gpukern.baseline.store import ToPrune, WriteReport
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.atomic_file import write_named
-from pytest_gpukern.values.form_table import FORMS, suffix_of
+from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of
+from pytest_gpukern.values.result import JsonDict
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    import pytest
-
-    from pytest_gpukern.baseline.store import ToPrune, WriteReport
-    from pytest_gpukern.values.form_table import ReportForm
-    from pytest_gpukern.values.result import JsonDict
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from pytest_gpukern.processes.child_main import NAME as CHILD
+from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.markdown import summary
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pytest
-
-    from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.report.run import RunResults
 
 LONGEST_SUMMARY = 2**20
 """Bytes that GitHub takes as the summary of a step; it drops a longer one whole."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pytest_gpukern.findings.common_shift import (
     LEAST,
+    Compared,
     Shift,
     kernel_ratios,
     told,
@@ -17,13 +18,8 @@ from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.report import units
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_gpukern.findings.common_shift import Compared
-    from pytest_gpukern.values.difference import Difference
-    from pytest_gpukern.values.result import Verdict
+from pytest_gpukern.values.difference import Difference
+from pytest_gpukern.values.result import Verdict
 
 _SHOWN = 3
 

@@ -17,19 +17,29 @@ import math
 import operator
 import statistics
 from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
-from pytest_gpukern.report.details import LAUNCH_TITLES, WORK_TITLES, breakdown, launch_cells, observed
+from pytest_gpukern.report.details import (
+    LAUNCH_TITLES,
+    WORK_TITLES,
+    Breakdown,
+    breakdown,
+    launch_cells,
+    observed,
+)
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import (
     COPY,
     FMA,
+    ResultRow,
+    ScopeTime,
     ceiling_shares,
     counts_flops,
     half_width,
@@ -39,7 +49,9 @@ from pytest_gpukern.report.rows import (
     timing_of,
     variant_label,
 )
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.summary import (
+    Remark,
     false_alarms,
     needs_a_reader,
     other_failures,
@@ -48,19 +60,10 @@ from pytest_gpukern.report.summary import (
     time_spent,
     totals,
 )
-from pytest_gpukern.values.result import Correctness, sizes_text
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, OutputError, Result, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import FAILED, STATES, severity
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from pytest_gpukern.report.details import Breakdown
-    from pytest_gpukern.report.rows import ResultRow, ScopeTime
-    from pytest_gpukern.report.run import RunResults
-    from pytest_gpukern.report.summary import Remark
-    from pytest_gpukern.values.fingerprint import Fingerprint
-    from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _STEPS = len(_LETTERS) ** 2 - 1

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.rows import judged, scope_times, without_a_time
+from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.verdict_table import INCORRECT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pytest_gpukern.values.result import Result
 
 
 def properties(result: Result, failure: str | None = None) -> list[tuple[str, str]]:

@@ -6,22 +6,17 @@ import itertools
 import math
 import re
 import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import tied
 from pytest_gpukern.report.rows import judged, scope_times, without_a_time
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.summary import totals
-from pytest_gpukern.values.result import SessionRole
+from pytest_gpukern.values.result import Result, SessionRole
 from pytest_gpukern.values.untrusted_json import bounded, printable
 from pytest_gpukern.values.verdict_table import FAILED, STATES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pytest_gpukern.report.run import RunResults
-    from pytest_gpukern.values.result import Result
 
 MARKER = "<!-- gpukern -->"
 """The first line of a comment, by which a workflow finds the one that it wrote before."""

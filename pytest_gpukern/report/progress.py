@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import shorten
 from pytest_gpukern.values.untrusted_json import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 EVERY_S = 30.0
 _LONG_S = 2.0

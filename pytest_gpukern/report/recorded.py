@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
 from pytest_gpukern.baseline.codec import load
+from pytest_gpukern.baseline.record import Baseline
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Result, SessionRole, Summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pytest_gpukern.baseline.record import Baseline
-    from pytest_gpukern.gate.comparability import SessionTime
 
 
 def read(path: Path) -> RunResults:

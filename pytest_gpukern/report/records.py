@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from pytest_gpukern.baseline.merge import confirmed_slower
+from pytest_gpukern.baseline.store import ToPrune, WriteReport
 from pytest_gpukern.package import FOLDER
+from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
+from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.verdict_table import VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    import pytest
-
-    from pytest_gpukern.baseline.store import ToPrune, WriteReport
-    from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.values.result import Result
 
 _SHAPE_RECORDS = ("all", "device", "timer", "cache", "scope", "backend", "size", "axis", "baseline-dir")
 """Options of a run without which other cases would be recorded, or elsewhere."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.measure.ceilings import Ceilings
 from pytest_gpukern.report import units
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Correctness, sizes_text
+from pytest_gpukern.values.result import (
+    Correctness,
+    GateFailure,
+    Measurement,
+    OutputError,
+    Result,
+    Verdict,
+    sizes_text,
+)
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from pytest_gpukern.values.result import GateFailure, Measurement, OutputError, Result, Verdict
 
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""

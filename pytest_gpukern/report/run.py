@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
+from pytest_gpukern.baseline.record import RecordedCase
+from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
-from pytest_gpukern.values.result import GateFailure  # noqa: TC001 - the codec of a run's file reads it
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pytest_gpukern.baseline.record import RecordedCase
-    from pytest_gpukern.findings.common_shift import Shift
-    from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.result import (
+    GateFailure,
+    Result,
+)
 
 
 class EmptyReportError(Exception):

@@ -6,7 +6,8 @@ import gzip
 import io
 import zlib
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -24,10 +25,6 @@ from pytest_gpukern.values.untrusted_json import (
     own_json,
     read,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 SCHEMA = 6
 """The version of the files. Raise it when a reader of the old one would misunderstand the new."""

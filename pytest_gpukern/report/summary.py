@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.gate.judge import expected_false_alarms
 from pytest_gpukern.report import units
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import (
     Footnote,
+    ResultRow,
     judged,
     rows_of,
     scope_times,
     shared_sizes,
     variant_label,
 )
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.report.run import RunResults, Skip
+from pytest_gpukern.values.result import Correctness, Result
 from pytest_gpukern.values.verdict_table import FAILED, STATES, Tone, VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pytest_gpukern.report.rows import ResultRow
-    from pytest_gpukern.report.run import RunResults, Skip
-    from pytest_gpukern.values.result import Result
 
 _FEW_REASONS = 3
 _LEAST_SHARE = 0.01

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_work, observed_lines
+from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import some_of
-from pytest_gpukern.report.rows import markup_of, shared_sizes
+from pytest_gpukern.report.rows import Footnote, ResultRow, Timing, markup_of, shared_sizes
+from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.report.summary import (
+    ProblemTable,
+    Remark,
     false_alarms,
     needs_a_reader,
     other_failures,
@@ -24,16 +31,6 @@ from pytest_gpukern.report.summary import (
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, severity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import pytest
-
-    from pytest_gpukern.report.forms import RunReport
-    from pytest_gpukern.report.rows import Footnote, ResultRow, Timing
-    from pytest_gpukern.report.run import RunResults, Skip
-    from pytest_gpukern.report.summary import ProblemTable, Remark
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""

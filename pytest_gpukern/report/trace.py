@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, Line, table, wrapped
-from pytest_gpukern.report.run import EmptyReportError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pytest_gpukern.report.run import RunResults
-    from pytest_gpukern.values.result import DeviceActivity, HostCall, JsonDict, Result, Trace
+from pytest_gpukern.report.run import EmptyReportError, RunResults
+from pytest_gpukern.values.result import DeviceActivity, HostCall, JsonDict, Result, Trace
 
 _NOTHING = "-"
 """Stands where an activity has no value, as in nvprof's table."""

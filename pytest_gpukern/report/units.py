@@ -7,10 +7,9 @@ that is None or not finite: results cross processes as JSON, which has neither i
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
-if TYPE_CHECKING:
-    from pytest_gpukern.values.result import Value
+from pytest_gpukern.values.result import Value
 
 NOTHING = "–"
 """Stands where there is no number."""

@@ -9,18 +9,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.child_main import measures
+from pytest_gpukern.processes.child_sessions import StartedChild
 from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.git import GitError, Worktree, resolve, short
+from pytest_gpukern.revisions.git import GitError, Revisions, Worktree, resolve, short
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
+from pytest_gpukern.run.controller import Controller
 from pytest_gpukern.run.item import end_as, marker_of, new_test, replay
 from pytest_gpukern.run.stash import (
     BEGAN_WITH,
@@ -35,15 +37,7 @@ from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import SessionRole
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-
-    from pytest_gpukern.processes.child_sessions import StartedChild
-    from pytest_gpukern.revisions.git import Revisions
-    from pytest_gpukern.run.controller import Controller
-    from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.result import Result, SessionRole
 
 
 class Against:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.gate.change import log_ratios, percent
 from pytest_gpukern.gate.judge import (
@@ -17,13 +17,8 @@ from pytest_gpukern.gate.judge import (
 )
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
-from pytest_gpukern.values.result import Correctness, SessionRole, Verdict
+from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pytest_gpukern.values.result import Measurement, Result
 
 Pair = tuple["Measurement", "Measurement"]
 """Measurements of the base and of the working tree, from neighbouring sessions."""

@@ -10,28 +10,24 @@ import hashlib
 import importlib.machinery
 import sys
 import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_gpukern.processes.child_sessions import ChildRequest, last_lines
+from pytest_gpukern.processes.child_sessions import (
+    ChildRequest,
+    ChildRun,
+    ChildSessions,
+    LoadedModule,
+    StartedChild,
+    last_lines,
+)
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.revisions.git import short
+from pytest_gpukern.revisions.git import Revisions, Worktree, short
 from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
 from pytest_gpukern.values.result import Correctness
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pytest_gpukern.processes.child_sessions import (
-        ChildRun,
-        ChildSessions,
-        LoadedModule,
-        StartedChild,
-    )
-    from pytest_gpukern.revisions.git import Revisions, Worktree
-
 
 _OURS = ("pytest_gpukern.run.collection", "pytest_gpukern.run.measured_test")
 

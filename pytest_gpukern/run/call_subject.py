@@ -6,41 +6,36 @@ import dataclasses
 import functools
 import inspect
 import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from pytest_gpukern.check.call_arguments import DeclarationError, takes_keyword
-from pytest_gpukern.check.check_call import CheckedCalls, Turn
+from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, SeenOutputs, Turn
+from pytest_gpukern.check.diagnosis import Made
+from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
-from pytest_gpukern.run.spine import ELSEWHERE, TimedScope
+from pytest_gpukern.run.spine import ELSEWHERE, Evidence, SubjectContext, TimedScope
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import (
+    Executions,
     Iteration,
     NothingLaunched,
     PerCall,
+    Timer,
     TimerUnavailable,
     open_host_timer,
     open_timer,
 )
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import CaseInfo, Result
+from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Trace
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs
-    from pytest_gpukern.check.diagnosis import Made
-    from pytest_gpukern.gpu.model import Device
-    from pytest_gpukern.run.spine import Evidence, SubjectContext
-    from pytest_gpukern.timers.timer import Executions, Timer
-    from pytest_gpukern.values.result import Measurement, Trace
 
 
 class Loop(NamedTuple):

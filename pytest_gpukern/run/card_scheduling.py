@@ -6,19 +6,16 @@ Loads xdist, so only a run that distributes loads this module.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import pytest
 from xdist.scheduler import EachScheduling, LoadScheduling
 
 from pytest_gpukern.run.stash import FAILED_GPUS, RECORDED, RUN_FOLDER, gpus_of_workers
 from pytest_gpukern.run.xdist_workers import gpu_of
 from pytest_gpukern.values.untrusted_json import own_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pytest
 
 _AHEAD = 2
 """Tests that a worker has: xdist's workers begin one when they know the next."""

@@ -7,9 +7,12 @@ import functools
 import hashlib
 import itertools
 import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.check.check_variant import (
     AFTER_TIMING,
     Prepared,
@@ -29,30 +32,19 @@ from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.by_timer import with_note
 from pytest_gpukern.measure.measure import Repeated, warm_up
 from pytest_gpukern.measure.observers import ObservedCall
-from pytest_gpukern.problems.dataset import CONTENTS
+from pytest_gpukern.problems.call_by_name import Point
+from pytest_gpukern.problems.cases import Case
+from pytest_gpukern.problems.dataset import CONTENTS, Dataset, HostResults
 from pytest_gpukern.problems.variants import SCOPES
-from pytest_gpukern.run.environment import available_host_bytes
-from pytest_gpukern.run.spine import NotRunError, TimedScope
-from pytest_gpukern.timers.timer import Iteration, open_host_timer
+from pytest_gpukern.run.environment import Environment, available_host_bytes
+from pytest_gpukern.run.spine import Evidence, NotRunError, SubjectContext, TimedScope
+from pytest_gpukern.timers.timer import Executions, Iteration, open_host_timer
 from pytest_gpukern.values.backend_table import cuda_packages
+from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.result import CaseInfo, Result
+from pytest_gpukern.values.result import CaseInfo, Measurement, OutputError, Result, Trace
 from pytest_gpukern.values.timer_table import timer_row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from pytest_gpukern.backends.backend import Backend, Workspace
-    from pytest_gpukern.problems.call_by_name import Point
-    from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.problems.dataset import Dataset, HostResults
-    from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.run.spine import Evidence, SubjectContext
-    from pytest_gpukern.timers.timer import Executions
-    from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import Measurement, OutputError, Trace
 
 MOST_SETS = 512
 _QUICKLY_MADE_BYTES = 2**24

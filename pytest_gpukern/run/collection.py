@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,6 @@ from pytest_gpukern.values.timer_table import times_host
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.problems.problem import Problem
     from pytest_gpukern.values.result import CaseInfo

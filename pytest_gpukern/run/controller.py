@@ -9,6 +9,9 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Generator, Iterable, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,10 +36,6 @@ from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
-    from pathlib import Path
-    from types import FrameType
-
     from pytest_gpukern.baseline.record import RecordedCase
     from pytest_gpukern.baseline.store import KnownCases, ToPrune, WriteReport
     from pytest_gpukern.findings.common_shift import Shift

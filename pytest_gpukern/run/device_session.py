@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,23 +24,18 @@ from pytest_gpukern.gpu.processes import (
     remaining,
 )
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
-from pytest_gpukern.gpu.simulator.switch import deactivate
-from pytest_gpukern.gpu.theory import peaks_of
-from pytest_gpukern.measure.ceilings import load_or_measure, measure_canaries
+from pytest_gpukern.gpu.simulator.switch import SimulatorState, deactivate
+from pytest_gpukern.gpu.theory import Peaks, peaks_of
+from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure, measure_canaries
 from pytest_gpukern.measure.observers import Instruments, Observers
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
+from pytest_gpukern.values.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pytest_gpukern.gpu.simulator.switch import SimulatorState
-    from pytest_gpukern.gpu.theory import Peaks
-    from pytest_gpukern.measure.ceilings import Ceilings
     from pytest_gpukern.timers.cupti.machine_code import MachineCode
-    from pytest_gpukern.values.fingerprint import Fingerprint
-    from pytest_gpukern.values.settings import Settings
 
 
 _TO_LAUNCH_S = 0.05

@@ -6,27 +6,23 @@ import functools
 import math
 import os
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from pytest_gpukern.arrays.compare import draw_poisons
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.backends import skcuda_imports
+from pytest_gpukern.backends.backend import Backend
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.gpu.fingerprint import take_provenance
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets, HostResults
+from pytest_gpukern.processes.child_sessions import ChildSessions
+from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS
-from pytest_gpukern.values.fingerprint import NO_PROVENANCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pytest_gpukern.backends.backend import Backend
-    from pytest_gpukern.processes.child_sessions import ChildSessions
-    from pytest_gpukern.run.device_session import DeviceSession
-    from pytest_gpukern.values.fingerprint import Provenance
-    from pytest_gpukern.values.settings import Settings
+from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
+from pytest_gpukern.values.settings import Settings
 
 
 class Environment:

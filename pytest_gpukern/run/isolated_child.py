@@ -30,10 +30,12 @@ import faulthandler
 import os
 import signal
 import sys
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -48,13 +50,8 @@ from pytest_gpukern.processes.child_main import (
 )
 from pytest_gpukern.run.item import note_lost_context
 from pytest_gpukern.run.stash import LOST, MEASURING, WAITS, environment_of
+from pytest_gpukern.values.result import JsonDict
 from pytest_gpukern.values.untrusted_json import own_json
-
-if TYPE_CHECKING:
-    import warnings
-    from collections.abc import Iterator
-
-    from pytest_gpukern.values.result import JsonDict
 
 STACKS_SIGNAL = signal.SIGUSR1
 """The signal that writes every thread's stack to the spec's file, whatever the process does."""

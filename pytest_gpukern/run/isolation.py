@@ -16,10 +16,11 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -34,20 +35,14 @@ from pytest_gpukern.processes.child_sessions import (
     start,
 )
 from pytest_gpukern.run.collection import measured_case
+from pytest_gpukern.run.controller import Controller
 from pytest_gpukern.run.isolated_child import STACKS_SIGNAL, said
 from pytest_gpukern.run.item import carried, may_use_gpu, timeout_of
 from pytest_gpukern.run.stash import captures, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Correctness, Result
+from pytest_gpukern.values.result import Correctness, JsonDict, Result
 from pytest_gpukern.values.untrusted_json import own_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-
-    from pytest_gpukern.run.controller import Controller
-    from pytest_gpukern.values.result import JsonDict
-
 
 ELSEWHERE = "it runs in the measuring process"
 """Why this process opens no backend."""

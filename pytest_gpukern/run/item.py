@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,6 @@ from pytest_gpukern.values.phases import ACCOUNT
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.measured_test import GpuBenchmark, MeasuredTest
     from pytest_gpukern.values.marker import MarkerOptions

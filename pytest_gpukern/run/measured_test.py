@@ -8,30 +8,31 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from pytest_gpukern.check.call_arguments import DeclarationError
-from pytest_gpukern.check.check_call import GuardedArrays, check_against_reference
+from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
+from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.call_subject import CallSubject, CallTarget, LoopSubject, result_of
 from pytest_gpukern.run.case_subject import CaseSubject, refuse_to_reject, why_not_rejected
-from pytest_gpukern.run.spine import NO_CALL, Evidence, NotRunError, ObservedFromOutside, run, settle
+from pytest_gpukern.run.spine import (
+    NO_CALL,
+    Evidence,
+    NotRunError,
+    ObservedFromOutside,
+    SubjectContext,
+    run,
+    settle,
+)
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import Correctness
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pytest_gpukern.check.check_call import SeenOutputs
-    from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.run.spine import SubjectContext
-    from pytest_gpukern.values.result import GateFailure, JsonDict, Result
-
+from pytest_gpukern.values.result import Correctness, GateFailure, JsonDict, Result
 
 _WENT_ON = "the test caught this and went on; use verify(…, expect_failure=True) for an expected failure"
 

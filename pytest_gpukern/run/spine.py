@@ -7,14 +7,15 @@ is `Evidence`; `TimedScope` times it.
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pytest_gpukern.baseline.merge import confirmed_slower
-from pytest_gpukern.baseline.record import choice_of
-from pytest_gpukern.check.diagnosis import IncorrectError
+from pytest_gpukern.baseline.record import Past, choice_of
+from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures, findings_that_fail
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
@@ -24,26 +25,28 @@ from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_has
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the_device
 from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
+from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
-from pytest_gpukern.timers.timer import NothingLaunched, PerCall, TimerUnavailable
+from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.timers.timer import Executions, NothingLaunched, PerCall, Timer, TimerUnavailable
+from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Correctness, GateFailure, Result, SessionRole, Verdict
+from pytest_gpukern.values.result import (
+    CaseInfo,
+    Correctness,
+    GateFailure,
+    JsonDict,
+    Measurement,
+    OutputError,
+    Result,
+    SessionRole,
+    Trace,
+    Verdict,
+)
 from pytest_gpukern.values.timer_table import host_timer, timer_row, times_host
 from pytest_gpukern.values.verdict_table import VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from pytest_gpukern.baseline.record import Past
-    from pytest_gpukern.check.diagnosis import Diagnosis
-    from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
-    from pytest_gpukern.run.environment import Environment
-    from pytest_gpukern.timers.timer import Executions, Timer
-    from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import CaseInfo, JsonDict, Measurement, OutputError, Trace
 
 NO_CALL = "the test made no call by gpu_benchmark that returned, so nothing was checked"
 ELSEWHERE = "the test works in a CUDA context of its own, where only scope='launch' can be measured"

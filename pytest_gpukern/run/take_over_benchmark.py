@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -29,11 +30,7 @@ from pytest_gpukern.run.item import MARKER, TAKEN_OVER, new_test
 from pytest_gpukern.run.stash import environment_of, settings_of
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.note import Note
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpukern.values.result import JsonDict
+from pytest_gpukern.values.result import JsonDict
 
 
 class GpukernWarning(UserWarning):

@@ -13,8 +13,9 @@ import faulthandler
 import os
 import sys
 import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,6 @@ from pytest_gpukern.run.stash import (
 )
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
 
 
 def give_each_worker_a_gpu(config: pytest.Config) -> None:

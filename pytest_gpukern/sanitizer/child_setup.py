@@ -8,20 +8,16 @@ import inspect
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.gpu.processes import is_alive
+from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.values.options import asking_process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
-
-    from pytest_gpukern.run.environment import Environment
-
 
 _LOOK_S = 1.0
 _ENDED_WITH_PARENT = 70

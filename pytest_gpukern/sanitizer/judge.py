@@ -13,17 +13,13 @@ from __future__ import annotations
 import enum
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pytest_gpukern.processes.child_sessions import end_in_words, last_lines
 from pytest_gpukern.sanitizer.finding import Access, Index, Place, ToolFinding
 from pytest_gpukern.sanitizer.tool import ERRORS_FOUND, LOG, RECORDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 _LONGEST = 500
 _OF_PYTEST = (0, 1, 5)  # fine, tests failed, none were selected

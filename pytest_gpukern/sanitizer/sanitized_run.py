@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Mapping, Sequence
 
 import pytest
 
 from pytest_gpukern.report.progress import telling_now_and_then
+from pytest_gpukern.run.controller import Controller
 from pytest_gpukern.run.item import MARKER, case_of, end_as, new_test, place_of, replay
 from pytest_gpukern.run.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 from pytest_gpukern.sanitizer.finding import Home
@@ -18,6 +19,7 @@ from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import (
     SanitizedSessions,
     TestRun,
+    ToolRun,
     attributed,
     counted,
     ending,
@@ -26,12 +28,6 @@ from pytest_gpukern.sanitizer.sessions import (
 )
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.values.untrusted_json import printable_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-
-    from pytest_gpukern.run.controller import Controller
-    from pytest_gpukern.sanitizer.sessions import ToolRun
 
 _OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 

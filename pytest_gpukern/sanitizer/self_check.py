@@ -10,20 +10,14 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.child_sessions import end_group
 from pytest_gpukern.sanitizer.judge import Evidence, judge
-from pytest_gpukern.sanitizer.tool import environment_under
+from pytest_gpukern.sanitizer.tool import Tool, environment_under
 from pytest_gpukern.values.atomic_file import TemporaryFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_gpukern.sanitizer.tool import Tool
-
 
 _TIMEOUT_S = 180.0
 

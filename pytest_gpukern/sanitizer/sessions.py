@@ -5,23 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_gpukern.processes.child_sessions import ChildRequest
-from pytest_gpukern.sanitizer.finding import has_python_line, in_words, python_line
+from pytest_gpukern.processes.child_sessions import ChildRequest, ChildSessions
+from pytest_gpukern.sanitizer.finding import Home, ToolFinding, has_python_line, in_words, python_line
 from pytest_gpukern.sanitizer.judge import Evidence, Judgement, State, judge
-from pytest_gpukern.sanitizer.tool import environment_under
+from pytest_gpukern.sanitizer.tool import Tool, environment_under
 from pytest_gpukern.values.atomic_file import TemporaryFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-
-    from pytest_gpukern.processes.child_sessions import ChildSessions
-    from pytest_gpukern.sanitizer.finding import Home, ToolFinding
-    from pytest_gpukern.sanitizer.tool import Tool
-    from pytest_gpukern.values.result import Result
+from pytest_gpukern.values.result import Result
 
 
 @dataclass(frozen=True)

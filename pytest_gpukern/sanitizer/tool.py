@@ -7,14 +7,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.values.options import UNDER_SANITIZER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 NAME = "compute-sanitizer"
 WHEEL = "nvidia-cuda-sanitizer-api"

@@ -9,25 +9,20 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.gpu.errors import DeviceError
 from pytest_gpukern.gpu.selection import missing_gpu_reason
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.selftest import known_times
-from pytest_gpukern.selftest.targets import SUITES_S, Conclusions, Section, conclude, suites_row
+from pytest_gpukern.selftest.targets import SUITES_S, Conclusions, Section, TargetRow, conclude, suites_row
 from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.untrusted_json import FileError, printable, printable_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pytest_gpukern.report.run import RunResults
-    from pytest_gpukern.selftest.targets import TargetRow
 
 SESSIONS = 8
 """Fresh processes by default."""

@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import functools
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.threaded import random_array
-from pytest_gpukern.gpu.runtime import DeviceArray, cuda_source
+from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, cuda_source
 from pytest_gpukern.problems.axes import Axis
-from pytest_gpukern.problems.cases import cases_of
+from pytest_gpukern.problems.cases import Case, cases_of
 from pytest_gpukern.problems.problem import Problem
 from pytest_gpukern.selftest.known_times import Spin
-from pytest_gpukern.timers.timer import Iteration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpukern.gpu.runtime import CudaRuntime
-    from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.timers.timer import Timer
-    from pytest_gpukern.values.result import CaseInfo
+from pytest_gpukern.timers.timer import Iteration, Timer
+from pytest_gpukern.values.result import CaseInfo
 
 SIZES = {
     "exp 64 K f32": 65_536,

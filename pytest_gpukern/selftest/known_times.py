@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pytest_gpukern.measure.observers import OBSERVERS, Figure, Observer, ObserverRow, Seen, SeenInTest
-from pytest_gpukern.values.result import plain
+from pytest_gpukern.measure.observers import (
+    OBSERVERS,
+    Figure,
+    Observation,
+    ObservedCall,
+    Observer,
+    ObserverRow,
+    Seen,
+    SeenInTest,
+)
+from pytest_gpukern.timers.timer import Timer
+from pytest_gpukern.values.result import Measurement, Result, plain
 from pytest_gpukern.values.untrusted_json import built
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpukern.measure.observers import Observation, ObservedCall
-    from pytest_gpukern.timers.timer import Timer
-    from pytest_gpukern.values.result import Measurement, Result
 
 NAME = "selftest"
 _SECONDS, _KNOWN_TIMES = "seconds", "known_times"

@@ -25,19 +25,15 @@ from __future__ import annotations
 
 import enum
 import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.selftest.kernels import GRAPH, name_of
-from pytest_gpukern.selftest.known_times import known_times_of, seconds_of
+from pytest_gpukern.selftest.known_times import KnownTimes, Spin, known_times_of, seconds_of
+from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import TIMERS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pytest_gpukern.report.run import RunResults
-    from pytest_gpukern.selftest.known_times import KnownTimes, Spin
-    from pytest_gpukern.values.result import Measurement
 
 DEFAULT_SHARE = 0.01
 EVENT_SHARE = 0.01

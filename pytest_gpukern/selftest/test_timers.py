@@ -7,20 +7,17 @@ ended (`targets`).
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from pytest_gpukern.problems.cases import Case
+from pytest_gpukern.run.measured_test import GpuBenchmark
 from pytest_gpukern.run.stash import environment_of
 from pytest_gpukern.selftest.kernels import GRAPH, SpinningKernel, name_of, selftest_cases
 from pytest_gpukern.selftest.known_times import KnownTimes, Node, note
-from pytest_gpukern.timers.timer import Iteration, TimerUnavailable, open_timer
+from pytest_gpukern.timers.timer import Iteration, Timer, TimerUnavailable, open_timer
 from pytest_gpukern.values.timer_table import auto_timers
-
-if TYPE_CHECKING:
-    from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.run.measured_test import GpuBenchmark
-    from pytest_gpukern.timers.timer import Timer
 
 SPINS_NS = (500.0, 1_500.0, 5_000.0, 20_000.0, 100_000.0, 1_000_000.0, 10_000_000.0)
 """The others are compared with the first."""

@@ -6,16 +6,13 @@ report what they cost in this session beside the number.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.timers.launch_queue import EventQueue, escaped_work
 from pytest_gpukern.timers.replay import LEGACY_STREAMS, event_cost_ns
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_gpukern.timers.timer import Batch, Iteration
+from pytest_gpukern.timers.timer import Batch, Iteration
 
 
 class EventTimer(EventQueue):

@@ -5,18 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from pytest_gpukern.gpu.runtime import runtime
+from pytest_gpukern.gpu.runtime import CudaRuntime, runtime
 from pytest_gpukern.timers.launch_queue import ENTRIES_OF_BEFORE, EventQueue, escaped_work
 from pytest_gpukern.timers.replay import captured, empty_kernel_line, replay_line
 from pytest_gpukern.timers.timer import Batch, Iteration, TimerUnavailable
 from pytest_gpukern.values.note import Note
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_gpukern.gpu.runtime import CudaRuntime
 
 _SHORTEST_REPLAY_NS = 200_000.0
 """In shorter replays the few microseconds that a replay itself costs would weigh too much."""

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from pytest_gpukern.timers.timer import Batch
+from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.garbage import uncollected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pytest_gpukern.timers.timer import Iteration
 
 _SHORTEST_SAMPLE_NS = 20_000.0
 """Shorter calls repeat within a sample, so that reading the clock stays under 0.5 % of it."""

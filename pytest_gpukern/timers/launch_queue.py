@@ -10,19 +10,13 @@ import ctypes
 import functools
 import itertools
 import time
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
-from pytest_gpukern.gpu.runtime import checked, cuda_source, runtime
+from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, runtime
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.note import Note
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-
-    from pytest_gpukern.gpu.runtime import CudaRuntime
-
 
 LARGEST_PART = 64
 _QUEUE_ENTRIES = 512

@@ -14,21 +14,16 @@ import functools
 import itertools
 import statistics
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import checked, cuda_source
+from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source
 from pytest_gpukern.timers.launch_queue import EventQueue
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pytest_gpukern.gpu.runtime import CudaRuntime
-
 
 _SAMPLES = 32
 _REPLAYS = 5

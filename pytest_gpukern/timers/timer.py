@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.result import DeviceWork
 from pytest_gpukern.values.timer_table import TIMERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pytest_gpukern.values.note import Note
-    from pytest_gpukern.values.result import DeviceWork
 
 
 @dataclass(frozen=True)

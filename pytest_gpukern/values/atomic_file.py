@@ -13,13 +13,10 @@ import sys
 import tempfile
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpukern.values.untrusted_json import FileError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _WAIT_S = 30.0
 _POLL_S = 0.05

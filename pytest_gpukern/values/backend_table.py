@@ -6,10 +6,8 @@ simulator read this table; it loads nothing but the standard library.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class BackendRow(NamedTuple):

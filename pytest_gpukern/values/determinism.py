@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from pytest_gpukern.values.result import hash_method
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 class Determinism(enum.StrEnum):

@@ -5,12 +5,10 @@ Options, their page and the gate read this table; it loads nothing but the stand
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from pytest_gpukern.values.verdict_table import VerdictKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class FailureRow(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping  # noqa: TC003 - msgspec reads annotations
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 

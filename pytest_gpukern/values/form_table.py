@@ -5,12 +5,10 @@ Options, `gpukern report` and the end of a run read it. It loads nothing but the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from pytest_gpukern.values.option import Option  # noqa: TC001 - a row makes them
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pytest_gpukern.values.option import Option
 
 
 class ReportForm(NamedTuple):

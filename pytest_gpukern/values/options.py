@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpukern.values.backend_table import BACKENDS
@@ -16,8 +17,6 @@ from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pytest
 
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")

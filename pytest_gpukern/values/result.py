@@ -10,20 +10,18 @@ import dataclasses
 import enum
 import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
 from pytest_gpukern.values.backend_table import runs_on_gpu
-from pytest_gpukern.values.difference import Difference  # noqa: TC001 - a file is read by it
+from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint, Provenance
-from pytest_gpukern.values.note import Note  # noqa: TC001 - likewise
+from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.untrusted_json import Figure, Json, built
-from pytest_gpukern.values.verdict_table import VerdictKind  # noqa: TC001 - `built` reads it
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 JsonDict = dict[str, Any]
 Whole = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import secrets
+from collections.abc import Iterator, Mapping
 from configparser import RawConfigParser
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
 from pytest_gpukern.values.form_table import FORMS, RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
+from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.options import (
     DEFAULT_THRESHOLD,
     DEFAULT_TIMEOUT_S,
@@ -32,11 +34,7 @@ from pytest_gpukern.values.options import (
 from pytest_gpukern.values.timer_table import TIMERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import pytest
-
-    from pytest_gpukern.values.option import Option
 
 
 SESSIONS_TO_RECORD = 5

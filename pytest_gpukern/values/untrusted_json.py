@@ -15,16 +15,13 @@ import types
 import typing
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 
 from pytest_gpukern.values.garbage import uncollected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 def _copied(package: types.ModuleType) -> Any:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from greenlet import getcurrent, greenlet
 
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches, unwritten
 from pytest_gpukern.gpu.simulator.patching import original, replace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class _Thread(greenlet):  # type: ignore[misc]

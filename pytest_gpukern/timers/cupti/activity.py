@@ -18,6 +18,7 @@ import ctypes
 import functools
 import itertools
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,8 +30,6 @@ from pytest_gpukern.values.garbage import uncollected
 from pytest_gpukern.values.result import DeviceActivity, HostCall, KernelFacts, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     import numpy as np
 
 

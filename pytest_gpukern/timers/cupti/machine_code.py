@@ -15,19 +15,15 @@ import ctypes
 import functools
 import hashlib
 from collections import defaultdict
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.timers.cupti.activity import ActivityTrace, activity_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
 
 MOST_KEPT_BYTES = 256 << 20
 """Modules that nobody has asked about yet; the oldest are dropped first."""

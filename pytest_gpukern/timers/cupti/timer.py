@@ -19,12 +19,13 @@ import itertools
 import math
 import statistics
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpukern.gpu.live_threads import threads_by_id
-from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
+from pytest_gpukern.gpu.runtime import CudaRuntime, runtime, works_elsewhere
 from pytest_gpukern.timers.cupti.activity import OURS, Activity, ActivityTrace, activity_trace
 from pytest_gpukern.timers.cupti.machine_code import machine_code
 from pytest_gpukern.timers.launch_queue import LAUNCH_COST, LaunchQueue
@@ -33,11 +34,6 @@ from pytest_gpukern.timers.timer import Batch, Iteration, NothingLaunched, Timer
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import DeviceWork, Trace
 from pytest_gpukern.values.timer_table import TIMERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pytest_gpukern.gpu.runtime import CudaRuntime
 
 _ROUNDING_NS = 100
 """Tolerance for rounded starts and ends: activities of one stream never overlap."""
