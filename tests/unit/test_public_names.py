@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,11 @@ ROOT = Path(__file__).parents[2]
 def test_a_public_name_loads_and_is_documented(name):
     found = getattr(pytest_gpukern, name)
     assert (found.__name__, found.__module__.partition(".")[0]) == (name, "pytest_gpukern")
+    methods = {method: member for method, member in vars(found).items() if not method.startswith("_")}
+    functions = (types.FunctionType, classmethod, staticmethod, property)
+    documented = {method: member.__doc__ for method, member in methods.items() if isinstance(member, functions)}
     assert found.__doc__
+    assert all(documented.values()), documented
 
 
 def test_a_name_that_is_not_there_is_refused_with_those_that_are():
