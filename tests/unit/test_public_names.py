@@ -20,7 +20,9 @@ def test_a_public_name_loads_and_is_documented(name):
     assert (found.__name__, found.__module__.partition(".")[0]) == (name, "pytest_gpukern")
     methods = {method: member for method, member in vars(found).items() if not method.startswith("_")}
     functions = (types.FunctionType, classmethod, staticmethod, property)
-    documented = {method: member.__doc__ for method, member in methods.items() if isinstance(member, functions)}
+    documented = {
+        method: member.__doc__ for method, member in methods.items() if isinstance(member, functions)
+    }
     assert found.__doc__
     assert all(documented.values()), documented
 
