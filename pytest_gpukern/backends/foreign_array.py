@@ -54,12 +54,10 @@ class UsersArray:
 
     @property
     def nbytes(self) -> int:
-        """The size of its contents."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def span(self) -> Span:
-        """The span of its addresses."""
         return span_of(self.pointer, self.shape, self.strides, self.dtype.itemsize)
 
     def overlaps(self, other: UsersArray) -> bool:

@@ -79,7 +79,6 @@ class PlacedDeviceArray(DeviceArray):
             checked("cuMemcpyHtoD", self._allocation, whole.ctypes.data, whole.nbytes)
 
     def _read(self) -> np.ndarray[Any, Any]:
-        """Returns the bytes of the allocation, on the host."""
         import numpy as np
 
         whole = np.empty(self._placed.nbytes, np.uint8)
@@ -96,12 +95,10 @@ class PlacedDeviceArray(DeviceArray):
         self._write(whole)
 
     def copy_from(self, other: DeviceArray, stream: Any = None) -> None:
-        """Copies the contents of an array of the same shape, through the host."""
         self._refuse_to_queue(stream)
         self.upload(other.download())
 
     def fill(self, word: int, stream: Any = None) -> None:
-        """Fills the elements with one word, as if they lay in C order; the device must be idle."""
         import numpy as np
 
         self._refuse_to_queue(stream)
@@ -115,7 +112,6 @@ class PlacedDeviceArray(DeviceArray):
             raise TypeError("an array in a layout of its own is checked and never timed: nothing is queued")
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Copies to pageable host memory and waits."""
         elements = self._placed.view(self._read())
         if into is None:
             return elements.copy()
@@ -129,12 +125,10 @@ class PlacedDeviceArray(DeviceArray):
         return copy
 
     def damage(self, name: str) -> list[Damage]:
-        """Returns what was written into its guard zones and gaps; the device must be idle."""
         return self._placed.damage(name, self._read())
 
 
 def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
-    """Returns an array of the shape and dtype of an input or output."""
     if placement is None:
         return DeviceArray(form.shape, form.dtype, guard=guard)
     return PlacedDeviceArray(form.shape, form.dtype, guard=guard, placement=placement)
@@ -185,7 +179,6 @@ class CudaWorkspace:
             raise
 
     def fill(self, inputs: Mapping[str, Any]) -> None:
-        """Puts contents into the input arrays, from copies on the device if there are any, and waits."""
         for name, array in {**self._inputs, **self._before}.items():
             array.copy_from(self._runtime.copy_of(inputs[name]))
         for name, array in self._before.items():
@@ -193,7 +186,6 @@ class CudaWorkspace:
         self._runtime.synchronize()
 
     def load(self, inputs: Mapping[str, Any]) -> None:
-        """Copies contents from the host into the input arrays and waits."""
         for name, array in self._inputs.items():
             array.upload(inputs[name])
         for name in self._before:
@@ -201,14 +193,12 @@ class CudaWorkspace:
         self._runtime.synchronize()
 
     def poison(self) -> None:
-        """Fills every output with the other poison than before, and waits."""
         self._poison = next(self._poisons)
         self.queue_poison(None)
         self._returned.clear()
         self._runtime.synchronize()
 
     def queue_poison(self, stream: Any) -> None:
-        """Queues filling every output with the last poison again, on a stream of cuda.core."""
         for name, array in self._outputs.items():
             if name in self._before:
                 array.copy_from(self._before[name], stream)
@@ -216,7 +206,6 @@ class CudaWorkspace:
                 array.fill(self._poison, stream)
 
     def adopt(self, output: str, value: Any) -> Form | None:
-        """Takes a device array that a launch returned; returns None for anything else."""
         if type(value) is not self.array_type:  # a subclass may compute when it is compared
             return None
         if getattr(value, "__cuda_array_interface__", None) is None:  # a tensor of PyTorch's on the host
@@ -226,13 +215,11 @@ class CudaWorkspace:
         return Form(shape, dtype, strides)
 
     def input_spans(self) -> dict[str, Span]:
-        """Returns the addresses of each input array."""
         return {
             name: span_by_interface(array.__cuda_array_interface__) for name, array in self._inputs.items()
         }
 
     def returned_span(self, output: str) -> Span:
-        """Returns the addresses of the adopted array."""
         return span_by_interface(self._returned[output].__cuda_array_interface__)
 
     def compare(
@@ -249,7 +236,6 @@ class CudaWorkspace:
         return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Copies an output to the host and waits."""
         import numpy as np
 
         pointer, shape, dtype, strides = self._place(output)
@@ -278,7 +264,6 @@ class CudaWorkspace:
         return int(interface["data"][0]), shape, dtype, strides
 
     def digest(self) -> dict[str, int]:
-        """Returns a hash of each input, computed on the device."""
         return {name: self._hash(array) for name, array in self._inputs.items()}
 
     def _hash(self, array: DeviceArray) -> int:
@@ -291,16 +276,13 @@ class CudaWorkspace:
             copy.free()
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """Returns a hash of each of these, from copies on the device."""
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
 
     def damage(self) -> list[Damage]:
-        """Returns what was written into the guard zones of inputs and outputs; the device must be idle."""
         arrays = {**self._inputs, **self._outputs}
         return [damage for name, array in arrays.items() for damage in array.damage(name)]
 
     def bits(self, output: str) -> str | None:
-        """Returns a hash of an output's bytes, computed on the device; None if strided or not aligned."""
         pointer, shape, dtype, strides = self._place(output)
         if strides is not None or pointer % 4:
             return None
@@ -340,7 +322,6 @@ class CudaWorkspace:
             checked("cuMemFreeHost", early)
 
     def close(self) -> None:
-        """Frees the arrays."""
         self.arrays.clear()
         self._returned.clear()
         with ExitStack() as freed:  # all of them, even if the first cannot be freed
@@ -374,9 +355,7 @@ class GpuBackend(Backend):
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
     ) -> CudaWorkspace:
-        """Makes arrays of the library's own type, inputs loaded and outputs poisoned."""
         return self.workspace_type(inputs, outputs, self.wrap, placed, self.poisons, self.wrap_input)
 
     def synchronize(self) -> None:
-        """Waits for the whole device."""
         runtime().synchronize()

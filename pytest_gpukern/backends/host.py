@@ -157,7 +157,6 @@ class PlacedArray:
         self.array = self._placed.view(self._bytes)
 
     def damage(self, name: str) -> list[Damage]:
-        """Returns what was written into its guard zones and gaps; see `GuardedArray`."""
         return self._placed.damage(name, self._bytes)
 
 
@@ -208,7 +207,6 @@ class HostWorkspace:
         return array
 
     def load(self, inputs: Mapping[str, Any]) -> None:
-        """Copies new contents into the same input arrays."""
         self._before = {name: inputs[name] for name in self._outputs if name in inputs}
         for name in (*self._inputs, *self._before):
             copy_into(self._host[name], inputs[name])
@@ -216,12 +214,10 @@ class HostWorkspace:
     fill = load
 
     def poison(self) -> None:
-        """Fills every output with the other poison than before."""
         self._poison = next(self._poisons)
         self._fill_outputs()
 
     def queue_poison(self, stream: Any) -> None:  # noqa: ARG002 - the host has no streams
-        """Fills every output with the last poison again."""
         self._fill_outputs()
 
     def _fill_outputs(self) -> None:
@@ -232,7 +228,6 @@ class HostWorkspace:
                 poison(self._host[name], self._poison)
 
     def adopt(self, output: str, value: Any) -> Form | None:
-        """Takes a NumPy array that a launch returned; None for anything else."""
         if type(value) is not self.array_type:  # a subclass may compute when it is compared
             return None
         return self._bind(output, value)
@@ -243,11 +238,9 @@ class HostWorkspace:
         return Form(array.shape, array.dtype, strides)
 
     def input_spans(self) -> dict[str, Span]:
-        """Returns the addresses of each input array."""
         return {name: span_by_interface(self._host[name].__array_interface__) for name in self._inputs}
 
     def returned_span(self, output: str) -> Span:
-        """Returns the addresses of the adopted array."""
         return span_by_interface(self._bound[output].__array_interface__)
 
     def compare(
@@ -268,7 +261,6 @@ class HostWorkspace:
         return comparison.compare(actual, expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Returns a copy of an output."""
         import numpy as np
 
         if into is None:
@@ -277,27 +269,21 @@ class HostWorkspace:
         return into
 
     def digest(self) -> dict[str, int]:
-        """Returns a hash of each input."""
         return self.digest_of(self._host)
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """Returns a hash of each of these."""
         return {name: hash(tuple(_checksums(inputs[name]))) for name in self._inputs}
 
     def damage(self) -> list[Damage]:
-        """Returns what was written into the guard zones of inputs and outputs."""
         return [damage for name, guarded in self._guarded.items() for damage in guarded.damage(name)]
 
     def bits(self, output: str) -> str | None:
-        """Returns a hash of an output's bytes."""
         return bits_of(self._bound[output])
 
     def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:  # noqa: ARG002
-        """Returns nothing and launches nothing: the host has no streams."""
         return []
 
     def close(self) -> None:
-        """Drops the arrays."""
         self.arrays.clear()
         self._host.clear()
         self._guarded.clear()

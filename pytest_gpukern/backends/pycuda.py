@@ -58,7 +58,6 @@ class PycudaBackend(GpuBackend):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Makes PyCUDA's context, the primary one, current on this thread."""
         self._context.push()
         try:
             yield

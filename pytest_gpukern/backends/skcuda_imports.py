@@ -31,7 +31,6 @@ class _SkcudaFinder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns where a module of scikit-cuda is, or None for any other."""
         if name.partition(".")[0] != "skcuda":
             return None
         spec = PathFinder.find_spec(name, path, target)

@@ -76,7 +76,6 @@ class Ceilings:
     launch_gpu_ns: float | None = None
 
     def to_json(self) -> JsonDict:
-        """Returns the values as plain JSON."""
         return asdict(self)
 
     @classmethod
@@ -247,7 +246,6 @@ def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | 
 
 
 def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> bool:
-    """Stores ceilings atomically; warns if that is not possible."""
     problem = "this user has no home folder"
     if path is not None:
         content = (
@@ -285,7 +283,6 @@ def _share(amount: float | None, ns: float, per_second: float | None) -> float |
 
 
 def _is_positive(value: object) -> bool:
-    """Returns whether it is a finite number above zero."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     return 0 < value <= sys.float_info.max

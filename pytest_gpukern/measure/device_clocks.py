@@ -73,7 +73,6 @@ class ClockObserver(Observer):
     """Looks at the device's state and clocks around batches."""
 
     def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Begins to observe, if there is a GPU."""
         instruments = self.bench.instruments if call.on_gpu else None
         return None if instruments is None else ClockObservation(instruments, beside=beside)
 
@@ -131,14 +130,12 @@ class ClockObservation(Observation):
         return Look(fault=str(disturbance), hopeless=hopeless)
 
     def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
-        """Returns the device's state over all batches, and notes about it."""
         texts = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
         first = (self._recovery.note,) if self._recovery.note else ()
         notes = tuple(Note(text, About.NOISE) for text in (*first, *texts))
         return Seen(dataclasses.asdict(self._state()), notes)
 
     def _state(self) -> DeviceClocks:
-        """Returns the measured clocks, and what NVML said after the last batch."""
         if not self._states:
             return DeviceClocks()
         last = self._states[-1]

@@ -149,7 +149,6 @@ class Repeated:
         self.largest_batch = _BATCH_CALLS if setup is None else _BATCH_CALLS_WITH_SETUP
 
     def take(self, count: int, *, cold: bool = False) -> list[Iteration]:  # noqa: ARG002 - as the Protocol's
-        """Returns executions of the call, and makes their arguments now."""
         if self._setup is None:
             return [Iteration(self._call)] * count
         return [self._fresh() for _ in range(count)]
@@ -220,7 +219,6 @@ class Samples:
         self._settled = 0  # number of samples that count for good
 
     def add(self, batch: Batch, executions: int) -> None:
-        """Adds the samples of a batch of so many executions, in order."""
         if self.samples and batch.launch_included != self._launch_included:
             # A time that contains the launch cost is another quantity: start again.
             self.samples, self.batches, self.busy, self._settled = [], [], [], 0
@@ -301,7 +299,6 @@ class Sampler:
 
     @property
     def cold(self) -> bool:
-        """Whether the L2 is flushed before each sample."""
         return self.cache == "cold"
 
     def measure(self) -> Measurement:
@@ -388,12 +385,10 @@ class Sampler:
         )
 
     def summary(self) -> Summary:
-        """Returns the summary of the samples, with their notes."""
         sampling = self.sampling
         return summarize(sampling.samples, resolution_ns=self.timer.resolution_ns, batches=sampling.batches)
 
     def _measurement(self) -> Measurement:
-        """Returns the measurement with the timer's remarks."""
         timer, sampling = self.timer, self.sampling
         assert sampling.stopped is not None
         return Measurement(

@@ -270,11 +270,9 @@ class ObservedTest:
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> JsonDict:
-        """Returns it as plain JSON values."""
         return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
 
     def added_to(self, result: Result) -> Result:
-        """Returns the test's result with what observers saw."""
         return dataclasses.replace(
             result,
             observations={**result.observations, **self.values},
@@ -302,7 +300,6 @@ class Observers:
         return {name: observation for name, observation in reversed(begun) if observation is not None}
 
     def measured(self, call: ObservedCall, measurement: Measurement) -> Measurement:
-        """Returns a call's main measurement with what observers add once all timers are done."""
         for observer in self._all:
             measurement = observer.measured(call, measurement).added_to(measurement, observer.name)
         return measurement

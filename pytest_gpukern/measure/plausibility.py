@@ -40,18 +40,15 @@ class PlausibilityObservation(Observation):
         self._contradiction: str | None = None
 
     def before(self) -> None:
-        """Notes the time."""
         self._batch_began = self._guard.read()
 
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
-        """Compares the device's times with the time that passed on the host."""
         if self._device_timed and self._contradiction is None:
             passed_ns = self._guard.read().perf_ns - self._batch_began.perf_ns
             self._contradiction = device_time_fault(sum(batch.samples_ns) * batch.iterations, passed_ns)
         return Look()
 
     def finish(self, measurement: Measurement) -> Seen:
-        """Returns the first fault found, for which the measurement is INVALID."""
         fault = (
             self._guard.fault(self._began)
             or self._contradiction

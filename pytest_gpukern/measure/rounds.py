@@ -99,17 +99,14 @@ class Rounds:
 
     @property
     def arguments(self) -> Arguments:
-        """Positional and named arguments of the current round."""
         assert self._open is not None
         return self._open
 
     def warm_up(self) -> None:
-        """Runs the warm-up rounds."""
         for _ in range(self.warmup_count):
             self.begin(self.iterations).execute()
 
     def finish(self) -> None:
-        """Ends the current round."""
         ended, self._open = self._open, None
         if ended is not None and self.teardown is not None:
             self.synchronize()

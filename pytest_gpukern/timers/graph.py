@@ -67,7 +67,6 @@ class GraphTimer:
 
     @property
     def resolution_ns(self) -> float:
-        """The step of the events, divided by the calls of a sample."""
         return self._queue.resolution_ns / self._iterations
 
     @property
@@ -111,7 +110,6 @@ class GraphTimer:
         return batch
 
     def suspicion(self, iteration: Iteration) -> str | None:
-        """Looks for work that was still running after the end event: it was on another stream."""
         return escaped_work(self._runtime, self._stream, iteration)
 
     def node_time_ns(self, iteration: Iteration) -> float:

@@ -55,7 +55,6 @@ class HostTimer:
 
     @property
     def resolution_ns(self) -> float:
-        """The clock's tick, divided by the calls of a sample."""
         return self._tick_ns / self._iterations
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
@@ -97,7 +96,6 @@ class HostTimer:
         return (self._clock() - start) / iterations
 
     def _wait(self) -> None:
-        """Waits for what a sample contains."""
         self._synchronize()
 
     def _calibrate(self, iteration: Iteration, samples: list[float]) -> int:

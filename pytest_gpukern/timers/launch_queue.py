@@ -70,7 +70,6 @@ class LaunchQueue:
 
     @property
     def queues(self) -> bool:
-        """Whether calls are queued, as far as we know."""
         return self._limit > 0
 
     def give_up(self) -> None:
@@ -138,7 +137,6 @@ class LaunchQueue:
         marks.take(len(iterations))
 
     def _prepare(self, iteration: Iteration, marks: Marks, *, cold: bool) -> None:
-        """Queues the work before the execution."""
         if iteration.before is not None:
             with marks.preparing():
                 iteration.before()
@@ -178,7 +176,6 @@ class BlockingKernel:
         runtime.synchronize()
 
     def block(self, stream: Any, timeout_ns: int = TIMEOUT_NS) -> None:
-        """Queues the kernel on a cuda.core stream."""
         import numpy as np
         from cuda.core import LaunchConfig, launch
 
@@ -194,7 +191,6 @@ class BlockingKernel:
         )
 
     def release(self) -> None:
-        """Lets the stream continue."""
         self._words[0] = self._ticket
 
     @property
@@ -205,7 +201,6 @@ class BlockingKernel:
 
 @functools.cache
 def blocking_kernel() -> BlockingKernel:
-    """Returns the blocking kernel of this process."""
     return BlockingKernel(runtime())
 
 
@@ -236,12 +231,10 @@ class EventQueue:
 
     @property
     def queues(self) -> bool:
-        """Whether calls are queued, as far as we know."""
         return self._queue.queues
 
     @property
     def resolution_ns(self) -> float:
-        """The smallest step between readings of an empty pair, or the 500 ns that CUDA documents."""
         return event_tick_ns(self._runtime)
 
 

@@ -180,27 +180,22 @@ class PerCall:
 
     @property
     def measures(self) -> str:
-        """As the timer's."""
         return self._timer.measures
 
     @property
     def resolution_ns(self) -> float:
-        """The timer's own, divided by the calls."""
         return self._timer.resolution_ns / self._calls
 
     @property
     def queues(self) -> bool:
-        """As the timer's."""
         return self._timer.queues
 
     @property
     def fixed_cost_ns(self) -> float | None:
-        """The timer's own, divided by the calls."""
         cost = self._timer.fixed_cost_ns
         return None if cost is None else cost / self._calls
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
-        """Takes one sample of each iteration, the mean of its calls."""
         calls = self._calls
         batch = self._timer.collect(iterations, cold=cold)
         return dataclasses.replace(
@@ -221,5 +216,4 @@ class PerCall:
         )
 
     def suspicion(self, iteration: Iteration) -> str | None:
-        """As the timer's."""
         return self._timer.suspicion(iteration)

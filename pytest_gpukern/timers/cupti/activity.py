@@ -157,7 +157,6 @@ class ActivityTrace:
             self._pushed.append((self.cupti.get_timestamp(), call))
 
     def pop(self) -> None:
-        """Undoes the last `push`."""
         self._depth -= 1
         if self._pushed:
             began, call = self._pushed.pop()
@@ -273,7 +272,6 @@ class ActivityTrace:
         return call if host_ns <= ended else None
 
     def stream_number(self, handle: int) -> int:
-        """Returns CUPTI's number of a stream of the current context."""
         from pytest_gpukern.gpu.runtime import checked
 
         context = int(checked("cuCtxGetCurrent"))
@@ -427,11 +425,6 @@ def _direction(record: Any) -> str:
 
 @functools.cache
 def activity_trace() -> ActivityTrace:
-    """Returns the trace of this process.
-
-    Raises:
-        TimerUnavailable: CUPTI cannot be used here; the message says why.
-    """
     return ActivityTrace()
 
 

@@ -282,7 +282,6 @@ class Origin:
     from_all: bool
 
     def __or__(self, other: Origin) -> Origin:
-        """Merges the origins of two launches."""
         return Origin(self.modules | other.modules, from_all=self.from_all and other.from_all)
 
 

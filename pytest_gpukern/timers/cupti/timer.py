@@ -152,7 +152,6 @@ class CuptiTimer:
 
     @property
     def queues(self) -> bool:
-        """Whether its calls are queued, as far as we know."""
         return self._queue.queues
 
     def _record_otherwise(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> bool:
@@ -186,7 +185,6 @@ class CuptiTimer:
 
     @property
     def measures(self) -> str:
-        """What its number contains, in words."""
         text = "device time from the start of the call's first kernel or copy to the end of its last"
         if self._concurrently:
             return text
@@ -428,7 +426,6 @@ def _blocks(activity: Activity) -> int:
 
 
 def _shortened(activity: Activity, by_ns: float) -> Activity:
-    """Shortens an activity by `by_ns`, to no less than a tick."""
     end_ns = max(activity.end_ns - by_ns, activity.start_ns + _TICK_NS)
     return dataclasses.replace(activity, end_ns=end_ns)
 
