@@ -21,10 +21,7 @@ class CupyBackend(GpuBackend):
 
         self._cupy = cupy
         super().__init__()
-        if hasattr(cupy.cuda.Stream, "from_external"):
-            self.stream = cupy.cuda.Stream.from_external(self.timed_stream)
-        else:  # CuPy < 14
-            self.stream = cupy.cuda.ExternalStream(int(self.timed_stream.handle))
+        self.stream = cupy.cuda.Stream.from_external(self.timed_stream)
 
     def wrap(self, array: DeviceArray) -> Any:
         return self._cupy.asarray(array)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,20 @@ class PycudaBackend(GpuBackend):
                 self._preprocessed[key] = preprocess(source, options, nvcc)
             return self._preprocessed[key]
 
-        with self.current():
-            compiler.preprocess_source = once
-            try:
-                yield
-            finally:
-                compiler.preprocess_source = preprocess
+        with self.current(), replaced(vars(compiler), "preprocess_source", once):
+            yield
+
+
+@contextmanager
+def replaced(holder: MutableMapping[str, Any], name: str, value: Any) -> Iterator[None]:
+    """Puts a value under a name, and puts back what was there, or nothing."""
+    before = {name: holder[name]} if name in holder else {}
+    holder[name] = value
+    try:
+        yield
+    finally:
+        holder.pop(name, None)
+        holder.update(before)
 
 
 class _Address(int):
@@ -137,15 +145,8 @@ def _primary_context() -> Any:
             "import pycuda.autoprimaryctx instead"
         )
     shared = int(checked("cuCtxGetCurrent"))
-    chosen = os.environ.get("CUDA_DEVICE")
-    os.environ["CUDA_DEVICE"] = "0"  # PyCUDA obeys it, and this process sees one device only
-    try:
+    with replaced(os.environ, "CUDA_DEVICE", "0"):  # PyCUDA obeys it, and this process sees one device only
         import pycuda.autoprimaryctx
-    finally:
-        if chosen is None:
-            del os.environ["CUDA_DEVICE"]
-        else:
-            os.environ["CUDA_DEVICE"] = chosen
     context = pycuda.autoprimaryctx.context
     if int(checked("cuCtxGetCurrent")) != shared or int(context.handle) != shared:
         raise CudaError("PyCUDA is not in the primary context: import it after the device is chosen")
