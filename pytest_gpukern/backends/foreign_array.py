@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,6 +47,16 @@ class UsersArray:
     host: np.ndarray[Any, Any] | None = None
     read_as: tuple[str, ...] = ()
 
+    @classmethod
+    def of_interface(cls, interface: Mapping[str, Any], *, on_device: bool, **others: Any) -> UsersArray:
+        """Returns where an array lies by NumPy's array interface or CUDA's, which have the same fields."""
+        import numpy as np
+
+        dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+        pointer, read_only = interface["data"]
+        strides = out_of_c_order(shape, interface.get("strides"), dtype.itemsize)
+        return cls(int(pointer), shape, dtype, strides, on_device, bool(read_only), **others)
+
     @property
     def holds_numbers(self) -> bool:
         """Whether its elements can be compared and poisoned: not records, texts or float8."""
@@ -86,17 +96,19 @@ class UsersArray:
             == (other.pointer, other.shape, other.dtype, other.strides, other.read_as)
         )
 
-    def fetch(self) -> np.ndarray[Any, Any]:
+    def fetch(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Returns a copy of its contents on the host, in C order."""
         import numpy as np
 
-        if self.host is not None:
-            return np.array(self.host, order="C")
-        if self.strides is None:
-            copy = np.empty(self.shape, self.dtype)
+        if self.host is None and self.strides is None:
+            copy = np.empty(self.shape, self.dtype) if into is None else into
             _copy_from_device(copy, self.pointer)
             return copy
-        return np.array(self._strided()[1], order="C")
+        elements = self._strided()[1] if self.host is None else self.host
+        if into is None:
+            return np.array(elements, order="C")
+        into[...] = elements
+        return into
 
     def bits(self) -> str | None:
         """Returns a hash of its bytes in C order, taken where it lies; None if they are not all values."""
@@ -186,20 +198,9 @@ def users_array(value: Any) -> UsersArray | None:
         interface = getattr(value, "__array_interface__", None)
     if interface is None or interface["data"] is None:
         return None
-    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     host = None if on_device else np.asarray(value)
-    if dtype.hasobject or (host is not None and host.dtype.hasobject):
-        return None
-    return UsersArray(
-        pointer=int(interface["data"][0]),
-        shape=shape,
-        dtype=dtype,
-        strides=out_of_c_order(shape, interface.get("strides"), dtype.itemsize),
-        on_device=on_device,
-        read_only=bool(interface["data"][1]),
-        host=host,
-        read_as=read_as,
-    )
+    found = UsersArray.of_interface(interface, on_device=on_device, host=host, read_as=read_as)
+    return None if found.dtype.hasobject or (host is not None and host.dtype.hasobject) else found
 
 
 def narrow_dtype(value: Any) -> str | None:

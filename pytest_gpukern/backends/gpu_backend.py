@@ -19,12 +19,10 @@ from pytest_gpukern.arrays.memory import (
     Placed,
     Placement,
     Span,
-    Strides,
-    out_of_c_order,
     span_by_interface,
-    span_of,
 )
 from pytest_gpukern.backends.backend import Backend, Form
+from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.backends.host import is_array, poison
 from pytest_gpukern.gpu.compare import compare_on_device
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
@@ -94,22 +92,15 @@ class PlacedDeviceArray(DeviceArray):
         self._placed.put(whole, np.ascontiguousarray(host, dtype=self.dtype))
         self._write(whole)
 
-    def copy_from(self, other: DeviceArray, stream: Any = None) -> None:
-        self._refuse_to_queue(stream)
+    def copy_from(self, other: DeviceArray, stream: Any = None) -> None:  # noqa: ARG002
         self.upload(other.download())
 
-    def fill(self, word: int, stream: Any = None) -> None:
+    def fill(self, word: int, stream: Any = None) -> None:  # noqa: ARG002
         import numpy as np
 
-        self._refuse_to_queue(stream)
         filled = np.empty(self.shape, self.dtype)
         poison(filled, word)
         self.upload(filled)
-
-    @staticmethod
-    def _refuse_to_queue(stream: Any) -> None:
-        if stream is not None:
-            raise TypeError("an array in a layout of its own is checked and never timed: nothing is queued")
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         elements = self._placed.view(self._read())
@@ -117,12 +108,6 @@ class PlacedDeviceArray(DeviceArray):
             return elements.copy()
         into[...] = elements
         return into
-
-    def in_one_piece(self) -> DeviceArray:
-        """Returns a copy in C order; the caller must free it."""
-        copy = DeviceArray(self.shape, self.dtype)
-        copy.upload(self.download())
-        return copy
 
     def damage(self, name: str) -> list[Damage]:
         return self._placed.damage(name, self._read())
@@ -211,8 +196,8 @@ class CudaWorkspace:
         if getattr(value, "__cuda_array_interface__", None) is None:  # a tensor of PyTorch's on the host
             return None
         self._returned[output] = value
-        _, shape, dtype, strides = self._place(output)
-        return Form(shape, dtype, strides)
+        place = self._place(output)
+        return Form(place.shape, place.dtype, place.strides)
 
     def input_spans(self) -> dict[str, Span]:
         return {
@@ -220,60 +205,34 @@ class CudaWorkspace:
         }
 
     def returned_span(self, output: str) -> Span:
-        return span_by_interface(self._returned[output].__cuda_array_interface__)
+        return self._place(output).span
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> comparison.Comparison:
         """Compares on the device, or on the host if no kernel of ours fits dtype or strides."""
-        pointer, shape, dtype, strides = self._place(output)
-        if strides is None and 0 not in shape:
+        place = self._place(output)
+        if place.strides is None and place.nbytes:
             compared = compare_on_device(
-                self._runtime, pointer, shape, dtype, expected, tolerance, self._poison
+                self._runtime, place.pointer, place.shape, place.dtype, expected, tolerance, self._poison
             )
             if compared is not None:
                 return compared
         return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        import numpy as np
+        return self._place(output).fetch(into)
 
-        pointer, shape, dtype, strides = self._place(output)
-        if strides is None:
-            host = np.empty(shape, dtype) if into is None else into
-            if host.nbytes:
-                checked("cuMemcpyDtoH", host.ctypes.data, pointer, host.nbytes)
-            return host
-        start, stop = span_of(pointer, shape, strides, dtype.itemsize)
-        raw = np.empty(stop - start, np.uint8)
-        checked("cuMemcpyDtoH", raw.ctypes.data, start, raw.nbytes)
-        view = np.ndarray(shape, dtype, raw, offset=pointer - start, strides=strides)
-        if into is None:
-            return view.copy()
-        into[...] = view
-        return into
-
-    def _place(self, output: str) -> tuple[int, tuple[int, ...], np.dtype[Any], Strides | None]:
-        """Returns address, shape, dtype and strides of an output; strides are None for C order."""
-        import numpy as np
-
+    def _place(self, output: str) -> UsersArray:
         array = self._returned.get(output, self._outputs[output])
-        interface = array.__cuda_array_interface__
-        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
-        strides = out_of_c_order(shape, interface.get("strides"), dtype.itemsize)
-        return int(interface["data"][0]), shape, dtype, strides
+        return UsersArray.of_interface(array.__cuda_array_interface__, on_device=True)
 
     def digest(self) -> dict[str, int]:
-        return {name: self._hash(array) for name, array in self._inputs.items()}
-
-    def _hash(self, array: DeviceArray) -> int:
-        if not isinstance(array, PlacedDeviceArray):
-            return self._runtime.hash(array)
-        copy = array.in_one_piece()
-        try:
-            return self._runtime.hash(copy)
-        finally:
-            copy.free()
+        in_order = {
+            name: self._runtime.copy_of(array.download()) if isinstance(array, PlacedDeviceArray) else array
+            for name, array in self._inputs.items()
+        }
+        return {name: self._runtime.hash(array) for name, array in in_order.items()}
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
@@ -283,10 +242,8 @@ class CudaWorkspace:
         return [damage for name, array in arrays.items() for damage in array.damage(name)]
 
     def bits(self, output: str) -> str | None:
-        pointer, shape, dtype, strides = self._place(output)
-        if strides is not None or pointer % 4:
-            return None
-        return f"splitmix64:{self._runtime.hash_at(pointer, math.prod(shape) * dtype.itemsize):016x}"
+        place = self._place(output)
+        return None if place.strides is not None or place.pointer % 4 else place.bits()
 
     def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:
         """Launches, and returns the outputs written after the timed stream was done.
@@ -306,9 +263,9 @@ class CudaWorkspace:
             looked_at: dict[str, tuple[int, int]] = {}
             copy = early
             for name, nbytes in sizes.items():
-                pointer, _, _, strides = self._place(name)
-                if nbytes and strides is None:
-                    looked_at[name] = copy, pointer + self._outputs[name].nbytes - nbytes
+                place = self._place(name)
+                if nbytes and place.strides is None:
+                    looked_at[name] = copy, place.pointer + self._outputs[name].nbytes - nbytes
                     checked("cuMemcpyDtoHAsync", *looked_at[name], nbytes, int(self._runtime.stream.handle))
                     copy += nbytes
             self._runtime.synchronize()
