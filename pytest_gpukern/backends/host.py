@@ -125,11 +125,7 @@ class GuardedArray:
         self._behind[:] = guard_pattern(guard, nbytes % 4, self._behind.size)
 
     def damage(self, name: str) -> list[Damage]:
-        """Returns what was written into its guard zones.
-
-        Args:
-            name: name of the array in the result.
-        """
+        """Returns what was written into its guard zones; `name` is the array's in the result."""
         return damage(
             name,
             self._before,
@@ -160,12 +156,10 @@ class PlacedArray:
         return self._placed.damage(name, self._bytes)
 
 
-def _guarded(
-    shape: tuple[int, ...], dtype: DTypeLike, guard: int, placement: Placement | None
-) -> GuardedArray | PlacedArray:
+def _guarded(form: Any, guard: int, placement: Placement | None) -> GuardedArray | PlacedArray:
     if placement is None:
-        return GuardedArray(shape, dtype, guard)
-    return PlacedArray(shape, dtype, guard, placement)
+        return GuardedArray(form.shape, form.dtype, guard)
+    return PlacedArray(form.shape, form.dtype, guard, placement)
 
 
 class HostWorkspace:
@@ -182,24 +176,21 @@ class HostWorkspace:
 
         placed = placed or {}
         self.array_type = type(self._given(np.empty(0)))
-        self._inputs = [name for name, value in inputs.items() if is_array(value) and name not in outputs]
-        self._outputs = list(outputs)
+        forms = {name: value for name, value in inputs.items() if is_array(value) and name not in outputs}
+        self._inputs, self._outputs = list(forms), list(outputs)
         self._guarded = {
-            name: _guarded(inputs[name].shape, inputs[name].dtype, INPUT_GUARD, placed.get(name))
-            for name in self._inputs
+            name: _guarded(form, OUTPUT_GUARD if name in outputs else INPUT_GUARD, placed.get(name))
+            for name, form in {**forms, **outputs}.items()
         }
-        for name, output in outputs.items():
-            placement = placed.get(name)
-            self._guarded[name] = _guarded(output.shape, output.dtype, OUTPUT_GUARD, placement)
-        self._host: dict[str, Any] = {
-            **inputs,
-            **{name: guarded.array for name, guarded in self._guarded.items()},
-        }
+        arrays = {name: guarded.array for name, guarded in self._guarded.items()}
+        self._host: dict[str, Any] = {**inputs, **arrays}
         self.load(inputs)
         self._poisons = itertools.cycle(poisons)
-        self._bound: dict[str, Any] = {name: self._host[name] for name in outputs}
-        guarded = {name: self._given(self._host[name]) for name in (*self._inputs, *self._outputs)}
-        self.arrays: dict[str, Any] = {**self._host, **guarded}
+        self._bound: dict[str, Any] = {name: arrays[name] for name in outputs}
+        self.arrays: dict[str, Any] = {
+            **self._host,
+            **{name: self._given(array) for name, array in arrays.items()},
+        }
         self.poison()
 
     def _given(self, array: np.ndarray[Any, Any]) -> Any:
