@@ -27,7 +27,6 @@ class EventTimer(EventQueue):
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> EventTimer:  # noqa: ARG003
-        """Makes a timer for work on a stream of the pinned device."""
         return cls(runtime(), stream, queues=queues)
 
     @property

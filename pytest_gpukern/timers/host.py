@@ -47,7 +47,6 @@ class HostTimer:
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> HostTimer:  # noqa: ARG003
-        """Makes a timer for calls that launch on a stream of the pinned device."""
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         cuda = runtime()

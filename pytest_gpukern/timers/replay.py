@@ -16,7 +16,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpukern.gpu.libcuda import CudaError
@@ -30,23 +29,13 @@ _REPLAYS = 5
 _EMPTY_COUNTS = (16, 32, 64)
 
 
-@dataclass(frozen=True)
-class ReplayLine:
-    """The straight line of replay times over the number of calls in the graph.
-
-    Attributes:
-        call_ns: the slope, which is the time of one call.
-        fixed_ns: the intercept, which is the cost of a replay itself.
-    """
-
-    call_ns: float
-    fixed_ns: float
-
-
-def replay_line(queue: EventQueue, stream: Any, run: Callable[[], Any], counts: Sequence[int]) -> ReplayLine:
+def replay_line(
+    queue: EventQueue, stream: Any, run: Callable[[], Any], counts: Sequence[int]
+) -> statistics.LinearRegression:
     """Fits a line to the median replay times of graphs that hold `run` `counts` times, by least squares.
 
-    The graphs take turns, so that a drift of the clocks does not look like a slope.
+    Its slope is the time of one call, and its intercept the cost of a replay itself, in nanoseconds. The
+    graphs take turns, so that a drift of the clocks does not look like a slope.
 
     Args:
         queue: times the replays.
@@ -63,13 +52,11 @@ def replay_line(queue: EventQueue, stream: Any, run: Callable[[], Any], counts: 
         for _ in range(_REPLAYS):
             for replay, taken in zip(replays, times, strict=True):
                 taken += queue.collect([Iteration(replay)], cold=False).samples_ns
-    medians = [statistics.median(taken) for taken in times]
-    slope, intercept = statistics.linear_regression(counts, medians)
-    return ReplayLine(slope, intercept)
+    return statistics.linear_regression(counts, [statistics.median(taken) for taken in times])
 
 
 @functools.cache
-def empty_kernel_line(runtime: CudaRuntime) -> ReplayLine:
+def empty_kernel_line(runtime: CudaRuntime) -> statistics.LinearRegression:
     """Returns the line of an empty kernel on the runtime's stream, measured once a process (milliseconds)."""
     stream = runtime.stream
     return replay_line(EventQueue(runtime, stream), stream, empty_kernel(runtime, stream), _EMPTY_COUNTS)
@@ -79,23 +66,16 @@ def empty_kernel_line(runtime: CudaRuntime) -> ReplayLine:
 def event_cost_ns(runtime: CudaRuntime, *, legacy: bool, cold: bool) -> float | None:
     """Returns what a pair of events reads for an empty kernel beyond its own time, in nanoseconds.
 
-    With a cold cache this includes fetching the kernel's code from memory, as for every cold kernel. We
-    measure it once a process for each kind of stream and cache policy, in a few milliseconds.
-
-    Args:
-        runtime: context and kernels of the pinned device.
-        legacy: whether to use the legacy default stream instead of the runtime's.
-        cold: whether to flush the L2 before each kernel.
-
-    Returns:
-        The median, or None if the kernels could not be queued.
+    It is the median, or None if the kernels could not be queued. With a cold cache it includes fetching the
+    kernel's code from memory, as for every cold kernel. We measure it once a process for each kind of stream
+    and cache policy, in a few milliseconds.
     """
     stream = runtime.device.default_stream if legacy else runtime.stream
     iteration = Iteration(empty_kernel(runtime, stream))
     batch = EventQueue(runtime, stream).collect([iteration] * _SAMPLES, cold=cold)
     if batch.launch_included:
         return None
-    return statistics.median(batch.samples_ns) - empty_kernel_line(runtime).call_ns
+    return statistics.median(batch.samples_ns) - empty_kernel_line(runtime).slope
 
 
 def empty_kernel(runtime: CudaRuntime, stream: Any) -> Callable[[], None]:

@@ -17,7 +17,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pytest_gpukern.gpu import cubin
@@ -152,11 +151,7 @@ class MachineCode:
 
     @contextmanager
     def launches(self) -> Iterator[None]:
-        """Does the same, and finds the modules of the kernels that are launched meanwhile.
-
-        Raises:
-            TimerUnavailable: as `loading`.
-        """
+        """Does the same, and finds the modules of the kernels that are launched meanwhile."""
         self._launches.clear()
         with self._called_back_at(*self._places):
             yield
@@ -269,23 +264,11 @@ def observed(observation: Callable[[MachineCode], AbstractContextManager[None]])
             code.refused = str(error)
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The modules that a kernel was launched from.
-
-    Attributes:
-        modules: their numbers.
-        from_all: whether it was launched from every one of them; otherwise from at least one.
-    """
+class Origin(NamedTuple):
+    """Holds numbers of modules; a kernel was launched `from_all` of them, or else from at least one."""
 
     modules: frozenset[int]
     from_all: bool
-
-    def __or__(self, other: Origin) -> Origin:
-        return Origin(self.modules | other.modules, from_all=self.from_all and other.from_all)
-
-
-_NOWHERE = Origin(frozenset(), from_all=True)
 
 
 class KernelModules:
@@ -331,7 +314,12 @@ class KernelModules:
                 self._of_handle[kernel].pop(handle, None)
         self._new = None  # what the test loads from now on has other handles than what it has just launched
         for kernel, handle in launches:
-            self._launched[kernel] = self._launched.get(kernel, _NOWHERE) | self._origin(kernel, handle)
+            module = self._of_handle[kernel].get(handle)
+            so_far = self._launched.get(kernel, Origin(frozenset(), from_all=True))
+            if module is None or not so_far.from_all:
+                self._launched[kernel] = self._any(kernel)
+            else:
+                self._launched[kernel] = Origin(so_far.modules | {module}, from_all=True)
         return tuple(self._launched)
 
     def of(self, kernel: str) -> Origin:
@@ -349,10 +337,6 @@ class KernelModules:
         unseen = self._without_handle(kernel)
         if len(unseen) == 1:
             (self._of_handle[kernel][handle],) = unseen
-
-    def _origin(self, kernel: str, handle: int) -> Origin:
-        known = self._of_handle[kernel].get(handle)
-        return self._any(kernel) if known is None else Origin(frozenset({known}), from_all=True)
 
     def _any(self, kernel: str) -> Origin:
         return Origin(frozenset(self._with[kernel]), from_all=False)

@@ -67,11 +67,8 @@ class CuptiTimer:
     begins from an idle device. Batches also hold how long kernels ran and what the call consisted of.
 
     Args:
-        runtime: context, kernels and L2 of the pinned device.
-        stream: the stream that the call launches on, as a cuda.core stream; by default the runtime's.
         any_stream: whether a call's work may outlast the timed stream. Otherwise work that does is a
             suspicion.
-        queues: whether to queue calls; not for calls known to wait for the device.
 
     Raises:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
@@ -101,11 +98,6 @@ class CuptiTimer:
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> CuptiTimer:
-        """Makes a timer for work on a stream of the pinned device.
-
-        Raises:
-            TimerUnavailable: CUPTI cannot be used here.
-        """
         return cls(runtime(), stream, any_stream=any_stream, queues=queues)
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
