@@ -8,9 +8,11 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from pytest_gpukern.gpu.ceiling_kernels import CANARIES, Measured, NotMeasuredError, measure_ceilings
 from pytest_gpukern.gpu.libcuda import CudaError
@@ -23,10 +25,10 @@ from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
-from pytest_gpukern.values.untrusted_json import FileError, decoded, own_json
+from pytest_gpukern.values.untrusted_json import FileError, own_json, read
 
 _METHOD = 1
-"""Part of the key. Raise it if kernels or methods change, so that everybody measures again."""
+"""Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
 
 _ROUNDING = 1.01
 """Allows for clocks reported in whole MHz and events that resolve half a microsecond."""
@@ -40,6 +42,8 @@ _RATES = {
     "int32": "int32_op_per_s",
     "uint32": "int32_op_per_s",
 }
+
+_Rate = Annotated[float, msgspec.Meta(gt=0, description="a positive number")] | None
 
 _unstored: dict[str, Ceilings] = {}
 """File name → ceilings that this process has measured and could not store."""
@@ -63,33 +67,20 @@ class Ceilings:
         launch_gpu_ns: device time of an empty kernel in a queue of them.
     """
 
-    device_copy_bytes_per_s: float | None = None
-    pinned_to_device_bytes_per_s: float | None = None
-    device_to_pinned_bytes_per_s: float | None = None
-    pageable_to_device_bytes_per_s: float | None = None
-    device_to_pageable_bytes_per_s: float | None = None
-    float16_flop_per_s: float | None = None
-    float32_flop_per_s: float | None = None
-    float64_flop_per_s: float | None = None
-    int32_op_per_s: float | None = None
-    launch_host_ns: float | None = None
-    launch_gpu_ns: float | None = None
+    device_copy_bytes_per_s: _Rate = None
+    pinned_to_device_bytes_per_s: _Rate = None
+    device_to_pinned_bytes_per_s: _Rate = None
+    pageable_to_device_bytes_per_s: _Rate = None
+    device_to_pageable_bytes_per_s: _Rate = None
+    float16_flop_per_s: _Rate = None
+    float32_flop_per_s: _Rate = None
+    float64_flop_per_s: _Rate = None
+    int32_op_per_s: _Rate = None
+    launch_host_ns: _Rate = None
+    launch_gpu_ns: _Rate = None
 
     def to_json(self) -> JsonDict:
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: object) -> Ceilings:
-        """Reads the result of `to_json`; ValueError names a field that is missing, unknown or invalid."""
-        if not isinstance(data, dict):
-            raise ValueError(f"the ceilings are {data!r:.60} instead of an object")
-        names = {field.name for field in fields(cls)}
-        if set(data) != names:
-            raise ValueError(f"these fields are missing or unknown: {', '.join(sorted(names ^ set(data)))}")
-        for name, value in data.items():
-            if value is not None and not _is_positive(value):
-                raise ValueError(f"{name} is {value!r:.60} instead of a positive number")
-        return cls(**data)
 
     def bandwidth_share(self, traffic_bytes: float | None, ns: float, cache: str = "cold") -> float | None:
         """Returns the share of the device's copy bandwidth, 0.97 for 97 %; None with nothing to compare.
@@ -126,6 +117,12 @@ class Ceilings:
                 return None
             copies_s += count / rate if rate else 0.0
         return _share(copies_s, ns, 1.0)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    key: JsonDict
+    ceilings: Ceilings
 
 
 def load_or_measure(
@@ -232,10 +229,10 @@ def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings,
 def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | None:
     """Returns the stored ceilings; None if there are none, or, with a warning, if they are unusable."""
     try:
-        data = decoded(path.read_bytes())
-        if not isinstance(data, dict) or data.get("key") != key:
+        stored: _Stored = read(path.read_bytes(), _Stored, refuse=lambda _: None)
+        if stored.key != key:
             raise ValueError("it holds no ceilings of this device")
-        return Ceilings.from_json(data.get("ceilings"))
+        return stored.ceilings
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -248,12 +245,10 @@ def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | 
 def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> bool:
     problem = "this user has no home folder"
     if path is not None:
-        content = (
-            own_json.dumps({"key": key, "ceilings": ceilings.to_json()}, allow_nan=False, indent=1) + "\n"
-        )
+        content = msgspec.json.format(msgspec.json.encode(_Stored(key, ceilings)), indent=1)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, content.encode())
+            replace(path, content + b"\n")
             return True
         except FileError as error:
             problem = f"{path} {error.problem}"

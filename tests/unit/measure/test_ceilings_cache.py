@@ -85,9 +85,10 @@ def stored(folder):
 
 
 def test_what_was_measured_is_read_the_next_time(tmp_path):
-    first, second = Measuring(), Measuring({})
-    assert first.load(tmp_path / "new" / "folder") == CEILINGS
-    assert second.load(tmp_path / "new" / "folder") == CEILINGS
+    partly = {name: value for name, value in H200.items() if name != "float16_flop_per_s"}
+    first, second = Measuring(partly), Measuring({})
+    assert first.load(tmp_path / "new" / "folder") == Ceilings(**partly)
+    assert second.load(tmp_path / "new" / "folder") == Ceilings(**partly)
     assert (first.count, second.count) == (1, 0)
     assert first.warnings == second.warnings == []
 
@@ -138,7 +139,6 @@ DAMAGE = {
     "a list": lambda text: "[]",
     "another key": as_json(key={"device_uuid": "another"}),
     "no ceilings": as_json(ceilings=None),
-    "a field too few": as_json(ceilings={"float32_flop_per_s": 1e12}),
     "a text": with_ceiling("float32_flop_per_s", "fast"),
     "zero": with_ceiling("float32_flop_per_s", 0),
     "NaN": with_ceiling("float32_flop_per_s", float("nan")),
@@ -270,14 +270,6 @@ def test_files_are_in_the_users_cache_folder(monkeypatch, variable, expected):
         monkeypatch.setenv("XDG_CACHE_HOME", variable)
     monkeypatch.setattr(Path, "home", lambda: Path("/home/user"))
     assert default_cache_dir() == Path(expected or "/home/user/.cache/pytest-gpukern")
-
-
-# JSON
-
-
-def test_ceilings_survive_json_unchanged():
-    for ceilings in (CEILINGS, Ceilings(), Ceilings(launch_gpu_ns=1.0)):
-        assert Ceilings.from_json(json.loads(json.dumps(ceilings.to_json()))) == ceilings
 
 
 # shares
