@@ -31,12 +31,7 @@ def measured_by(
     work that ends on the host, unless another timer of the host is requested. End to end, the first of
     `auto_timers` runs beside it and tells copies from kernels.
 
-    Args:
-        by: measures by a timer.
-        wanted: the timer's name, as in `--gpukern-timer`.
-        scope: one of `problems.variants.SCOPES`.
-        stream: the timed stream, as a cuda.core stream.
-        any_stream: whether the call's work may outlast the timed stream.
+    Args are those of `open_timer`, with one of `problems.variants.SCOPES`.
 
     Raises:
         NothingLaunched: the call puts nothing on the device.

@@ -266,21 +266,16 @@ class Sampler:
     We keep every sample taken while the device was fit. We count the others and take them again.
 
     Attributes:
-        executions: the executions to time.
-        timer: the timer to use.
         scope: what the call does: one of `problems.variants.SCOPES`.
         cache: `cold` flushes the L2 before each sample, `hot` does not.
         call_ns: about how long the call takes, from the warm-up; sizes the batches.
-        rule: when to stop.
         observing: name → observer that looks at the device between batches, the one nearest to the timed work
             first.
         inspect: checks outputs; called once, after an execution chosen at random among the first, or after a
             whole turn on all buffer sets for a cold graph.
-        traffic_bytes: declared bytes of the work, copied into the result.
-        flops: declared operations of the work, copied into the result.
+        traffic_bytes: declared bytes of the work, copied into the result, as `flops` are.
         beside: whether the number is kept beside a main timer's.
         clock: seconds, for the time budget.
-        sampling: what was taken so far.
     """
 
     executions: Executions

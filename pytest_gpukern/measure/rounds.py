@@ -17,10 +17,6 @@ Arguments = tuple[tuple[Any, ...], "Mapping[str, Any]"]
 _LARGEST_BATCH = 64
 
 
-def _nothing() -> None:
-    """Does nothing: there is nothing to wait for."""
-
-
 @dataclass
 class Rounds:
     """Executions of one target in rounds: each is `setup`, some calls, `teardown`, and ends before the next.
@@ -31,9 +27,8 @@ class Rounds:
     queue.
 
     Attributes:
-        target: the function to time.
-        args: its positional arguments, if `setup` makes none.
-        kwargs: its named arguments, if `setup` makes none.
+        args: positional arguments of the target, if `setup` makes none.
+        kwargs: its named arguments, likewise.
         setup: untimed, before each round; returns (args, kwargs), or nothing.
         teardown: untimed, after each round, with the same arguments.
         count: rounds that become samples, or None to sample until the median is known.
@@ -54,7 +49,7 @@ class Rounds:
     count: int | None = None
     warmup_count: int = 0
     iterations: int = 1
-    synchronize: Callable[[], None] = _nothing
+    synchronize: Callable[[], None] = lambda: None
     buffer_sets: int = field(default=1, init=False)
     _open: Arguments | None = field(default=None, init=False, repr=False)
     _executed: bool = field(default=False, init=False, repr=False)

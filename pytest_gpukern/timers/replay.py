@@ -111,40 +111,19 @@ def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[C
         TimerUnavailable: a call was not captured, or the calls were not captured alike.
     """
     graph, nodes, _kept = _capture(stream, runs)
-    try:
+    with ExitStack() as made:
+        made.callback(checked, "cuGraphDestroy", graph)
         try:
             executable = checked("cuGraphInstantiate", graph, 0)
         except CudaError as error:
             raise TimerUnavailable(f"the captured graph cannot be replayed: {error}") from error
-        try:
-            checked("cuGraphUpload", executable, stream.handle)
-            yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes
-        finally:
-            checked("cuGraphExecDestroy", executable)
-    finally:
-        checked("cuGraphDestroy", graph)
+        made.callback(checked, "cuGraphExecDestroy", executable)
+        checked("cuGraphUpload", executable, stream.handle)
+        yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes
 
 
 def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, list[Any]]:
-    """Returns a graph of the calls, its number of nodes, and what the calls returned."""
-    kept: list[Any] = []
-    nodes = [0]
-    with _capturing(stream) as graphs:
-        for run in runs:
-            kept.append(run())
-            nodes.append(_nodes_so_far(stream))
-    (graph,) = graphs
-    added = [later - earlier for earlier, later in itertools.pairwise(nodes)]
-    refusal = _refusal(added, graph)
-    if refusal is not None:
-        checked("cuGraphDestroy", graph)
-        raise TimerUnavailable(refusal)
-    return graph, nodes[-1], kept
-
-
-@contextmanager
-def _capturing(stream: Any) -> Iterator[list[Any]]:
-    """Captures the launches on the stream; afterwards the list holds the graph.
+    """Returns a graph of the calls, its number of nodes, and what the calls returned.
 
     We capture only this thread, and strictly: a call that allocates, frees or waits is refused. Otherwise a
     replay could use memory that the call has given back.
@@ -156,29 +135,32 @@ def _capturing(stream: Any) -> Iterator[list[Any]]:
             "work on the legacy default stream cannot be captured; launch on another stream"
         )
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    graphs: list[Any] = []
+    kept: list[Any] = []
+    nodes = [0]
     with uncollected():  # freeing an array would end the capture
         try:
             checked("cuStreamBeginCapture", stream.handle, mode)
             try:
-                yield graphs
+                for run in runs:
+                    kept.append(run())
+                    nodes.append(_nodes_so_far(stream))
             except BaseException:
-                _discard(stream)
+                # In any state of the capture, so that the stream executes again.
+                status, unfinished = driver.cuStreamEndCapture(stream.handle)
+                if status == driver.CUresult.CUDA_SUCCESS:
+                    checked("cuGraphDestroy", unfinished)
                 raise
-            graphs.append(checked("cuStreamEndCapture", stream.handle))
+            graph = checked("cuStreamEndCapture", stream.handle)
         except TimerUnavailable:
             raise
         except Exception as error:  # the call ran before, so only its capture can fail
             raise TimerUnavailable(f"the call cannot be captured: {_in_one_line(error)}") from error
-
-
-def _discard(stream: Any) -> None:
-    """Ends a capture in any state, so that the stream executes again."""
-    from cuda.bindings import driver
-
-    status, graph = driver.cuStreamEndCapture(stream.handle)
-    if status == driver.CUresult.CUDA_SUCCESS:
+    added = [later - earlier for earlier, later in itertools.pairwise(nodes)]
+    refusal = _refusal(added, graph)
+    if refusal is not None:
         checked("cuGraphDestroy", graph)
+        raise TimerUnavailable(refusal)
+    return graph, nodes[-1], kept
 
 
 def _nodes_so_far(stream: Any) -> int:

@@ -176,12 +176,8 @@ class ActivityTrace:
         """Executes once and returns all that reports show of it, with the host's calls of CUDA's APIs.
 
         Records of calls slow the host, so no time comes from such an execution. The next recording is again
-        an ordinary one. Kernels are recorded concurrently, so that we see which overlap.
-
-        Args:
-            scope: what `execute` is a call of.
-            execute: executes once. The device must be idle.
-            wait: waits for the device.
+        an ordinary one. Kernels are recorded concurrently, so that we see which overlap. The device must be
+        idle.
         """
         before = self._follows_threads
         self._follows_threads = self._keeps_host_calls = True
@@ -239,13 +235,10 @@ class ActivityTrace:
         for libraries that link the runtime statically. Records of runtime calls, and the times of all calls,
         cost more than everything else. So we ask for them only if some work belongs to no call.
 
-        Returns:
-            Whether this changed anything.
+        Returns whether this changed anything.
         """
-        if self._follows_threads:
-            return False
-        self._follows_threads = True
-        return True
+        before, self._follows_threads = self._follows_threads, True
+        return not before
 
     def _launched_for_calls(self) -> dict[int, int]:
         """Returns the calls of work whose threads launch only while a call runs."""
@@ -485,7 +478,6 @@ class RecordBuffers:
     We skip other kinds of records. The rest are named tuples with the fields of cupti-python's objects.
 
     Args:
-        cupti: the module of cupti-python.
         completed: takes the records of a buffer; runs on a CUPTI thread.
         failed: takes an error in reading or handling them; runs there too.
 

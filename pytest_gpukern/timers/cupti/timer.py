@@ -270,11 +270,7 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
 def trace_of(scope: str, iteration: Iteration, stream: Any, *, cold: bool) -> Trace:
     """Executes once more, from an idle device, and returns what it did; nothing is timed meanwhile.
 
-    Args:
-        scope: what `iteration` is a call of.
-        iteration: one that was not executed yet.
-        stream: the stream that it launches on, as a cuda.core stream.
-        cold: whether to flush the L2 first.
+    The iteration is one of `scope` on a cuda.core stream that was not executed yet.
 
     Raises:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
@@ -391,11 +387,7 @@ def _who(strangers: Sequence[Activity]) -> str:
 
 
 def overlapping(activities: Sequence[Activity]) -> list[Activity]:
-    """Returns the calls' activities that ran beside our own, which run on the timed stream.
-
-    Args:
-        activities: all of them, sorted by start.
-    """
+    """Returns those of the calls that ran beside our own on the timed stream; takes all, sorted by start."""
     beside: list[Activity] = []
     ours_until = 0.0
     latest: Activity | None = None  # the calls' activity that ends last
