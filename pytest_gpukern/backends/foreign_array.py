@@ -28,11 +28,8 @@ class UsersArray:
 
     Attributes:
         pointer: address of the first element.
-        shape: shape of the array.
         dtype: dtype of the stored elements; for one that NumPy lacks, an integer of the same size.
         strides: strides in bytes; None for C order without gaps.
-        on_device: whether the array lies on the device.
-        read_only: whether the array must not be written.
         host: a NumPy array on the same memory, if it lies on the host.
         read_as: how its library reads the elements: `conjugated`, `negated`, or as a dtype that NumPy lacks,
             such as `bfloat16`; mostly empty.

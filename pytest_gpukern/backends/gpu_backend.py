@@ -44,10 +44,7 @@ class PlacedDeviceArray(DeviceArray):
     element, also in the gaps.
 
     Args:
-        shape: shape of the array.
-        dtype: dtype of the array.
         guard: what fills everything else in the allocation.
-        placement: where the elements lie.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int, placement: Placement) -> None:

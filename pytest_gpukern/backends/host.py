@@ -103,12 +103,10 @@ class GuardedArray:
     """Holds a C-contiguous array between two guard zones of one buffer.
 
     Args:
-        shape: shape of the array.
-        dtype: dtype of the array.
         guard: what the zones are filled with.
 
     Attributes:
-        array: the array, whose address is a multiple of 64.
+        array: its address is a multiple of 64.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, guard: int) -> None:
@@ -137,11 +135,7 @@ class GuardedArray:
 
 
 class PlacedArray:
-    """Holds an array in a special layout, with guard zones around it and between its elements.
-
-    Attributes:
-        array: the array.
-    """
+    """Holds an array in a special layout, with guard zones around it and between its elements."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, guard: int, placement: Placement) -> None:
         import numpy as np

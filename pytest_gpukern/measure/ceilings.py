@@ -55,10 +55,8 @@ class Ceilings:
 
     Attributes:
         device_copy_bytes_per_s: a copy far larger than the L2, counting bytes read and written.
-        pinned_to_device_bytes_per_s: a copy from page-locked host memory.
-        device_to_pinned_bytes_per_s: a copy to page-locked host memory.
-        pageable_to_device_bytes_per_s: a copy from an ordinary array on the host.
-        device_to_pageable_bytes_per_s: a copy to an ordinary array on the host.
+        pinned_to_device_bytes_per_s: a copy from page-locked host memory; the others between host and device
+            likewise, where pageable memory is that of an ordinary array.
         float16_flop_per_s: multiply-adds in packed pairs, each two operations, without tensor cores.
         float32_flop_per_s: likewise, singly or in pairs, whichever is faster.
         float64_flop_per_s: likewise, singly.
@@ -141,9 +139,7 @@ def load_or_measure(
     lock find the first one's file.
 
     Args:
-        fingerprint: of the pinned device.
-        cache_dir: folder of the files; by default `gpukern` in the user's cache folder.
-        measure: measures all ceilings.
+        cache_dir: folder of the files; by default `pytest-gpukern` in the user's cache folder.
         peaks: the device's theoretical peaks, which no ceiling can exceed; None if unknown.
         warn: is called with a line for each thing that was odd.
     """

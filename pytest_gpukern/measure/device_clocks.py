@@ -36,13 +36,7 @@ class DeviceClocks:
 
     Attributes:
         sm_mhz: clock of the multiprocessors: the median of those measured after batches, else NVML's.
-        sm_mhz_low: the lowest measured one.
-        sm_mhz_high: the highest.
-        memory_mhz: clock of the memory.
         clock_events: what held the clocks down, by names of `nvml.CLOCK_EVENTS`.
-        temperature_c: temperature of the GPU.
-        memory_temperature_c: temperature of its memory.
-        power_w: power that it drew.
         memory_used_bytes: memory in use, by all processes.
     """
 
@@ -310,16 +304,15 @@ def _other_process(before: DeviceState, after: DeviceState) -> Disturbance | Non
     new = [process for process in after.foreign if process.pid not in there]
     busy = [process for process in after.foreign if (process.sm_percent or 0) >= _BUSY_PERCENT]
     copied = _copied((before, after))
-    if (
-        copied >= _COPIES_BYTES_PER_S and after.foreign and not busy
-    ):  # else our own thread may have copied: only a note
-        by = _named(after.foreign)
-        seen = f"another process copied {copied / 1e9:.1f} GB/s over PCIe while this one waited: {by}"
-        return Disturbance("other process", seen, "stop it or choose another device (--gpukern-device)")
-    if not (new or busy):
+    if busy:
+        seen = f"ran kernels during the batch: {_named(busy)}"
+    elif copied >= _COPIES_BYTES_PER_S and after.foreign:  # else our own thread may have copied: only a note
+        seen = f"copied {copied / 1e9:.1f} GB/s over PCIe while this one waited: {_named(after.foreign)}"
+    elif new:
+        seen = f"began to use the device during the batch: {_named(new)}"
+    else:
         return None
-    what = "ran kernels" if busy else "began to use the device"
-    seen = f"another process {what} during the batch: {_named(busy or new)}"
+    seen = f"another process {seen}"
     return Disturbance("other process", seen, "stop it or choose another device (--gpukern-device)")
 
 

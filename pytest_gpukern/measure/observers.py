@@ -99,10 +99,7 @@ class Instruments:
     """The instruments that observe a device, once a process.
 
     Attributes:
-        states: asks NVML.
         probe: measures the SM clock; None if it cannot be launched.
-        max_sm_mhz: highest SM clock of the device, if known.
-        max_memory_mhz: highest memory clock, if known.
     """
 
     states: DeviceWatch
@@ -147,7 +144,6 @@ class ObservedCall:
 
     Attributes:
         scope: one of `problems.variants.SCOPES`.
-        on_gpu: whether it uses a GPU at all.
         floor: the least time that the declared work can take, if known.
     """
 
@@ -315,10 +311,10 @@ class Observers:
         return ObservedTest(values, tuple(findings))
 
 
-def with_notes(measurement: Measurement, *notes: Note) -> Measurement:
-    """Returns the measurement with these notes after its others."""
-    summary = measurement.summary
-    summary = dataclasses.replace(summary, notes=(*summary.notes, *notes))
+def with_notes(measurement: Measurement, *notes: Note, first: bool = False) -> Measurement:
+    """Returns the measurement with these notes after its others, or before them."""
+    others = measurement.summary.notes
+    summary = dataclasses.replace(measurement.summary, notes=notes + others if first else others + notes)
     return dataclasses.replace(measurement, summary=summary)
 
 

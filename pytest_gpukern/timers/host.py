@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -114,14 +115,9 @@ class HostTimer:
 
     def _tick(self) -> float:
         """Returns the smallest step of the clock in a few hundred readings."""
-        smallest = float("inf")
-        last = self._clock()
-        for _ in range(300):
-            now = self._clock()
-            if now > last:
-                smallest = min(smallest, now - last)
-            last = now
-        return smallest if smallest != float("inf") else 1.0
+        readings = [self._clock() for _ in range(300)]
+        steps = (later - earlier for earlier, later in itertools.pairwise(readings))
+        return min(filter(None, steps), default=1.0)
 
 
 class LaunchTimer(HostTimer):

@@ -99,11 +99,9 @@ class ActivityTrace:
     def __init__(self) -> None:
         try:
             from cupti import cupti
-        except ImportError as error:
-            if error.name in ("cupti", "cupti.cupti"):
-                raise TimerUnavailable("cupti-python is not installed") from None
-            raise TimerUnavailable(f"cupti-python does not load: {error}") from None
         except Exception as error:
+            if isinstance(error, ImportError) and error.name in ("cupti", "cupti.cupti"):
+                raise TimerUnavailable("cupti-python is not installed") from None
             raise TimerUnavailable(f"cupti-python does not load: {error}") from error
         self.cupti = cupti
         self._id_kind = cupti.ExternalCorrelationKind.CUSTOM0
@@ -142,7 +140,7 @@ class ActivityTrace:
         self._buffers.reads_api_calls = self._follows_threads
         try:
             for kind in (*recorded, *([kinds.RUNTIME] if self._follows_threads else [])):
-                self.attempt(lambda kind=kind: self.cupti.activity_enable(kind))
+                self.attempt(self.cupti.activity_enable, kind)
                 self._enabled.append(kind)
             self.push(OURS)
         except TimerUnavailable:
@@ -151,7 +149,7 @@ class ActivityTrace:
 
     def push(self, call: int) -> None:
         """Assigns what this thread launches from now on to `call`, a number above `OURS`."""
-        self.attempt(lambda: self.cupti.activity_push_external_correlation_id(self._id_kind, call))
+        self.attempt(self.cupti.activity_push_external_correlation_id, self._id_kind, call)
         self._depth += 1
         if self._follows_threads and self._depth > 1:  # the first is pushed by `open`
             self._pushed.append((self.cupti.get_timestamp(), call))
@@ -161,7 +159,7 @@ class ActivityTrace:
         if self._pushed:
             began, call = self._pushed.pop()
             self._windows.append((began, self.cupti.get_timestamp(), call))
-        self.attempt(lambda: self.cupti.activity_pop_external_correlation_id(self._id_kind))
+        self.attempt(self.cupti.activity_pop_external_correlation_id, self._id_kind)
 
     def close(self) -> list[Activity]:
         """Stops recording and returns the activities by start. The device must be idle."""
@@ -201,7 +199,7 @@ class ActivityTrace:
         try:
             while self._depth:  # more than one if a call failed
                 self.pop()
-            self.attempt(lambda: self.cupti.activity_flush_all(1))
+            self.attempt(self.cupti.activity_flush_all, 1)
         finally:
             self._disable()
 
@@ -278,23 +276,22 @@ class ActivityTrace:
         with self._uncollected:
             while self._enabled:
                 kind = self._enabled.pop()
-                self.attempt(lambda kind=kind: self.cupti.activity_disable(kind))
+                self.attempt(self.cupti.activity_disable, kind)
 
-    def attempt(self, call: Any) -> Any:
+    def attempt(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Calls CUPTI.
 
         Raises:
             TimerUnavailable: it refused; the message says why.
         """
         try:
-            return call()
+            return call(*arguments)
         except self.cupti.cuptiError as error:
             name = str(error).partition(" ")[0]
             why = _REMEDIES.get(name, str(error))
             raise TimerUnavailable(f"CUPTI: {why}") from error
-        except RuntimeError as error:  # from cupti-python, without a library or driver
-            raise TimerUnavailable(f"CUPTI cannot be loaded: {error}") from error
-        except SystemError as error:  # the same from its C function
+        # From cupti-python, without a library or driver; a SystemError is the same from its C function.
+        except (RuntimeError, SystemError) as error:
             raise TimerUnavailable(f"CUPTI cannot be loaded: {error.__cause__ or error}") from error
 
     def _failed(self, error: Exception) -> None:

@@ -169,11 +169,11 @@ class MachineCode:
             self._has_recorded = True
         loaded = (cupti.CallbackDomain.RESOURCE, cupti.CallbackIdResource.MODULE_LOADED)
         events = [loaded, *((cupti.CallbackDomain.DRIVER_API, call) for call in calls)]
-        subscriber = trace.attempt(lambda: cupti.subscribe(self._called_back, None))
+        subscriber = trace.attempt(cupti.subscribe, self._called_back, None)
         try:
             for event in events:
-                trace.attempt(lambda event=event: cupti.enable_callback(1, subscriber, *event))
-            trace.attempt(lambda: cupti.activity_enable(self._function))
+                trace.attempt(cupti.enable_callback, 1, subscriber, *event)
+            trace.attempt(cupti.activity_enable, self._function)
             before = self._loaded
             try:
                 yield
@@ -181,11 +181,11 @@ class MachineCode:
                 with uncollected():  # the thread that reads records cannot free PyCUDA's arrays
                     try:
                         if self._loaded > before:
-                            trace.attempt(lambda: cupti.activity_flush_all(1))
+                            trace.attempt(cupti.activity_flush_all, 1)
                     finally:
-                        trace.attempt(lambda: cupti.activity_disable(self._function))
+                        trace.attempt(cupti.activity_disable, self._function)
         finally:
-            trace.attempt(lambda: cupti.unsubscribe(subscriber))
+            trace.attempt(cupti.unsubscribe, subscriber)
 
     def _called_back(self, _user: Any, domain: int, callback: int, data: Any) -> None:
         if domain == self._cupti.CallbackDomain.DRIVER_API:
