@@ -10,7 +10,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -273,6 +273,7 @@ class Sampler:
             first.
         inspect: checks outputs; called once, after an execution chosen at random among the first, or after a
             whole turn on all buffer sets for a cold graph.
+        calls: how many calls an execution makes; a sample is their mean.
         traffic_bytes: declared bytes of the work, copied into the result, as `flops` are.
         beside: whether the number is kept beside a main timer's.
         clock: seconds, for the time budget.
@@ -286,6 +287,7 @@ class Sampler:
     rule: StoppingRule
     observing: Mapping[str, Observation] = field(default_factory=dict)
     inspect: Callable[[], None] | None = None
+    calls: int = 1
     traffic_bytes: float | None = None
     flops: float | None = None
     beside: bool = False
@@ -319,7 +321,7 @@ class Sampler:
             self._before()
             taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold)
             with untraced():
-                batch = timer.collect(taken, cold=self.cold)
+                batch = self._collected(taken)
             executed += len(taken)
             if self.inspect is not None and executed >= chosen:
                 self.inspect()
@@ -328,14 +330,14 @@ class Sampler:
             stopped = rule.decide(
                 sampling.samples,
                 self.clock() - started,
-                resolution_ns=timer.resolution_ns,
+                resolution_ns=timer.resolution_ns / self.calls,
                 batches=sampling.batches,
             )
             look = self._look(batch, last=stopped is not None)
             if look.fault is None:
                 sampling.settle(stopped, settled=look.settled)
             elif not sampling.give_up(look.fault, look.hopeless):
-                timer.collect(self.executions.take(turn, cold=self.cold), cold=self.cold)  # it rested
+                self._collected(self.executions.take(turn, cold=self.cold))  # it rested
             if sampling.stopped is not None:
                 return taken[-1]
 
@@ -347,7 +349,7 @@ class Sampler:
                 samples since the last look are gone.
         """
         self._before()
-        batch = self.timer.collect([iteration], cold=self.cold)
+        batch = self._collected([iteration])
         sampling = self.sampling
         sampling.add(batch, 1)
         look = self._look(batch, last=last)
@@ -366,6 +368,9 @@ class Sampler:
             measured = seen[name].added_to(measured, name)
         return with_notes(measured, *self.summary().notes)
 
+    def _collected(self, iterations: Sequence[Iteration]) -> Batch:
+        return self.timer.collect(iterations, cold=self.cold).per_call(self.calls)
+
     def _before(self) -> None:
         for observation in reversed([*self.observing.values()]):
             observation.before()
@@ -380,12 +385,13 @@ class Sampler:
         )
 
     def summary(self) -> Summary:
-        sampling = self.sampling
-        return summarize(sampling.samples, resolution_ns=self.timer.resolution_ns, batches=sampling.batches)
+        resolution_ns = self.timer.resolution_ns / self.calls
+        return summarize(self.sampling.samples, resolution_ns=resolution_ns, batches=self.sampling.batches)
 
     def _measurement(self) -> Measurement:
         timer, sampling = self.timer, self.sampling
         assert sampling.stopped is not None
+        cost_ns = timer.fixed_cost_ns
         return Measurement(
             scope=self.scope,
             timer=timer.name,
@@ -395,8 +401,8 @@ class Sampler:
             iterations=sampling.iterations,
             summary=dataclasses.replace(self.summary(), notes=tuple(sampling.notes)),
             stopped=sampling.stopped,
-            jitter_ns=math.hypot(timer.jitter_ns, sampling.jitter_ns),
-            fixed_cost_ns=timer.fixed_cost_ns,
+            jitter_ns=math.hypot(timer.jitter_ns / self.calls, sampling.jitter_ns),
+            fixed_cost_ns=None if cost_ns is None else cost_ns / self.calls,
             busy_ns=statistics.median(sampling.busy) if sampling.busy else None,
             work=sampling.work,
             order=sampling.order,

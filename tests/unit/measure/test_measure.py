@@ -353,6 +353,26 @@ def test_what_the_timer_says_about_itself_travels_along():
     assert (found.traffic_bytes, found.flops, found.invalid) == (12.0, 2.0, None)
 
 
+@pytest.mark.parametrize("cost_ns", [None, 0.0, 3000.0])
+def test_what_executions_of_several_calls_took_is_that_of_one(cost_ns):
+    timer = ScriptedTimer([1000.0, 1032.0], notes=[Note("its own")])
+    timer.fixed_cost_ns, timer.resolution_ns, timer.jitter_ns = cost_ns, 64.0, 8.0
+    found = sampled(timer, rule=StoppingRule(0, 6, 6), calls=4)
+    assert (found.samples_ns, found.iterations) == ((250.0, 258.0) * 3, 12)
+    assert (found.summary.low_ns, found.summary.high_ns) == (246.0, 262.0), "half a tick of 16 ns"
+    assert (found.jitter_ns, found.fixed_cost_ns) == (2.0, cost_ns and cost_ns / 4)
+    kernel = DeviceWork(kind="kernel", name="axpy", count=4.0, time_ns=800.0)
+    copy = DeviceWork(kind="memcpy", name="HtoD", count=8.0, time_ns=40.0, size_bytes=64.0)
+    batch = Batch([1000.0], launch_included=True, busy_ns=[900.0], work=(kernel, copy), order=(0, 1, 1) * 4)
+    kernel, copy = (
+        dataclasses.replace(kernel, count=1.0, time_ns=200.0),
+        dataclasses.replace(copy, count=2.0, time_ns=10.0, size_bytes=16.0),
+    )
+    assert batch.per_call(4) == Batch(
+        [250.0], 4, launch_included=True, busy_ns=[225.0], work=(kernel, copy), order=(0, 1, 1)
+    )
+
+
 def test_a_suspicion_makes_the_measurement_invalid_and_keeps_its_samples():
     found = sampled(ScriptedTimer([1000.0], suspicion="work ran elsewhere"))
     assert found.invalid == "work ran elsewhere"
