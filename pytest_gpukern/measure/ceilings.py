@@ -45,9 +45,6 @@ _RATES = {
 
 _Rate = Annotated[float, msgspec.Meta(gt=0, description="a positive number")] | None
 
-_unstored: dict[str, Ceilings] = {}
-"""File name → ceilings that this process has measured and could not store."""
-
 
 @dataclass(frozen=True)
 class Ceilings:
@@ -133,9 +130,8 @@ def load_or_measure(
 ) -> Ceilings:
     """Returns the ceilings of the device that `fingerprint` describes, from the cache or measured now.
 
-    We store them for the next process. If one was odd (above the device's theoretical peak, or could not be
-    measured) or the folder cannot be written, only this process keeps them. Without a real device nothing is
-    measured. Hold the device's lock: others would disturb the measurement, and processes that wait for the
+    We store them for the next process, unless one was odd: above the device's theoretical peak, or it could
+    not be measured. Without a real device nothing is measured. Hold the device's lock: others would disturb the measurement, and processes that wait for the
     lock find the first one's file.
 
     Args:
@@ -146,18 +142,17 @@ def load_or_measure(
     if fingerprint.device_uuid is None or fingerprint.is_simulated:
         return Ceilings()
     key = cache_key(fingerprint)
-    name = _file_name(fingerprint, key)
-    if name in _unstored:
-        return _unstored[name]
+    digest = hashlib.sha256(own_json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
     folder = cache_dir or default_cache_dir()
-    stored = _read(folder / name, key, warn) if folder else None
+    path = folder and folder / f"ceilings-{fingerprint.device_model_key}-{digest}.json"
+    stored = _read(path, key, warn) if path else None
     if stored is not None:
         return stored
     ceilings, complaints = _credible(measure(), in_theory(peaks))
     for complaint in complaints:
         warn(complaint)
-    if complaints or not _write(folder and folder / name, key, ceilings, warn):
-        _unstored[name] = ceilings
+    if not complaints:
+        _write(path, key, ceilings, warn)
     return ceilings
 
 
@@ -188,11 +183,6 @@ def default_cache_dir() -> Path | None:
         except RuntimeError:
             return None
     return root / "pytest-gpukern"
-
-
-def _file_name(fingerprint: Fingerprint, key: JsonDict) -> str:
-    digest = hashlib.sha256(own_json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
-    return f"ceilings-{fingerprint.device_model_key}-{digest}.json"
 
 
 def in_theory(peaks: Peaks | None) -> dict[str, float]:
@@ -238,14 +228,14 @@ def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | 
     return None
 
 
-def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> bool:
+def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> None:
     problem = "this user has no home folder"
     if path is not None:
         content = msgspec.json.format(msgspec.json.encode(_Stored(key, ceilings)), indent=1)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace(path, content + b"\n")
-            return True
+            return
         except FileError as error:
             problem = f"{path} {error.problem}"
         except OSError as error:
@@ -254,7 +244,6 @@ def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[
         f"the device's ceilings are not stored and will be measured again by the next run: {problem}; "
         "set XDG_CACHE_HOME to a folder that can be written"
     )
-    return False
 
 
 def rate_of(dtype: Any) -> str | None:

@@ -33,7 +33,6 @@ class PlausibilityObservation(Observation):
     def __init__(self, call: ObservedCall, timer: Timer) -> None:
         self._call = call
         self._timer = timer
-        self._device_timed = timer_row(timer.name).device_timed
         self._guard = ClockGuard()
         self._threads = Threads.now()
         self._began = self._batch_began = self._guard.read()
@@ -43,7 +42,7 @@ class PlausibilityObservation(Observation):
         self._batch_began = self._guard.read()
 
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
-        if self._device_timed and self._contradiction is None:
+        if timer_row(self._timer.name).device_timed and self._contradiction is None:
             passed_ns = self._guard.read().perf_ns - self._batch_began.perf_ns
             self._contradiction = device_time_fault(sum(batch.samples_ns) * batch.iterations, passed_ns)
         return Look()

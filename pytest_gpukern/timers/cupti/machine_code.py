@@ -50,12 +50,9 @@ class _ApiCall(ctypes.Structure):
 
 
 _PLACE_OF_HANDLE = {
-    "cuLaunchKernel": 0,
-    "cuLaunchKernel_ptsz": 0,
-    "cuLaunchCooperativeKernel": 0,
-    "cuLaunchCooperativeKernel_ptsz": 0,
-    "cuLaunchKernelEx": 1,
-    "cuLaunchKernelEx_ptsz": 1,
+    f"{call}{stream}": place
+    for call, place in (("cuLaunchKernel", 0), ("cuLaunchCooperativeKernel", 0), ("cuLaunchKernelEx", 1))
+    for stream in ("", "_ptsz")
 }
 """Driver calls that launch a kernel → the position of its handle among their eight-byte parameters."""
 

@@ -21,7 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gpukern.gpu.live_threads import threads_by_id
@@ -332,11 +332,9 @@ class _Marks:
 
     trace: ActivityTrace
     marker: Callable[[], None] | None
-
-    def __post_init__(self) -> None:
-        self.calls: list[int] = []
-        self._last = OURS - 1
-        self._part: list[int] = []
+    calls: list[int] = field(default_factory=list)
+    _last: int = OURS - 1
+    _part: list[int] = field(default_factory=list)
 
     def open(self, count: int) -> None:  # noqa: ARG002 - part of the Protocol
         self._part = []
