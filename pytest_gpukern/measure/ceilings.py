@@ -131,8 +131,8 @@ def load_or_measure(
     """Returns the ceilings of the device that `fingerprint` describes, from the cache or measured now.
 
     We store them for the next process, unless one was odd: above the device's theoretical peak, or it could
-    not be measured. Without a real device nothing is measured. Hold the device's lock: others would disturb the measurement, and processes that wait for the
-    lock find the first one's file.
+    not be measured. Without a real device nothing is measured. Hold the device's lock: others would disturb
+    the measurement, and processes that wait for the lock find the first one's file.
 
     Args:
         cache_dir: folder of the files; by default `pytest-gpukern` in the user's cache folder.
