@@ -331,11 +331,7 @@ def _fill_on_device(pointer: int, nbytes: int, word: int) -> None:
 
 
 def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
-    """Refuses to compare a lazy array, one that may hide elements, or an array with itself.
-
-    Args:
-        actual: an output, as a user has it.
-        expected: its reference.
+    """Refuses to compare a lazy output, one that may hide elements, or one with itself as its reference.
 
     Raises:
         TypeError: `actual` is lazy, or one is of a subclass of NumPy's array.

@@ -189,12 +189,7 @@ def nvcc_on_path() -> str | None:
 
 
 def missing_include_folder(header: str, library: str) -> str | None:
-    """Returns a wheel's folder that holds `header`; None if nvcc's own toolkit or no wheel has it.
-
-    Args:
-        header: file name, such as "curand_kernel.h".
-        library: NVIDIA's short name of its library, such as "curand".
-    """
+    """Returns a wheel's folder that holds `header`; None if nvcc's own toolkit or no wheel has it."""
     nvcc = shutil.which("nvcc")
     if nvcc is not None:
         toolkit = Path(nvcc).resolve().parent.parent

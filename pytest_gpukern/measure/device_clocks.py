@@ -113,7 +113,7 @@ class ClockObservation(Observation):
             before,
             now,
             sm_mhz=clock,
-            max_sm_mhz=self._instruments.max_sm_mhz,
+            max_sm_mhz=highest,
             max_memory_mhz=self._instruments.max_memory_mhz,
         )
         self._states.append(now)
@@ -130,8 +130,6 @@ class ClockObservation(Observation):
         return Seen(dataclasses.asdict(self._state()), notes)
 
     def _state(self) -> DeviceClocks:
-        if not self._states:
-            return DeviceClocks()
         last = self._states[-1]
         clocks = [clock for clock in self._clocks if clock is not None]
         sm_mhz = None if last.sm_clock_mhz is None else float(last.sm_clock_mhz)
@@ -224,8 +222,6 @@ def device_notes(
 
     `states` were taken before, between and after its batches, `clocks_mhz` are the SM clocks after batches.
     """
-    if not states:
-        return ()
     notes = []
     seen = {event for state in states for event in state.clock_events or ()}
     held = [words for event, words in ORDINARY.items() if event in seen or _held(states, event)]

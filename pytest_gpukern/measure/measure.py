@@ -21,12 +21,12 @@ from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import DeviceWork, Measurement, Summary
 from pytest_gpukern.values.timer_table import timer_row
 
-Setup = Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
-"""Makes fresh positional and named arguments for one call, untimed."""
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional and named arguments of a call."""
 
 _WARMUP_S = 0.02
 _WARMUP_CALLS = 50
-_BATCH_CALLS = 64
+BATCH_CALLS = 64
 """Limits a batch, so that we ask the stopping rule and look at the device often enough."""
 _BATCH_CALLS_WITH_SETUP = 8
 """Limits a batch whose calls each hold their own arguments in memory."""
@@ -143,10 +143,10 @@ class Repeated:
 
     buffer_sets = 1
 
-    def __init__(self, call: Callable[..., Any], setup: Setup | None = None) -> None:
+    def __init__(self, call: Callable[..., Any], setup: Callable[[], Arguments] | None = None) -> None:
         self._call = call
         self._setup = setup
-        self.largest_batch = _BATCH_CALLS if setup is None else _BATCH_CALLS_WITH_SETUP
+        self.largest_batch = BATCH_CALLS if setup is None else _BATCH_CALLS_WITH_SETUP
 
     def take(self, count: int, *, cold: bool = False) -> list[Iteration]:  # noqa: ARG002 - as the Protocol's
         if self._setup is None:

@@ -8,13 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_gpukern.measure.measure import BATCH_CALLS, Arguments
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import Iteration
-
-Arguments = tuple[tuple[Any, ...], "Mapping[str, Any]"]
-"""Positional and named arguments of a call."""
-
-_LARGEST_BATCH = 64
 
 
 @dataclass
@@ -68,7 +64,7 @@ class Rounds:
                 "use iterations=1 and more rounds"
             )
         in_turn = self.setup is not None or self.teardown is not None
-        self.largest_batch = 1 if in_turn else _LARGEST_BATCH
+        self.largest_batch = 1 if in_turn else BATCH_CALLS
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
         """Ends the round before, and begins the next `count` rounds, at most `largest_batch`."""

@@ -38,9 +38,7 @@ def replay_line(
     graphs take turns, so that a drift of the clocks does not look like a slope.
 
     Args:
-        queue: times the replays.
-        stream: where `run` launches, as a cuda.core stream.
-        run: a call that ran once before, so that it compiles and loads nothing.
+        run: a call that ran once before, so that it compiles and loads nothing; it launches on the stream.
         counts: at least two different numbers of calls.
 
     Raises:
@@ -101,11 +99,7 @@ LEGACY_STREAMS = (0, 1)
 def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[Callable[[], None], int]]:
     """Captures calls that ran before; yields a function that replays them all, and the number of nodes.
 
-    We keep the calls' results until the end, since the graph may write to them.
-
-    Args:
-        stream: where the calls launch, as a cuda.core stream.
-        runs: the calls, in order; capturing does not execute them.
+    Capturing does not execute them. We keep their results until the end, since the graph may write to them.
 
     Raises:
         TimerUnavailable: a call was not captured, or the calls were not captured alike.

@@ -128,9 +128,7 @@ class ActivityTrace:
         We collect no garbage until `close`: otherwise CUPTI's thread that delivers records might, and only
         the thread that has their context can free PyCUDA's arrays.
 
-        Args:
-            concurrently: whether kernels may run at the same time while they are recorded; `CuptiTimer` says
-                what either way costs.
+        Kernels may run at the same time if they are recorded `concurrently`; `timer.py` says what it costs.
         """
         self._clear()
         self._uncollected.enter_context(uncollected())

@@ -236,11 +236,7 @@ def machine_code() -> MachineCode | None:
 
 @contextmanager
 def observed(observation: Callable[[MachineCode], AbstractContextManager[None]]) -> Iterator[None]:
-    """Hashes modules that are loaded meanwhile, if CUPTI can be used.
-
-    Args:
-        observation: enters `MachineCode.loading` or `MachineCode.launches`.
-    """
+    """Enters `MachineCode.loading` or `MachineCode.launches`, if CUPTI can be used."""
     code = machine_code()
     if code is None:
         yield
