@@ -32,7 +32,7 @@ def measured_by(
     work that ends on the host, unless another timer of the host is requested. End to end, the first of
     `auto_timers` runs beside it and tells copies from kernels.
 
-    Args are those of `open_timer`, with one of `problems.variants.SCOPES`.
+    The timer `wanted` is as in `--gpukern-timer`; stream and `any_stream` are as of `open_timer`.
 
     Raises:
         NothingLaunched: the call puts nothing on the device.

@@ -90,10 +90,8 @@ class ClockObservation(Observation):
     def before(self) -> None:
         """Notes the device's state before the first batch, unless the last one is fresh."""
         if not self._states:
-            state = (
-                self._instruments.state(within_s=_LOOK_EVERY_S) if self._beside else self._instruments.state()
-            )
-            self._states.append(state)
+            within = {"within_s": _LOOK_EVERY_S} if self._beside else {}
+            self._states.append(self._instruments.state(**within))
 
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
         """Says whether the samples since the last look count; pauses if they do not.
@@ -109,12 +107,9 @@ class ClockObservation(Observation):
         if not (ends or slow or self._instruments.age_s > _LOOK_EVERY_S):
             return Look(settled=False)
         now = self._instruments.state(within_s=0.0)
+        highest_memory = self._instruments.max_memory_mhz
         disturbance = batch_fault(
-            before,
-            now,
-            sm_mhz=clock,
-            max_sm_mhz=highest,
-            max_memory_mhz=self._instruments.max_memory_mhz,
+            before, now, sm_mhz=clock, max_sm_mhz=highest, max_memory_mhz=highest_memory
         )
         self._states.append(now)
         if disturbance is None:

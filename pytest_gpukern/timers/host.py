@@ -116,8 +116,8 @@ class HostTimer:
     def _tick(self) -> float:
         """Returns the smallest step of the clock in a few hundred readings."""
         readings = [self._clock() for _ in range(300)]
-        steps = (later - earlier for earlier, later in itertools.pairwise(readings))
-        return min(filter(None, steps), default=1.0)
+        steps = [later - earlier for earlier, later in itertools.pairwise(readings) if later > earlier]
+        return min(steps, default=1.0)
 
 
 class LaunchTimer(HostTimer):
