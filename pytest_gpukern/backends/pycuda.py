@@ -22,9 +22,6 @@ class PycudaBackend(GpuBackend):
     are by default. Operators of gpuarray launch on the legacy default stream. It and blocking streams wait
     for each other, so these launches are timed too.
 
-    Attributes:
-        notes: what we supplied so that PyCUDA works here, in words.
-
     Raises:
         ImportError: PyCUDA does not import; the message is the loader's.
         ToolkitError: there is no nvcc.

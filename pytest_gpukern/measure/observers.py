@@ -41,8 +41,6 @@ class ObserverRow:
     """An observer, and how reports write what it sees.
 
     Attributes:
-        module: full name of its module.
-        class_name: name of its class.
         label: of what it sees, such as `device memory`; its figures follow it.
         figures: name of each value that it may see → its label and unit, in the order of reports.
     """

@@ -64,13 +64,11 @@ class Activity:
         kind: `kernel`, `memcpy` or `memset`.
         name: the kernel's mangled name, empty for one of ours; for a copy, its direction and the host's kind
             of memory; else `memset`.
-        start_ns: its start, counted from the first activity of the recording.
-        end_ns: its end, likewise.
+        start_ns: its start, counted from the first activity of the recording, as `end_ns` is.
         stream: CUPTI's number of the stream.
         call: the id of the call that launched it, directly or by a thread that works for it; None for the
             work of a thread that also launches between the calls.
         size_bytes: bytes copied or set; 0 for a kernel.
-        kernel: its launch configuration and resources.
         thread: CUPTI's id of the launching thread, if no call launched it.
     """
 
@@ -89,7 +87,6 @@ class ActivityTrace:
     """Records the device's activities between `open` and `close`; one a process.
 
     Attributes:
-        cupti: the module of cupti-python.
         listeners: kind → function that takes the records, for other kinds of records.
 
     Raises:

@@ -67,9 +67,6 @@ class MachineCode:
 
     If several modules have a kernel of one name, `KernelModules` or the launch's registers tell from which it
     was launched. If neither does and the codes differ, we report no hash.
-
-    Args:
-        trace: CUPTI of this process.
     """
 
     def __init__(self, trace: ActivityTrace) -> None:
