@@ -268,6 +268,7 @@ def test_files_are_in_the_users_cache_folder(monkeypatch, variable, expected):
     [
         (CEILINGS, 4.29e9, 1e6, "cold", 1.0),
         (CEILINGS, 4.29e9, 2e6, "cold", 0.5),
+        (CEILINGS, 4.29e3, 0.5, "cold", 2.0),
         (CEILINGS, 4.29e9, 1e6, "hot", None),
         *((CEILINGS, amount, ns, "cold", None) for amount in (None, 0) for ns in (1e6, 0.0, float("nan"))),
         (CEILINGS, 1e9, 0.0, "cold", None),
