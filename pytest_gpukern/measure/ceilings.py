@@ -25,7 +25,7 @@ from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
-from pytest_gpukern.values.untrusted_json import FileError, own_json, read
+from pytest_gpukern.values.untrusted_json import FileError, read
 
 _METHOD = 1
 """Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
@@ -142,7 +142,8 @@ def load_or_measure(
     if fingerprint.device_uuid is None or fingerprint.is_simulated:
         return Ceilings()
     key = cache_key(fingerprint)
-    digest = hashlib.sha256(own_json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    known = msgspec.json.format(msgspec.json.encode(key, order="sorted"), indent=0)
+    digest = hashlib.sha256(known).hexdigest()[:12]
     folder = cache_dir or default_cache_dir()
     path = folder and folder / f"ceilings-{fingerprint.device_model_key}-{digest}.json"
     stored = _read(path, key, warn) if path else None

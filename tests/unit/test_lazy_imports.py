@@ -165,7 +165,7 @@ def test_importing_the_plugin_loads_its_light_modules_and_the_standard_library_o
 
 @pytest.mark.parametrize(
     "module",
-    ["run.environment", "check.check_variant", "gpu.runtime", "gate.judge", "baseline.store", "cli.main"],
+    ["run.measured_test", "run.environment", "check.check_variant", "gpu.runtime", "cli.main"],
 )
 def test_importing_the_rest_loads_no_gpu_library_and_no_numpy(module):
     (after,) = loaded_by(f"import pytest_gpukern.{module}")
