@@ -27,7 +27,6 @@ from pytest_gpukern.timers.timer import (
     Executions,
     Iteration,
     NothingLaunched,
-    PerCall,
     Timer,
     TimerUnavailable,
     open_host_timer,
@@ -446,7 +445,6 @@ class LoopSubject(CallSubject):
         keeps = self._scope == "kernel" and calls == 1
         cache = self._context.cache if keeps else "hot"
         timer = self._opened()
-        timer = PerCall(timer, calls) if calls > 1 else timer
         return Sampler(
             Repeated(self._target.function),
             timer,
@@ -455,6 +453,7 @@ class LoopSubject(CallSubject):
             call_ns=0.0,
             rule=StoppingRule(),
             observing=environment.gpu.observers.observe(self._observed(self._scope, cache), timer),
+            calls=calls,
             traffic_bytes=None if launch else marker.bytes,
             flops=None if launch else marker.flops,
         )

@@ -29,9 +29,8 @@ from pytest_gpukern.check.check_variant import (
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
 from pytest_gpukern.check.engine import check_left
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.measure.by_timer import with_note
 from pytest_gpukern.measure.measure import Repeated, warm_up
-from pytest_gpukern.measure.observers import ObservedCall
+from pytest_gpukern.measure.observers import ObservedCall, with_notes
 from pytest_gpukern.problems.call_by_name import Point
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset, HostResults
@@ -513,7 +512,7 @@ def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Me
         f"the L2 may be warm: nothing is flushed inside a graph, and its {sets} buffer sets are fewer than "
         f"the {needed} that evict each other"
     )
-    return with_note(measurement, Note(text))
+    return with_notes(measurement, Note(text), first=True)
 
 
 def scope_call(prepared: Prepared, scope: str, host_results: HostResults, number: int) -> Callable[[], Any]:

@@ -29,7 +29,7 @@ from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.run.environment import Environment
-from pytest_gpukern.timers.timer import Executions, NothingLaunched, PerCall, Timer, TimerUnavailable
+from pytest_gpukern.timers.timer import Executions, NothingLaunched, Timer, TimerUnavailable
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.phases import phase
@@ -566,13 +566,14 @@ class TimedScope:
         with nullcontext() if self.call.scope == "kernel" and not by_host else gpu.timing_by_host():
             return Sampler(
                 self.executions,
-                PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
+                timer,
                 scope=self.call.scope,
                 cache=self.cache,
                 call_ns=self.call_ns,
                 rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
                 observing={} if self.elsewhere else gpu.observers.observe(self.call, timer, beside=beside),
                 inspect=None if beside else self.inspect,
+                calls=self.calls_a_sample,
                 traffic_bytes=self.traffic_bytes,
                 flops=self.flops,
                 beside=beside,
