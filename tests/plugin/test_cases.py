@@ -192,7 +192,6 @@ def idle(x, y): ...
             'variant("hots")',
             "17: variant 'hots.multiply': backend 'hots' is none of host, *",
         ),
-        ("Axis(smoke=(8, 9), full=(100,))", "Axis(smoke=8)", "9: Axis(smoke=8): write a tuple, such as *"),
         ("version=1,", "version=1, speedup_against='ad',", "6: *: speedup_against='ad' is none of its *"),
         ("@doubling.variant", "@(lambda name: lambda f: f) or ", "6: *: it has no variants: decorate *"),
         ("@doubling.cases", WRONG, "*: variant 'host.idle': expected_fault='not writen' is none of launch *"),
