@@ -28,10 +28,6 @@ def test_a_value_of_another_kind_than_the_axis_has_is_refused_and_the_environmen
     assert {**os.environ, "PYTEST_CURRENT_TEST": None} == {**before, "PYTEST_CURRENT_TEST": None}
 
 
-def test_an_axis_is_refused_by_the_workers_of_xdist_as_well(host):
-    refused(host("--gpukern-axis=m=3", "-n1"), "--gpukern-axis m=…: no selected problem has this axis; *")
-
-
 def test_no_gpu_asks_nothing_of_a_run_that_only_collects(host, pytester):
     result = host(
         "--gpu-benchmark", "--gpukern-fail-on=no-gpu", "--collect-only", "--gpukern-report=run.json"
