@@ -73,11 +73,8 @@ def in_a_terminal(pytester):
     return run
 
 
-def test_a_terminal_has_colours_unless_nobody_wants_them(in_a_terminal):
+def test_a_terminal_has_colours(in_a_terminal):
     assert "\x1b[1mdoubling · end_to_end by host, hot" in in_a_terminal(TERM="xterm")
-    shown = in_a_terminal(TERM="xterm", NO_COLOR="1")
-    assert "\x1b" not in shown
-    assert "\r\ndoubling · end_to_end by host, hot" in shown
 
 
 def test_a_dumb_terminal_that_knows_ascii_only_has_it_spelled_in_its_width(in_a_terminal):
