@@ -166,10 +166,9 @@ def distributes(config: pytest.Config) -> bool:
     return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
 
 
-def workers_of(config: pytest.Config) -> Workers | None:
-    """Returns the plugin of a run that has workers of xdist run its tests, or None."""
-    plugin: Workers | None = config.pluginmanager.get_plugin("gpukern-workers")
-    return plugin
+def workers_of(config: pytest.Config) -> Any:
+    """Returns the `Workers` of a run that has workers of xdist run its tests, or None."""
+    return config.pluginmanager.get_plugin("gpukern-workers")
 
 
 def refuse_distribution(config: pytest.Config, option: str, what: str) -> None:

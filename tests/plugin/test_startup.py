@@ -43,7 +43,7 @@ def test_a_run_that_never_asks_loads_and_changes_and_shows_nothing(untouched):
     assert not any(line.startswith("gpukern") for line in shown)
     assert "pytest_gpukern.plugin" in ours.split()
     rooms = {name.split(".")[1] for name in ours.split() if "." in name}
-    assert rooms <= {"package", "plugin", "run", "benchmark_interop", "processes", "report", "values"}
+    assert rooms <= {"package", "plugin", "session", "benchmark_interop", "processes", "report", "values"}
     assert not {"pytest_gpukern.run.environment", "pytest_gpukern.values.settings"} & set(ours.split())
 
 
