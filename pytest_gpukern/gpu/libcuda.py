@@ -8,13 +8,12 @@ https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import subprocess
 import sys
 import uuid as uuid_module
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +73,21 @@ class LibCuda:
         _call(library, "cuDeviceGetCount", ctypes.byref(count))
         return tuple(_device(library, ordinal) for ordinal in range(count.value))
 
-    def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
-        """Runs this file as a script with `environ` and reads its answer. Raises CudaError."""
-        # -I keeps this folder off the child's sys.path, since its modules would hide others.
-        command = [sys.executable, "-I", str(Path(__file__))]
-        try:
-            # 60 s: eight GPUs without persistence mode take several seconds to wake.
-            done = subprocess.run(
-                command, env=dict(environ), capture_output=True, text=True, timeout=60, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise CudaError(f"CUDA could not be asked in a process of its own: {error}") from error
-        if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-            raise CudaError(f"CUDA could not be asked in a process of its own: {last[0]}")
-        return tuple(CudaDevice(**entry) for entry in json.loads(done.stdout))
+
+def uuids_in_cuda_order(environ: Mapping[str, str]) -> list[str]:
+    """Asks CUDA for its devices in a process of its own with `environ`. Raises CudaError."""
+    # -I keeps this folder off the child's sys.path, since its modules would hide others.
+    command = [sys.executable, "-I", str(Path(__file__))]
+    try:
+        # 60 s: eight GPUs without persistence mode take several seconds to wake.
+        done = subprocess.run(
+            command, env=dict(environ), capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        told = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
+        why = told.splitlines()[-1] if told else error
+        raise CudaError(f"CUDA could not be asked in a process of its own: {why}") from error
+    return done.stdout.split()
 
 
 def load_library() -> Any:
@@ -163,7 +162,6 @@ def _check(library: Any, status: int, call: str) -> None:
 
 if __name__ == "__main__":
     try:
-        answer = [asdict(device) for device in LibCuda().devices()]
+        sys.stdout.write("\n".join(device.uuid for device in LibCuda().devices()))
     except CudaError as problem:
         sys.exit(str(problem))
-    sys.stdout.write(json.dumps(answer))

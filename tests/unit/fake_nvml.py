@@ -148,24 +148,19 @@ class FakeNvml(Nvml):
 
 @dataclass
 class FakeCuda(LibCuda):
-    """CUDA as this process (`inside`) and a fresh one (`outside`) see it."""
+    """CUDA as this process sees it."""
 
     initialized: bool = False
     inside: tuple[CudaDevice, ...] = ()
-    outside: tuple[CudaDevice, ...] = ()
-    asked: list[str] = field(default_factory=list)
+    asked: int = 0
 
     def is_initialized(self) -> bool:
         return self.initialized
 
     def devices(self) -> tuple[CudaDevice, ...]:
-        self.asked.append("inside")
+        self.asked += 1
         self.initialized = True
         return self.inside
-
-    def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
-        self.asked.append(f"outside with {environ.get('CUDA_VISIBLE_DEVICES')}")
-        return self.outside
 
 
 def field_values(told: Mapping[int, int], refused: int = 3) -> object:

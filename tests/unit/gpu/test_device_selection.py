@@ -14,6 +14,8 @@ from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, bare_uuid
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_gpukern.gpu.model import Device
 
 TWO = FakeNvml((gpu(0), gpu(1)))
@@ -22,7 +24,7 @@ TWO_MODELS = FakeNvml((gpu(0, "NVIDIA T400", compute_capability=(7, 5)), gpu(1))
 SPLIT = FakeNvml((split_gpu(0), gpu(1)))
 
 
-def never_asked() -> list[str]:
+def never_asked(environ: Mapping[str, str]) -> list[str]:
     raise AssertionError("CUDA was asked for its order without need")
 
 
@@ -128,7 +130,8 @@ def test_any_value_gives_distinct_devices_nothing_on_purpose_or_an_error(value: 
 
 
 def test_indices_among_different_models_follow_the_order_of_cuda() -> None:
-    def fastest_first() -> list[str]:
+    def fastest_first(environ: Mapping[str, str]) -> list[str]:
+        assert not environ, "CUDA is asked for all"
         return [UUIDS[1], UUIDS[0]]
 
     devices = visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, fastest_first)
@@ -138,7 +141,7 @@ def test_indices_among_different_models_follow_the_order_of_cuda() -> None:
 
 def test_an_index_whose_meaning_cuda_does_not_tell_is_an_error_that_offers_uuids() -> None:
     with pytest.raises(DeviceError, match=rf"Name them by UUID: CUDA_VISIBLE_DEVICES={UUIDS[0]}"):
-        visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, lambda: [UUIDS[1]])
+        visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, lambda _: [UUIDS[1]])
 
 
 @pytest.mark.parametrize("value", [MIG_UUIDS[1], f"MIG-{UUIDS[0]}/8/0"])

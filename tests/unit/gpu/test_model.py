@@ -52,7 +52,7 @@ def test_multiprocessors_and_l2_are_asked_of_cuda_once_the_device_is_pinned(
     device = real(cuda)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[0])
     assert (device.multiprocessor_count, device.l2_bytes) == (132, 60 * 2**20)
-    assert cuda.asked == ["inside"]
+    assert cuda.asked == 1
 
 
 def test_cuda_is_not_initialised_before_the_device_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
