@@ -49,11 +49,8 @@ _OF_A_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 """Variables that git sets for its hooks, which would name another repository."""
 _CI_PAGES = ("CI_JOB_URL", "BUILD_URL", "CIRCLE_BUILD_URL", "BUILDKITE_BUILD_URL")
 _CI_BRANCHES = (
-    "GITHUB_HEAD_REF",
-    "GITHUB_REF_NAME",
-    "CI_COMMIT_REF_NAME",
-    "BUILDKITE_BRANCH",
-    "CIRCLE_BRANCH",
+    *("GITHUB_HEAD_REF", "GITHUB_REF_NAME"),
+    *("CI_COMMIT_REF_NAME", "BUILDKITE_BRANCH", "CIRCLE_BRANCH"),
 )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pytest_gpukern.gpu.model import Device
@@ -57,25 +56,23 @@ class Multiprocessor(NamedTuple):
     shared_kib: int
 
 
-MULTIPROCESSORS: Mapping[tuple[int, int], Multiprocessor] = MappingProxyType(
-    {
-        # 8-bit dot products on CUDA cores
-        (7, 0): Multiprocessor(64, 128, 0, 0, 1024, 0, 512, 256, 128, 64, 32, 96),
-        (7, 2): Multiprocessor(64, 128, 0, 0, 1024, 0, 2048, 256, 128, 64, 32, 96),
-        (7, 5): Multiprocessor(4, 128, 0, 0, 1024, 0, 2048, 256, 128, 32, 16, 64),
-        (8, 0): Multiprocessor(64, 128, 128, 1024, 2048, 0, 4096, 512, 128, 64, 32, 164),
-        (8, 6): Multiprocessor(4, 256, 0, 512, 1024, 0, 2048, 256, 128, 48, 16, 100),
-        (8, 7): Multiprocessor(4, 256, 0, 1024, 2048, 0, 4096, 512, 128, 48, 16, 164),
-        (8, 9): Multiprocessor(4, 256, 0, 512, 1024, 2048, 2048, 256, 128, 48, 24, 100),
-        (9, 0): Multiprocessor(128, 256, 256, 2048, 4096, 8192, 8192, 512, 128, 64, 32, 228),
-        (10, 0): Multiprocessor(128, 256, 128, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
-        # int8 is slower there: an upper bound
-        (10, 3): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
-        (11, 0): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 0, 0, 48, 24, 228),
-        (12, 0): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
-        (12, 1): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
-    }
-)
+MULTIPROCESSORS: Mapping[tuple[int, int], Multiprocessor] = {
+    # 8-bit dot products on CUDA cores
+    (7, 0): Multiprocessor(64, 128, 0, 0, 1024, 0, 512, 256, 128, 64, 32, 96),
+    (7, 2): Multiprocessor(64, 128, 0, 0, 1024, 0, 2048, 256, 128, 64, 32, 96),
+    (7, 5): Multiprocessor(4, 128, 0, 0, 1024, 0, 2048, 256, 128, 32, 16, 64),
+    (8, 0): Multiprocessor(64, 128, 128, 1024, 2048, 0, 4096, 512, 128, 64, 32, 164),
+    (8, 6): Multiprocessor(4, 256, 0, 512, 1024, 0, 2048, 256, 128, 48, 16, 100),
+    (8, 7): Multiprocessor(4, 256, 0, 1024, 2048, 0, 4096, 512, 128, 48, 16, 164),
+    (8, 9): Multiprocessor(4, 256, 0, 512, 1024, 2048, 2048, 256, 128, 48, 24, 100),
+    (9, 0): Multiprocessor(128, 256, 256, 2048, 4096, 8192, 8192, 512, 128, 64, 32, 228),
+    (10, 0): Multiprocessor(128, 256, 128, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
+    # int8 is slower there: an upper bound
+    (10, 3): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
+    (11, 0): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 0, 0, 48, 24, 228),
+    (12, 0): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
+    (12, 1): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
+}
 """By compute capability."""
 
 _WIDE_INTEGERS = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
