@@ -58,11 +58,9 @@ def mend_device() -> None:
     fake_array = original(devicearray, "FakeCUDAArray")
 
     def is_cuda_array(obj: Any) -> bool:
-        """Says whether this is an array of the simulated device."""
         return isinstance(obj, fake_array)
 
     def as_cuda_array(obj: Any, sync: bool = True) -> Any:  # noqa: ARG001 - the real one's signature
-        """Returns an array of the simulated device as it is; TypeError for anything else."""
         if isinstance(obj, fake_array):
             return obj
         raise TypeError("*obj* doesn't implement the cuda array interface.")
@@ -87,21 +85,18 @@ class SimulatedEvent:
         self._recorded_ns: int | None = None
 
     def record(self, stream: Any = 0) -> None:  # noqa: ARG002
-        """Records the event now: all earlier work is done."""
         self._recorded_ns = time.perf_counter_ns()
 
     def query(self) -> bool:
-        """Says that the work before the event is done, which is always so."""
         return True
 
     def synchronize(self) -> None:
-        """Does nothing: the event has already happened."""
+        """Does nothing: the work before the event is done."""
 
     def wait(self, stream: Any = 0) -> None:
-        """Does nothing: the event has already happened."""
+        """Does nothing likewise."""
 
     def elapsed_time(self, evtend: "SimulatedEvent") -> float:
-        """Returns the milliseconds from this event to `evtend`."""
         if self._recorded_ns is None or evtend._recorded_ns is None:
             raise RuntimeError("elapsed_time of an event that was never recorded")
         return (evtend._recorded_ns - self._recorded_ns) / 1e6

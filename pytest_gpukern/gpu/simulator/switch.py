@@ -36,7 +36,7 @@ def decide(
     gpu_missing: Callable[[], str | None],
     environ: Mapping[str, str],
     modules: Mapping[str, object],
-    installed: Callable[[str], bool] | None = None,
+    installed: Callable[[str], bool] = lambda package: importlib.util.find_spec(package) is not None,
 ) -> SimulatorState:
     """Decides whether this run needs the simulator, and refuses contradictions.
 
@@ -57,9 +57,8 @@ def decide(
     _refuse_contradiction(mode, environ)
     state = _wanted(mode, environ, loaded, gpu_missing)
     if state.active:
-        is_installed = installed or _is_installed
         for package, name in (("numba", "Numba"), ("numba_cuda", "numba-cuda")):
-            if not is_installed(package):
+            if not installed(package):
                 return SimulatorState(False, f"{name} is not installed")
     if loaded is not None and loaded != state.active:
         raise _loaded_the_other_way(loaded, state, modules)
@@ -228,19 +227,6 @@ def _loaded_switch(modules: Mapping[str, object]) -> bool | None:
         return True
     if "numba.cuda.device_init" in modules:
         return False
-    if "numba" not in modules and "numba.core.config" not in modules:
+    if "numba.core.config" not in modules:
         return None
-    candidates = (
-        modules.get("numba.cuda.core.config"),
-        modules.get("numba.core.config"),
-        getattr(modules.get("numba"), "config", None),
-    )
-    for config in candidates:
-        value = getattr(config, "ENABLE_CUDASIM", None)
-        if value is not None:
-            return bool(value)
-    return False
-
-
-def _is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return bool(getattr(modules["numba.core.config"], "ENABLE_CUDASIM", False))

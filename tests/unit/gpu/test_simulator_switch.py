@@ -39,7 +39,7 @@ def no_driver():
 
 
 def loaded(switch_value):
-    return {"numba": SimpleNamespace(config=SimpleNamespace(ENABLE_CUDASIM=switch_value))}
+    return {"numba.core.config": SimpleNamespace(ENABLE_CUDASIM=switch_value)}
 
 
 @pytest.mark.parametrize("mode", ["auto", "always", "never"])
