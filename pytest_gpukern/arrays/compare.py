@@ -95,12 +95,10 @@ class Comparison:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def error(self) -> OutputError:
-        """The figures that we record."""
         return OutputError(
             size=self.size,
             mismatches=self.mismatches,
@@ -296,7 +294,6 @@ def _holds_poison(actual: np.ndarray[Any, Any], poison: int) -> np.ndarray[Any, 
 
 
 def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns `nbytes` bytes that repeat a poison."""
     import numpy as np
 
     return np.full(-(-nbytes // 4), poison, np.uint32).view(np.uint8)[:nbytes]

@@ -22,7 +22,6 @@ class Span(NamedTuple):
     stop: int
 
     def overlaps(self, other: Span) -> bool:
-        """Returns whether the spans share an address."""
         return max(self.start, other.start) < min(self.stop, other.stop)
 
 
@@ -224,7 +223,6 @@ class Placed:
 
     @property
     def strides(self) -> Strides:
-        """The strides in bytes."""
         return c_strides(self.shape, self._step * self.dtype.itemsize)
 
     def view(self, allocation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

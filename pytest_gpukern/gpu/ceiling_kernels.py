@@ -59,7 +59,6 @@ def fma_source(c_type: str) -> str:
 
 
 def copy_source() -> str:
-    """Returns the source of `gpukern_fill` and `gpukern_copy`."""
     return cuda_source("copy.cu", BLOCK=BLOCK, WORDS=WORDS)
 
 
@@ -312,8 +311,6 @@ def _queue_ns(cuda: CudaRuntime, wait: Callable[..., None], empty: Callable[[], 
 
 
 def _repeated(call: Callable[..., object], *arguments: object) -> Callable[[int], None]:
-    """Returns a function that makes a call so many times."""
-
     def work(times: int) -> None:
         for _ in range(times):
             call(*arguments)
@@ -357,7 +354,6 @@ def launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable[
 
 @contextmanager
 def allocated(nbytes: int) -> Iterator[DeviceArray]:
-    """Allocates device memory of so many bytes, and gives it back afterwards."""
     import numpy as np
 
     array = DeviceArray((nbytes,), np.uint8)

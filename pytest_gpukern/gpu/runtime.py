@@ -112,7 +112,6 @@ class DeviceArray:
         )
 
     def _bytes(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Copies bytes of the allocation to the host."""
         import numpy as np
 
         host = np.empty(stop - start, np.uint8)
@@ -178,17 +177,14 @@ class CudaRuntime:
 
     @functools.cached_property
     def l2_bytes(self) -> int:
-        """Size of the L2 cache."""
         return int(self.device.properties.l2_cache_size)
 
     @functools.cached_property
     def multiprocessors(self) -> int:
-        """Number of multiprocessors."""
         return int(self.device.properties.multiprocessor_count)
 
     @functools.cached_property
     def resident_threads(self) -> int:
-        """The number of threads that the device can hold at once."""
         return self.multiprocessors * int(self.device.properties.max_threads_per_multiprocessor)
 
     @functools.cache  # noqa: B019 - one runtime lives as long as the process
@@ -198,7 +194,6 @@ class CudaRuntime:
 
     @functools.cache  # noqa: B019 - as above
     def _compiled(self, source: str) -> Any:
-        """Compiles `source` with NVRTC for this device."""
         from cuda.core import Program, ProgramOptions
 
         options = ProgramOptions(arch=f"sm_{self.device.arch}", std="c++17")
@@ -235,11 +230,9 @@ class CudaRuntime:
 
     @functools.cached_property
     def total_bytes(self) -> int:
-        """Total memory of the device."""
         return int(checked("cuMemGetInfo")[1])
 
     def free_bytes(self) -> int:
-        """Returns the device memory that can still be allocated."""
         return int(checked("cuMemGetInfo")[0])
 
     def flush_l2(self, stream: Any = None) -> None:
@@ -290,7 +283,6 @@ class CudaRuntime:
                 del self._copies[number]
 
     def forget_copies(self) -> None:
-        """Frees the copies of inputs and references."""
         while self._copies:
             self._copies.popitem()[1][1].free()
 

@@ -178,7 +178,6 @@ def mend_jit() -> None:
     known = fakes | reals | _KEYWORDS_BEHIND_KWS
 
     def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-        """Decorates a kernel or device function for the simulator."""
         for name in options:
             if name not in known:
                 raise TypeError(f"jit() got an unexpected keyword argument {name!r}")

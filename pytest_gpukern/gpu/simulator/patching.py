@@ -17,11 +17,10 @@ def original(owner: Any, name: str) -> Any:
         ) from None
 
 
-def replace(owner: Any, name: str, new: Any) -> Any:
-    """Replaces an attribute, which must exist, by `new` and returns the old one."""
-    old = original(owner, name)
+def replace(owner: Any, name: str, new: Any) -> None:
+    """Replaces an attribute, which must exist, by `new`."""
+    original(owner, name)
     setattr(owner, name, new)
-    return old
 
 
 def add(owner: Any, name: str, value: Any) -> None:
@@ -41,7 +40,6 @@ def publish(name: str, value: Any) -> None:
 
 
 def numba_cuda_version() -> str:
-    """Returns the version of numba-cuda, for messages."""
     from importlib import metadata
 
     try:

@@ -40,7 +40,6 @@ class ElementIndex:
     value = 0
 
     def grid(self, ndim: int) -> int:  # noqa: ARG002 - always 1
-        """Returns the index of the element."""
         return self.value
 
 
