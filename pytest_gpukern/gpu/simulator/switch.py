@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -54,7 +54,6 @@ def decide(
     if not asked:
         return SimulatorState(False, "off: this run did not ask for pytest-gpukern")
     loaded = _loaded_switch(modules)
-    _refuse_contradiction(mode, environ)
     state = _wanted(mode, environ, loaded, gpu_missing)
     if state.active:
         for package, name in (("numba", "Numba"), ("numba_cuda", "numba-cuda")):
@@ -65,7 +64,7 @@ def decide(
     return state
 
 
-def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.environ) -> None:
+def activate(state: SimulatorState) -> None:
     """Switches Numba's simulator on for this process and fixes it; does nothing for an inactive state.
 
     Does not import Numba, which takes a second: who imports ``numba.cuda`` gets it fixed, or a
@@ -74,10 +73,10 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
     """
     if not state.active:
         return
-    if _as_numba_reads(environ.get(VARIABLE)) is not True:
+    if _as_numba_reads(os.environ.get(VARIABLE)) is not True:
         if not _before_us:
-            _before_us.append(environ.get(VARIABLE))
-        environ[VARIABLE] = "1"
+            _before_us.append(os.environ.get(VARIABLE))
+        os.environ[VARIABLE] = "1"
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
     if "numba" not in sys.modules:
@@ -85,7 +84,7 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
     try:
         _mend()
     except SimulatorError:
-        deactivate(environ)
+        deactivate()
         raise
 
 
@@ -143,7 +142,7 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     setattr(simulator, _MARK, True)
 
 
-def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
+def deactivate() -> None:
     """Restores the variable to its value before `activate`, for child processes; Numba stays as loaded."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
@@ -151,9 +150,9 @@ def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
         return
     previous = _before_us.pop()
     if previous is None:
-        environ.pop(VARIABLE, None)
+        os.environ.pop(VARIABLE, None)
     else:
-        environ[VARIABLE] = previous
+        os.environ[VARIABLE] = previous
 
 
 def _wanted(
@@ -161,6 +160,12 @@ def _wanted(
 ) -> SimulatorState:
     value = environ.get(VARIABLE)
     on = _as_numba_reads(value)
+    if (mode, on) in {("never", True), ("always", False)}:
+        switches, remedy = ("on", f"use {OPTION}=auto") if on else ("off", f"set {VARIABLE}=1")
+        raise SimulatorError(
+            f"{OPTION}={mode}, but {VARIABLE}={value} in the environment switches Numba's CUDA simulator "
+            f"{switches}. Unset it, or {remedy}."
+        )
     if mode == "never":
         return SimulatorState(False, f"off: {OPTION}=never")
     if mode == "always":
@@ -175,17 +180,6 @@ def _wanted(
     if on is False:
         return SimulatorState(False, f"off: {VARIABLE}={value} (no GPU: {missing})")
     return SimulatorState(True, f"no GPU: {missing}")
-
-
-def _refuse_contradiction(mode: str, environ: Mapping[str, str]) -> None:
-    on = _as_numba_reads(environ.get(VARIABLE))
-    if on is None or (mode, on) not in {("never", True), ("always", False)}:
-        return
-    switches, remedy = ("on", f"use {OPTION}=auto") if on else ("off", f"set {VARIABLE}=1")
-    raise SimulatorError(
-        f"{OPTION}={mode}, but {VARIABLE}={environ[VARIABLE]} in the environment switches Numba's CUDA "
-        f"simulator {switches}. Unset it, or {remedy}."
-    )
 
 
 def _loaded_the_other_way(
