@@ -38,7 +38,7 @@ def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
         python_version=platform.python_version(),
         platform=platform.platform(),
         cpu_model=cpu_model(),
-        cpu_count=cpu_count(),
+        cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         blas=blas(),
         libraries=library_versions(),
     )
@@ -178,12 +178,6 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
             f"{platform.machine()} implementer {fields.get('CPU implementer', '?')} part {fields['CPU part']}"
         )
     return platform.processor() or platform.machine() or "unknown processor"
-
-
-def cpu_count() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 _SET_BY_THREADPOOLCTL = "KMP_DUPLICATE_LIB_OK"  # its import sets this for good; we put it back

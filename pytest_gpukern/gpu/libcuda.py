@@ -104,7 +104,6 @@ def bare_uuid(uuid: str) -> str:
 
 
 def _loaded_library() -> Any:
-    """Returns libcuda if this process has already loaded it, else None."""
     try:
         return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -112,7 +111,6 @@ def _loaded_library() -> Any:
 
 
 def _is_active(library: Any, ordinal: int) -> bool:
-    """Returns whether the primary context of a device exists."""
     handle, flags, active = _handle(library, ordinal), ctypes.c_uint(), ctypes.c_int()
     _call(library, "cuDevicePrimaryCtxGetState", handle, ctypes.byref(flags), ctypes.byref(active))
     return bool(active.value)

@@ -345,7 +345,6 @@ class Nvml:
         )
 
     def pcie_link(self, uuid: str) -> PcieLink:
-        """Returns the GPU's link to its host now, in four calls."""
         gpu = self._whole_gpu(uuid)
         return PcieLink(
             generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
@@ -355,7 +354,6 @@ class Nvml:
         )
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
-        """Returns the width of the GPU's memory bus."""
         width = self._ask("nvmlDeviceGetMemoryBusWidth", self._whole_gpu(uuid))
         return None if not width else int(width)
 

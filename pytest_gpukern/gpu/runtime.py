@@ -331,8 +331,7 @@ def context_fault() -> str | None:
     """
     from cuda.bindings import driver
 
-    status, context = driver.cuCtxGetCurrent()
-    if status != driver.CUresult.CUDA_SUCCESS or not int(context):
+    if not current_context():
         return None  # this process has not used the device
     (status,) = driver.cuCtxSynchronize()
     closed = (driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT)

@@ -108,7 +108,7 @@ def visible_devices(
             for gpu in gpus
             for mig in (gpu.mig_instances if gpu.mig_enabled else (None,))
         )
-    if not gpus or _hides_on_purpose(value):
+    if not gpus or value.strip() == "NoDevFiles":  # Slurm sets it for a job without GPUs
         return ()
     entries = [entry.strip() for entry in value.split(",")]
     if not entries[-1]:
@@ -165,18 +165,14 @@ def missing_gpu_reason(
             return "NVML lists GPUs, but this process may open none of them"
         # Here it only matters whether an index names a GPU, not which one.
         visible = visible_devices(nvml, environ, lambda _: [gpu.uuid for gpu in gpus])
+    count = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
     if cuda_problem is not None:
-        return f"NVML lists {_count(len(gpus), 'GPU')}, but {cuda_problem}"
+        return f"NVML lists {count}, but {cuda_problem}"
     if visible:
         return None
     if VARIABLE in environ:
-        return f"{VARIABLE}={environ[VARIABLE]!r} hides all of {_count(len(gpus), 'GPU')}"
+        return f"{VARIABLE}={environ[VARIABLE]!r} hides all of {count}"
     return "every GPU is in MIG mode and has no MIG instance"
-
-
-def _hides_on_purpose(value: str) -> bool:
-    # Slurm sets NoDevFiles for a job without GPUs.
-    return value.strip() in {"", "NoDevFiles"} or value.split(",")[0].strip() == "-1"
 
 
 def _is_index(entry: str) -> bool:
@@ -257,10 +253,6 @@ def _listing(gpus: Sequence[GpuRecord], numbering: str) -> str:
         lines.append(f"  {position}: {gpu.name}, {gpu.uuid}")
         lines.extend(f"     {mig.name}, {mig.uuid}" for mig in gpu.mig_instances)
     return "\n".join(lines)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 _OTHERS_THAT_START_CUDA = ("jax", "tensorflow", "cuda.core", "cuda.bindings")

@@ -158,6 +158,5 @@ def _refuse_bfloat16() -> None:
             raise AttributeError(name)
         return refusal(f"bfloat16 (numba.cuda.bf16.{name})")
 
-    if getattr(bf16, "bfloat16", None) is None:
-        bf16.bfloat16 = refuse("bfloat16")
+    add(bf16, "bfloat16", refuse("bfloat16"))
     add(bf16, "__getattr__", refuse)

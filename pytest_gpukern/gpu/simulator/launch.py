@@ -244,6 +244,4 @@ def as_numpy_dtype(dtype: Any) -> Any:
     from numba.cuda import types
     from numba.cuda.np import numpy_support
 
-    if isinstance(dtype, types.Type):
-        return np.dtype(numpy_support.as_dtype(dtype))
-    return np.dtype(dtype)
+    return np.dtype(numpy_support.as_dtype(dtype) if isinstance(dtype, types.Type) else dtype)
