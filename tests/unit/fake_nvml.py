@@ -212,7 +212,6 @@ class FakePynvml(SimpleNamespace):
             "nvmlDeviceGetTemperature": 41,
             "nvmlDeviceGetFieldValues": field_values({82: 45, 83: 123456789, 186: 420500, 74: 7, 75: 0}),
             "nvmlDeviceGetPowerUsage": 400000,
-            "nvmlDeviceGetTotalEnergyConsumption": 123000000,
             "nvmlDeviceGetProcessUtilization": [],
             "nvmlSystemGetDriverVersion": "580.159.03",
             "nvmlSystemGetCudaDriverVersion": 13000,
