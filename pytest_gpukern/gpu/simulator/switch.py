@@ -14,7 +14,6 @@ from pytest_gpukern.gpu.simulator.errors import SimulatorError
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
 OPTION = "--gpukern-simulator"
 _MARK = "_mended_by_pytest_gpukern"
-_MODES = ("auto", "always", "never")
 
 # The variable's value before we set it (None: not set), as the one entry while we have set it. Like the
 # environment, this belongs to the process.
@@ -47,10 +46,8 @@ def decide(
     ignore Numba's configuration file.
 
     Raises SimulatorError if the variable contradicts `mode`, or if Numba is already loaded the other way: it
-    reads its switch once, on its first import. Raises ValueError for an unknown mode.
+    reads its switch once, on its first import.
     """
-    if mode not in _MODES:
-        raise ValueError(f"simulator mode is {mode!r}; it must be one of {', '.join(_MODES)}")
     if not asked:
         return SimulatorState(False, "off: this run did not ask for pytest-gpukern")
     loaded = _loaded_switch(modules)
@@ -60,7 +57,16 @@ def decide(
             if not installed(package):
                 return SimulatorState(False, f"{name} is not installed")
     if loaded is not None and loaded != state.active:
-        raise _loaded_the_other_way(loaded, state, modules)
+        who = "numba.cuda" if "numba.cuda" in modules else "numba"
+        need, remedy = "off", f"Start Python without {VARIABLE}=1"
+        if state.active:
+            need, remedy = "on", f"Set {VARIABLE}=1 in the environment before Python starts"
+        raise SimulatorError(
+            f"{who} is already loaded with ENABLE_CUDASIM={int(loaded)}, but this run needs the CUDA "
+            f"simulator {need} ({state.reason}). Numba reads its switch once, when it is first imported. "
+            f"{remedy}, or keep Numba from being imported before pytest loads its plugins (a plugin or "
+            "conftest given with -p, a process that an IDE keeps alive)."
+        )
     return state
 
 
@@ -180,24 +186,6 @@ def _wanted(
     if on is False:
         return SimulatorState(False, f"off: {VARIABLE}={value} (no GPU: {missing})")
     return SimulatorState(True, f"no GPU: {missing}")
-
-
-def _loaded_the_other_way(
-    loaded: bool, state: SimulatorState, modules: Mapping[str, object]
-) -> SimulatorError:
-    who = "numba.cuda" if "numba.cuda" in modules else "numba"
-    need = "on" if state.active else "off"
-    remedy = (
-        f"Set {VARIABLE}=1 in the environment before Python starts"
-        if state.active
-        else f"Start Python without {VARIABLE}=1"
-    )
-    return SimulatorError(
-        f"{who} is already loaded with ENABLE_CUDASIM={int(loaded)}, but this run needs the CUDA simulator "
-        f"{need} ({state.reason}). Numba reads its switch once, when it is first imported. {remedy}, or keep "
-        "Numba from being imported before pytest loads its plugins (a plugin or conftest given with -p, "
-        "a process that an IDE keeps alive)."
-    )
 
 
 def _as_numba_reads(raw: str | None) -> bool | None:

@@ -132,11 +132,6 @@ def test_without_numba_there_is_no_simulator_and_the_reason_says_so(installed, r
         assert decide(mode, gpu=no_driver, installed=installed) == SimulatorState(False, reason)
 
 
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(ValueError, match="'sometimes'"):
-        decide("sometimes")
-
-
 @pytest.mark.parametrize(
     ("grid", "block", "shared", "fault"),
     [
