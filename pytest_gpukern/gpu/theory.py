@@ -167,27 +167,31 @@ class Peaks:
         traffic_bytes: float | None = None,
         flops: float | None = None,
         dtypes: Iterable[str] = (),
-        read_bytes: float | None = None,
     ) -> Floor | None:
         """Returns the least time that a call with this much work can take; None if nothing bounds it.
 
         Not all traffic reaches the memory during the call. Data already in the L2 are read there (hot: up to
-        all of the L2, cold: what survives the flush), and data written last stay there until later. If only
-        the sum of reads and writes is known, we subtract both.
+        all of the L2, cold: what survives the flush), and data written last stay there until later. We know
+        only the sum of reads and writes, so we subtract both.
 
         Args:
             cache: `cold` if the L2 is flushed before each call, else `hot`.
             traffic_bytes: bytes that the call must read and write, each counted once.
             flops: operations it must do.
             dtypes: NumPy's names of the dtypes of inputs and outputs; without any, flops bound nothing.
-            read_bytes: part of `traffic_bytes` that is certainly read and not written before: the inputs of a
-                call that reads all of them. Late writes do not reduce them, so a cold floor is tighter.
         """
-        names = _counted(dtypes)
+        names, traffic = _counted(dtypes), traffic_bytes or 0.0
+        before = _SURVIVES_FLUSH * self.l2_bytes if cache == "cold" else self.l2_bytes
         floors = (
-            self._memory_floor(cache, traffic_bytes or 0.0, read_bytes or 0.0),
             _floor(
-                traffic_bytes or 0.0,
+                traffic - before - self.l2_bytes,
+                self.memory_bytes_per_s,
+                "B",
+                "the memory's theoretical bandwidth",
+                f" of {_si(traffic, 'B')} (the L2 can hold the rest)",
+            ),
+            _floor(
+                traffic,
                 self.loaded_bytes_per_s,
                 "B",
                 f"what {self.multiprocessors} multiprocessors can load and store",
@@ -200,17 +204,6 @@ class Peaks:
             ),
         )
         return max((floor for floor in floors if floor is not None), key=lambda f: f.ns, default=None)
-
-    def _memory_floor(self, cache: str, traffic_bytes: float, read_bytes: float) -> Floor | None:
-        before = _SURVIVES_FLUSH * self.l2_bytes if cache == "cold" else self.l2_bytes
-        needed = max(traffic_bytes - before - self.l2_bytes, read_bytes - before)
-        return _floor(
-            needed,
-            self.memory_bytes_per_s,
-            "B",
-            "the memory's theoretical bandwidth",
-            f" of {_si(traffic_bytes, 'B')} (the L2 can hold the rest)",
-        )
 
 
 def peaks_of(nvml: Nvml, device: Device, properties: Any = None) -> Peaks:
