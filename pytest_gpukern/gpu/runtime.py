@@ -228,10 +228,6 @@ class CudaRuntime:
         """Waits for all work in the context, on every stream."""
         self.device.sync()
 
-    @functools.cached_property
-    def total_bytes(self) -> int:
-        return int(checked("cuMemGetInfo")[1])
-
     def free_bytes(self) -> int:
         return int(checked("cuMemGetInfo")[0])
 
@@ -261,17 +257,16 @@ class CudaRuntime:
         dead arrays are freed before another one is made. Several are asked for around each checked launch,
         so finding one does not go through the hundreds of a problem's corners.
         """
-        held = self._copies.pop(id(host), None)
-        if held is not None and held[0]() is not host:  # the id of an array that is gone
-            held[1].free()
-            held = None
-        if held is None:
+        held = self._copies.get(id(host))
+        if held is None or held[0]() is not host:  # the id may be that of an array that is gone
             self.forget_dead_copies()
-            while self._copies and self._copied_bytes() + host.nbytes > self.total_bytes / 4:
+            _, total_bytes = checked("cuMemGetInfo")
+            while self._copies and self._copied_bytes() + host.nbytes > total_bytes / 4:
                 self._copies.pop(next(iter(self._copies)))[1].free()
             copy = DeviceArray(host.shape, host.dtype)
             copy.upload(host)
             held = weakref.ref(host), copy
+        self._copies.pop(id(host), None)
         self._copies[id(host)] = held  # the one last used comes last
         return held[1]
 

@@ -1,5 +1,7 @@
 """Holds the simulator's errors, and tells from an exception whether a GPU is missing or the code is wrong."""
 
+import textwrap
+
 from pytest_gpukern.values.backend_table import cuda_packages
 
 _PREFIX = "not in the simulator: "
@@ -69,7 +71,7 @@ def missing_gpu_in_error(exc: BaseException) -> str | None:
 
 
 def _reason(error: BaseException) -> str | None:
-    text = _one_line(str(error))
+    text = textwrap.shorten(str(error).strip().removesuffix(":"), 200, placeholder="…")
     for kind in type(error).__mro__:
         package = kind.__module__.partition(".")[0]
         if package in _TYPES_THAT_MEAN_ABSENCE.get(kind.__name__, ()):
@@ -88,8 +90,3 @@ def _reason(error: BaseException) -> str | None:
 
 def _names(text: str, candidates: tuple[str, ...]) -> bool:
     return any(candidate in text for candidate in candidates)
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split()).removesuffix(":").rstrip()
-    return line if len(line) <= 200 else line[:199] + "…"

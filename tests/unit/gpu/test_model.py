@@ -45,9 +45,7 @@ def test_the_simulated_device_claims_what_the_simulator_claims():
     assert done.stdout.strip() == str(Device.simulated().compute_capability)
 
 
-def test_multiprocessors_and_l2_are_asked_of_cuda_once_the_device_is_pinned(
-    monkeypatch,
-):
+def test_multiprocessors_and_l2_are_asked_of_cuda_once_the_device_is_pinned(monkeypatch):
     cuda = FakeCuda(inside=(SEEN,))
     device = real(cuda)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[0])

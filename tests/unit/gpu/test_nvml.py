@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from types import SimpleNamespace
 
 import pytest
-from fake_nvml import MIG_UUIDS, UUIDS, FakePynvml, field_values
+from fake_nvml import HEALTHY, MIG_UUIDS, UUIDS, FakePynvml, field_values
 from pynvml import NVMLError
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import (
     CLOCK_EVENTS,
+    Configuration,
     DeviceState,
     GpuProcess,
     PcieLink,
@@ -70,9 +72,7 @@ def test_a_gpu_is_described(opened):
     assert (gpu.compute_capability, gpu.memory_total_bytes, gpu.mig_enabled) == ((9, 0), 150754820096, False)
 
 
-def test_a_gpu_that_cannot_be_opened_is_left_out_and_the_others_keep_their_indices(
-    opened,
-):
+def test_a_gpu_that_cannot_be_opened_is_left_out_and_the_others_keep_their_indices(opened):
     def open_gpu(index):
         if index == 0:
             raise NVMLError(GPU_IS_LOST)
@@ -92,17 +92,13 @@ def test_units_are_converted_once(opened):
     assert nvml.limits(UUIDS[0]).power_w == 700.0
 
 
-def test_an_integrated_gpu_without_memory_of_its_own_has_that_of_the_host(
-    opened,
-):
+def test_an_integrated_gpu_without_memory_of_its_own_has_that_of_the_host(opened):
     nvml = opened(FakePynvml({"nvmlDeviceGetMemoryInfo": NOT_SUPPORTED}))
     assert nvml.gpus()[0].memory_total_bytes > 2**28
     assert 0 < nvml.memory_free_bytes(UUIDS[0]) <= nvml.gpus()[0].memory_total_bytes
 
 
-def test_processes_without_name_memory_or_pid_are_listed_all_the_same(
-    opened,
-):
+def test_processes_without_name_memory_or_pid_are_listed_all_the_same(opened):
     found = [
         SimpleNamespace(pid=41, usedGpuMemory=500 * 2**20),
         SimpleNamespace(pid=0, usedGpuMemory=None),
@@ -283,16 +279,12 @@ def test_older_and_newer_names_stand_in_for_each_other(opened):
     assert (found.clock_events, found.temperature_c) == (("sw_thermal_slowdown",), 77)
 
 
-def test_power_has_a_call_of_its_own_where_the_fields_lack_it(
-    opened,
-):
+def test_power_has_a_call_of_its_own_where_the_fields_lack_it(opened):
     found = opened(FakePynvml(nvmlDeviceGetFieldValues=field_values({}))).state(UUIDS[0])
     assert (found.power_w, found.memory_temperature_c) == (400.0, None)
 
 
-def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
-    opened,
-):
+def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(opened):
     def of_the_gpu(answer):
         def call(handle, *args):
             if handle == "mig":
@@ -322,9 +314,7 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
     assert nvml.pcie_bytes(MIG_UUIDS[0]) is None, "others' traffic does not disturb it"
 
 
-def test_bytes_over_pcie_are_counted_both_ways_beyond_where_the_counter_wraps(
-    opened,
-):
+def test_bytes_over_pcie_are_counted_both_ways_beyond_where_the_counter_wraps(opened):
     told = {197: 2**32 - 3000, 198: 1000}
     nvml = opened(FakePynvml(nvmlDeviceGetFieldValues=field_values(told)))
     before = nvml.pcie_bytes(UUIDS[0])
@@ -344,15 +334,20 @@ def test_only_newer_samples_of_the_utilization_are_kept(opened):
     assert nvml.utilization(UUIDS[0], 100) == (Utilization(8, 200, 60),)
 
 
-def test_the_link_to_the_host_is_told_and_unknown_where_the_driver_refuses(
-    opened,
-):
+def test_the_link_to_the_host_and_the_setup_are_told_and_unknown_where_the_driver_refuses(opened):
     answers = {
         "nvmlDeviceGetCurrPcieLinkGeneration": 1,
         "nvmlDeviceGetCurrPcieLinkWidth": 8,
         "nvmlDeviceGetMaxPcieLinkGeneration": 5,
         "nvmlDeviceGetMaxPcieLinkWidth": 16,
     }
-    assert opened(FakePynvml(**answers)).pcie_link(UUIDS[0]) == PcieLink(1, 8, 5, 16)
-    refused = FakePynvml(dict.fromkeys(answers, NOT_SUPPORTED), **answers)
-    assert opened(refused).pcie_link(UUIDS[0]) == PcieLink()
+    nvml = opened(FakePynvml(nvmlDeviceGetRemappedRows=[3, 1, 1, 0], nvmlDeviceGetComputeMode=3, **answers))
+    assert nvml.pcie_link(UUIDS[0]) == PcieLink(1, 8, 5, 16)
+    assert nvml.configuration(UUIDS[0]) == dataclasses.replace(
+        HEALTHY, remapped_rows=4, row_remap_pending=True, compute_mode="exclusive_process"
+    )
+    refused = ("PersistenceMode", "EccMode", "MigMode", "ComputeMode", "TotalEccErrors", "RemappedRows")
+    refused += ("PowerManagementDefaultLimit",)
+    failing = [*answers, *(f"nvmlDeviceGet{name}" for name in refused)]
+    nvml = opened(FakePynvml(dict.fromkeys(failing, NOT_SUPPORTED), **answers))
+    assert (nvml.pcie_link(UUIDS[0]), nvml.configuration(UUIDS[0])) == (PcieLink(), Configuration())
