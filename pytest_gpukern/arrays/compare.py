@@ -123,11 +123,8 @@ def compare(
     with a wider reference, and bool is compared by byte. A complex number whose parts are not both finite in
     the output's dtype is compared part by part.
 
-    Args:
-        actual: the output; ULPs are counted in its dtype.
-        expected: the reference, in the same or a higher precision.
-        tolerance: the bounds.
-        poison: what the output was filled with before the launch; None if it was not.
+    The reference `expected` has the same or a higher precision; ULPs are those of the output's dtype.
+    `poison` is what the output was filled with before the launch; None if it was not.
     """
     import numpy as np
 
@@ -454,11 +451,8 @@ def default_tolerance(expected: np.ndarray[Any, Any], dtype: DTypeLike) -> Toler
 
     The absolute bound is at most a hundredth of the largest reference value. But it is at least the rounding
     of terms of order one that cancel, as in a residual, since a right result may be as far off. If the
-    reference is nothing but such rounding, we do not scale.
-
-    Args:
-        expected: the reference.
-        dtype: dtype of the output, or the name of one that NumPy lacks.
+    reference is nothing but such rounding, we do not scale. `dtype`, that of the output, may be the name of
+    one that NumPy lacks.
     """
     import numpy as np
 

@@ -117,17 +117,10 @@ def damage(
     itemsize: int,
     fill: int | None = None,
 ) -> list[Damage]:
-    """Returns what was written before and after an array that begins at a multiple of four.
+    """Returns what was written into the zones before and after an array that begins at a multiple of four.
 
-    Args:
-        name: name of the array.
-        before: bytes of the zone before the array.
-        behind: bytes of the zone after the array.
-        guard: what the zones were filled with.
-        nbytes: size of the array.
-        itemsize: size of an element.
-        fill: the word with which the array was filled last, if at all; the last word may reach up to three
-            bytes into the zone.
+    `nbytes` and `itemsize` are those of the array. `fill` is the word with which it was filled last, if at
+    all; the last word may reach up to three bytes into the zone behind.
     """
     import numpy as np
 
@@ -193,12 +186,8 @@ def placements(layout: str, names: Sequence[str]) -> dict[str, Placement]:
 class Placed:
     """Describes an array in an allocation with guard zones before, after and between its elements.
 
-    Args:
-        shape: shape of the array.
-        dtype: dtype of the array.
-        placement: where its elements lie.
-        guard: the word with which everything else is filled.
-        zone_bytes: smallest size of the zone before the array, and size of the zone after it.
+    The word `guard` fills everything else. `zone_bytes` is the smallest size of the zone before the array,
+    and the size of the zone after it.
     """
 
     shape: tuple[int, ...]

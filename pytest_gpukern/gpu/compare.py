@@ -13,8 +13,6 @@ from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_s
 if TYPE_CHECKING:
     import numpy as np
 
-_JUDGE_FLOAT = "judge(actual, expected, i, rtol, atol, poison, mantissa_bits, min_exponent)"
-_JUDGE_INTEGER = "judge_integer(actual, expected, i, rtol, atol, poison)"
 _C_TYPES = {
     "float16": "f16",
     "float32": "float",
@@ -51,11 +49,12 @@ def compare_on_device(
         expected_name not in _FLOATS if is_float else actual_name != expected_name
     ):
         return None
+    judge, more = ("judge", ", mantissa_bits, min_exponent") if is_float else ("judge_integer", "")
     source = cuda_source(
         "compare.cu",
         ACTUAL=_C_TYPES[actual_name],
         EXPECTED=_C_TYPES[expected_name],
-        JUDGE=_JUDGE_FLOAT if is_float else _JUDGE_INTEGER,
+        JUDGE=f"{judge}(actual, expected, i, rtol, atol, poison{more})",
     )
     info = np.finfo(actual_name) if is_float else np.finfo("float64")
     reference = runtime.copy_of(expected)

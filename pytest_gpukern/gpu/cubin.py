@@ -56,10 +56,8 @@ def launches_from_device(image: bytes) -> bool:
     """Returns whether a module has kernels that launch kernels or graphs through CUDA's device runtime.
 
     We look for functions of that runtime linked into it: the versions of `cudaLaunchDevice`
-    (`__cudaCDP2LaunchDeviceV2` in CUDA 12 and 13) and `cudaGraphLaunch`.
-
-    Args:
-        image: the module as it was loaded, a cubin. False if it is damaged or no cubin.
+    (`__cudaCDP2LaunchDeviceV2` in CUDA 12 and 13) and `cudaGraphLaunch`. False for a module that is damaged
+    or no cubin.
     """
     names = [symbol.name for symbol in _read(image)[1]]
     return any(name.startswith(_DEVICE_LAUNCHES) or name == "cudaGraphLaunch" for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -107,9 +108,6 @@ def waits_in_pool(frame: FrameType) -> bool:
     """Says whether a thread with this innermost frame belongs to one of Python's pools and has no task."""
     if frame.f_code.co_name == "run":  # a task, or a thread whose function is written in C
         return False
-    tops = set()
-    outer: FrameType | None = frame
-    while outer is not None:
-        tops.add(str(outer.f_globals.get("__name__")).partition(".")[0])
-        outer = outer.f_back
+    modules = [str(outer.f_globals.get("__name__")) for outer, _ in traceback.walk_stack(frame)]
+    tops = {module.partition(".")[0] for module in modules}
     return bool(tops & _POOLS) and tops <= _POOLS | _BELOW_POOLS

@@ -51,10 +51,7 @@ def cuda_source(file: str, **defines: object) -> str:
 class DeviceArray:
     """A contiguous array in device memory, visible to every library.
 
-    Args:
-        shape: of the array.
-        dtype: of the array.
-        guard: fill value of the guard zones around the array; None for no guard zones.
+    The word `guard` fills guard zones around it; None for no zones.
 
     Attributes:
         pointer: device address.

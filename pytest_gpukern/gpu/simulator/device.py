@@ -53,15 +53,12 @@ def mend_device() -> None:
 
     fake_array = original(devicearray, "FakeCUDAArray")
 
-    def is_cuda_array(obj: Any) -> bool:
-        return isinstance(obj, fake_array)
-
     def as_cuda_array(obj: Any, sync: bool = True) -> Any:  # noqa: ARG001 - the real one's signature
         if isinstance(obj, fake_array):
             return obj
         raise TypeError("*obj* doesn't implement the cuda array interface.")
 
-    publish("is_cuda_array", is_cuda_array)
+    publish("is_cuda_array", lambda obj: isinstance(obj, fake_array))
     publish("as_cuda_array", as_cuda_array)
 
 
