@@ -154,17 +154,16 @@ def reason(nvml, cuda=None, **environ):
     return missing_gpu_reason(environ, open_library=open_library, load_cuda=load_cuda)
 
 
-def test_no_reason_is_given_where_a_gpu_is_visible_and_nvml_is_closed_again():
+def test_a_reason_says_what_is_missing_or_hidden_and_none_is_given_where_a_gpu_is_visible():
     nvml = FakeNvml()
     assert reason(nvml) is None
     assert nvml.closed
-
-
-@pytest.mark.parametrize("value", ["", "-1"])
-def test_hiding_every_gpu_on_purpose_is_a_reason_that_names_the_variable(value):
-    assert (
-        reason(FakeNvml(), CUDA_VISIBLE_DEVICES=value) == f"CUDA_VISIBLE_DEVICES={value!r} hides all of 1 GPU"
-    )
+    for value in ("", "-1"):
+        hidden = f"CUDA_VISIBLE_DEVICES={value!r} hides all of 1 GPU"
+        assert reason(FakeNvml(), CUDA_VISIBLE_DEVICES=value) == hidden
+    missing = "CUDA library missing (x)"
+    assert reason(FakeNvml(), CudaError(missing)) == f"NVML lists 1 GPU, but {missing}"
+    assert reason(NvmlUnavailable("no NVML")) == "no NVML; the CUDA library itself is there"
 
 
 def test_a_malformed_value_is_an_error_and_no_reason_to_go_without_a_gpu():
@@ -174,15 +173,7 @@ def test_a_malformed_value_is_an_error_and_no_reason_to_go_without_a_gpu():
     assert nvml.closed
 
 
-def test_a_reason_says_which_half_of_the_driver_is_missing():
-    assert (
-        reason(FakeNvml(), CudaError("CUDA library missing (x)"))
-        == "NVML lists 1 GPU, but CUDA library missing (x)"
-    )
-    assert reason(NvmlUnavailable("no NVML")) == "no NVML; the CUDA library itself is there"
-
-
-TWINS = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
+TWINS = FIRST, SECOND = visible_devices(TWO, {})
 MIXED = visible_devices(
     FakeNvml((gpu(0, "NVIDIA GeForce RTX 4090"), gpu(1, "NVIDIA GeForce RTX 4090 D"), gpu(2, "NVIDIA T400"))),
     {},
@@ -241,9 +232,6 @@ def test_without_visible_devices_any_choice_is_an_error():
         select("0", ())
     with pytest.raises(DeviceError, match=r"^no GPU is visible"):
         select(None, ())
-
-
-FIRST, SECOND = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
 
 
 def seen(*uuids):
