@@ -60,7 +60,13 @@ class LibCuda:
         if library is None or int(library.cuCtxGetCurrent(ctypes.byref(context))) != _CUDA_SUCCESS:
             return False
         library.cuDeviceGetCount(ctypes.byref(count))
-        return bool(context.value) or any(_is_active(library, ordinal) for ordinal in range(count.value))
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        for ordinal in range(count.value):
+            handle = _handle(library, ordinal)
+            _call(library, "cuDevicePrimaryCtxGetState", handle, ctypes.byref(flags), ctypes.byref(active))
+            if active.value:
+                return True
+        return bool(context.value)
 
     def devices(self) -> tuple[CudaDevice, ...]:
         """Initialises CUDA without a context and lists its devices. Raises CudaError."""
@@ -108,12 +114,6 @@ def _loaded_library() -> Any:
         return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return None
-
-
-def _is_active(library: Any, ordinal: int) -> bool:
-    handle, flags, active = _handle(library, ordinal), ctypes.c_uint(), ctypes.c_int()
-    _call(library, "cuDevicePrimaryCtxGetState", handle, ctypes.byref(flags), ctypes.byref(active))
-    return bool(active.value)
 
 
 def _device(library: Any, ordinal: int) -> CudaDevice:

@@ -258,8 +258,11 @@ class CudaRuntime:
         if held is None or held[0]() is not host:  # the id may be that of an array that is gone
             self.forget_dead_copies()
             _, total_bytes = checked("cuMemGetInfo")
-            while self._copies and self._copied_bytes() + host.nbytes > total_bytes / 4:
-                self._copies.pop(next(iter(self._copies)))[1].free()
+            copies = self._copies
+            while (
+                copies and sum(c.allocated_bytes for _, c in copies.values()) + host.nbytes > total_bytes / 4
+            ):
+                copies.pop(next(iter(copies)))[1].free()
             copy = DeviceArray(host.shape, host.dtype)
             copy.upload(host)
             held = weakref.ref(host), copy
@@ -277,9 +280,6 @@ class CudaRuntime:
     def forget_copies(self) -> None:
         while self._copies:
             self._copies.popitem()[1][1].free()
-
-    def _copied_bytes(self) -> int:
-        return sum(copy.allocated_bytes for _, copy in self._copies.values())
 
     @functools.cached_property
     def _hash(self) -> DeviceArray:

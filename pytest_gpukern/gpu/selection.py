@@ -58,15 +58,10 @@ def _matches(spec: str, devices: Sequence[Device]) -> list[Device]:
             return [devices[int(spec)]]
         if len(spec) < 3:
             return []
-    exact = [device for device in devices if spec in {device.name.lower(), device.uuid.lower()}]
-    return exact or [
-        device for device in devices if _uuid_starts(device, spec) or spec in device.name.lower()
-    ]
-
-
-def _uuid_starts(device: Device, spec: str) -> bool:
-    uuid = device.uuid.lower()
-    return spec not in {"gpu-", "mig-"} and (uuid.startswith(spec) or uuid.partition("-")[2].startswith(spec))
+    named = [(device, device.name.lower(), device.uuid.lower()) for device in devices]
+    prefixes = () if spec in {"gpu-", "mig-"} else (spec, f"gpu-{spec}", f"mig-{spec}")
+    exact = [device for device, name, uuid in named if spec in {name, uuid}]
+    return exact or [device for device, name, uuid in named if uuid.startswith(prefixes) or spec in name]
 
 
 def _error(spec: str, problem: str, named: Sequence[Device], devices: Sequence[Device]) -> DeviceError:

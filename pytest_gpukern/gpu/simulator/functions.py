@@ -72,9 +72,6 @@ class InKernel:
     def __index__(self) -> int:
         return int(self._value())
 
-    def __repr__(self) -> str:
-        return f"<cuda.{self._name} of the running kernel>"
-
 
 def mend_namespace() -> None:
     """Refuses by name what cannot be simulated, and makes every way to import the rest work.
