@@ -5,6 +5,7 @@ We ask only libraries that a test has imported, and import none. PyCUDA keeps no
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -119,7 +120,9 @@ def accounts() -> list[Account]:
     in_use: list[Account] = []
     if not LibCuda().has_context():  # nothing is allocated yet, and the driver refuses to be asked
         return in_use
-    if (pool := _default_pool()) is not None:
+    with contextlib.suppress(CudaError):  # the pinned device has no pool
+        pool = _Pool(checked("cuDeviceGetDefaultMemPool", checked("cuDeviceGet", 0)))
+        pool.live_bytes()
         in_use.append(pool)
     if (cupy := _loaded("cupy", "ndarray")) is not None:
         in_use.append(_Cupy(cupy))
@@ -130,15 +133,6 @@ def accounts() -> list[Account]:
     if numba is not None and numba.is_available():  # else it has allocated nothing
         in_use.append(_Numba(numba.current_context().memory_manager))
     return in_use
-
-
-def _default_pool() -> _Pool | None:
-    try:
-        pool = _Pool(checked("cuDeviceGetDefaultMemPool", checked("cuDeviceGet", 0)))
-        pool.live_bytes()
-    except CudaError:
-        return None
-    return pool
 
 
 def _loaded(name: str, needed: str) -> Any:

@@ -203,10 +203,6 @@ class CudaRuntime:
         blocks = max(1, min(-(-threads // _BLOCK), 4 * self.resident_threads // _BLOCK))
         launch(stream or self.stream, LaunchConfig(grid=blocks, block=_BLOCK), kernel, *arguments)
 
-    def is_closed(self) -> bool:
-        """Says whether the context is gone, also if a newer one has its address."""
-        return _identity(self._kept) != self._identity
-
     @functools.cached_property
     def _aside(self) -> Any:
         """A stream that no other stream waits for."""
@@ -347,7 +343,7 @@ def context_change(*, another_may_stay: bool) -> str | None:
         return closed
     if is_another:
         return None if another_may_stay else "it left another context current"
-    return closed if ours.is_closed() else None
+    return closed if _identity(ours._kept) != ours._identity else None  # a newer one may have its address
 
 
 def current_context() -> int:

@@ -76,9 +76,7 @@ def _error(spec: str, problem: str, named: Sequence[Device], devices: Sequence[D
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
 _NVML_NUMBERING = "numbered as nvidia-smi does"
-_DOCUMENTATION = (
-    "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
-)
+_RULES = "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
 
 
 def visible_devices(
@@ -238,7 +236,7 @@ def _misread(
     return DeviceError(
         f"{VARIABLE}={value!r}: the entry {entry!r} {problem}. CUDA would hide devices without saying so.\n"
         f"{_listing(gpus, numbering)}\n"
-        f"Valid, for example: {spellings}\nRules: {_DOCUMENTATION}"
+        f"Valid, for example: {spellings}\nRules: {_RULES}"
     )
 
 
