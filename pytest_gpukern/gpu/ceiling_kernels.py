@@ -148,7 +148,7 @@ def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
     """Fills each multiprocessor once, so that all end together."""
     kernel = cuda.kernel(fma_source(fma.c_type), "gpukern_fma")
     resident = kernel.occupancy.max_active_blocks_per_multiprocessor(BLOCK, 0)
-    blocks = int(cuda.device.properties.multiprocessor_count * resident)
+    blocks = int(cuda.multiprocessors * resident)
     with _multiply_adds(cuda, fma, blocks) as work:
         operations = 2.0 * fma.lanes * CHAINS * UNROLLED * BLOCK * blocks
         return operations / _best_ns(cuda, work) * 1e9
@@ -354,9 +354,7 @@ def launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable[
 
 @contextmanager
 def allocated(nbytes: int) -> Iterator[DeviceArray]:
-    import numpy as np
-
-    array = DeviceArray((nbytes,), np.uint8)
+    array = DeviceArray((nbytes,), "uint8")
     try:
         yield array
     finally:

@@ -95,9 +95,6 @@ class Peaks:
     For a MIG instance we use the memory clock and width of the whole GPU: an upper bound.
 
     Attributes:
-        compute_capability: for example (9, 0).
-        multiprocessors: their number.
-        l2_bytes: size of the L2 cache.
         sm_clock_mhz: highest clock of the multiprocessors.
         memory_clock_mhz: highest clock of the memory, which transfers twice a clock.
         memory_bus_bits: width of the memory bus.

@@ -38,7 +38,8 @@ _ERROR_CLASSES = {
 
 
 def mend_device() -> None:
-    """Gives the fake device a name and the usual attributes, readable from the context too."""
+    """Gives the fake device a name, the usual attributes, and events that measure time; its own return -1."""
+    from numba.cuda.simulator import api
     from numba.cuda.simulator.cudadrv import devicearray, devices, error
 
     device_class = original(devices, "FakeCUDADevice")
@@ -60,6 +61,10 @@ def mend_device() -> None:
 
     publish("is_cuda_array", lambda obj: isinstance(obj, fake_array))
     publish("as_cuda_array", as_cuda_array)
+    original(api, "event")
+    publish("event", SimulatedEvent)
+    publish("Event", SimulatedEvent)
+    publish("event_elapsed_time", SimulatedEvent.elapsed_time)
 
 
 def _from_device(context: Any, name: str) -> Any:
@@ -93,13 +98,3 @@ class SimulatedEvent:
         if self._recorded_ns is None or evtend._recorded_ns is None:
             raise RuntimeError("elapsed_time of an event that was never recorded")
         return (evtend._recorded_ns - self._recorded_ns) / 1e6
-
-
-def mend_events() -> None:
-    """Gives the simulator events that measure time; its own return -1."""
-    from numba.cuda.simulator import api
-
-    original(api, "event")
-    publish("event", SimulatedEvent)
-    publish("Event", SimulatedEvent)
-    publish("event_elapsed_time", SimulatedEvent.elapsed_time)

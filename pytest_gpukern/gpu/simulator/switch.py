@@ -142,7 +142,6 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     launch.mend_jit()
     launch.mend_shared_memory()
     device.mend_device()
-    device.mend_events()
     ufuncs.mend_ufuncs()
     functions.mend_namespace()
     setattr(simulator, _MARK, True)
