@@ -102,7 +102,8 @@ def _read(image: bytes) -> tuple[list[_Section], list[_Symbol]]:
         if (magic, bits, order, machine) != (b"\x7fELF", 2, 1, _CUDA_MACHINE) or (os_abi, abi) not in _ABIS:
             return [], []
         entries = list(_SECTION.iter_unpack(image[table : table + count * entry_size]))
-        texts = image[entries[names][4] :]
+        start, size = entries[names][4:6]
+        texts = image[start : start + size]
         sections = [
             _Section(_text(texts, name), image[start : start + size], link)
             for name, _, _, _, start, size, link, _, _, _ in entries
