@@ -59,6 +59,8 @@ class LibCuda:
         library, context, count = _loaded_library(), ctypes.c_void_p(), ctypes.c_int()
         if library is None or int(library.cuCtxGetCurrent(ctypes.byref(context))) != _CUDA_SUCCESS:
             return False
+        if context.value:
+            return True
         library.cuDeviceGetCount(ctypes.byref(count))
         flags, active = ctypes.c_uint(), ctypes.c_int()
         for ordinal in range(count.value):
@@ -66,7 +68,7 @@ class LibCuda:
             _call(library, "cuDevicePrimaryCtxGetState", handle, ctypes.byref(flags), ctypes.byref(active))
             if active.value:
                 return True
-        return bool(context.value)
+        return False
 
     def devices(self) -> tuple[CudaDevice, ...]:
         """Initialises CUDA without a context and lists its devices. Raises CudaError."""
