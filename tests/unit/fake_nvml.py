@@ -163,7 +163,7 @@ class FakeCuda(LibCuda):
         return self.inside
 
 
-def field_values(told: Mapping[int, int], refused: int = 3) -> object:
+def field_values(told: Mapping[int, int]) -> object:
     """As nvmlDeviceGetFieldValues on a device that tells these fields, as unsigned long long."""
 
     def call(handle: object, ids: list[int]) -> list[SimpleNamespace]:
@@ -171,7 +171,7 @@ def field_values(told: Mapping[int, int], refused: int = 3) -> object:
             SimpleNamespace(
                 fieldId=number,
                 valueType=3,
-                nvmlReturn=0 if number in told else refused,
+                nvmlReturn=0 if number in told else 3,
                 value=SimpleNamespace(ullVal=told.get(number, 0xDEAD)),
             )
             for number in ids

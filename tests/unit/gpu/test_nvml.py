@@ -23,6 +23,7 @@ from pytest_gpukern.gpu.nvml import (
 )
 
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 6, 13, 15
+OPERATING_SYSTEM, UNKNOWN = 17, 999
 
 
 @pytest.fixture
@@ -153,10 +154,6 @@ def test_the_real_module_has_every_function_that_is_asked():
     asked |= {name for name in vars(split()) if name.startswith("nvml")}
     asked |= {"nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksThrottleReasons"}
     assert {name for name in asked if not hasattr(pynvml, name)} == set()
-
-
-OPERATING_SYSTEM, UNKNOWN = 17, 999
-STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
 
 
 # what NVML tells
