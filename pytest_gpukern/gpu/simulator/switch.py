@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 
-from pytest_gpukern.gpu.simulator import patching
 from pytest_gpukern.gpu.simulator.errors import SimulatorError
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
@@ -123,7 +123,7 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     # AttributeError: NumPy >= 2.5 lacks np.row_stack; RuntimeError: there is no libcudart
     except (ImportError, AttributeError, RuntimeError) as exc:
         raise SimulatorError(
-            f"numba-cuda {patching.numba_cuda_version()} cannot be imported ({exc}), so its CUDA simulator "
+            f"numba-cuda {metadata.version('numba-cuda')} cannot be imported ({exc}), so its CUDA simulator "
             "cannot run. Install versions that fit each other (pytest-gpukern[numba]), or use "
             "--gpukern-simulator=never."
         ) from exc
