@@ -250,8 +250,10 @@ def test_an_integer_that_wrapped_or_was_cut_off_does_not_meet_its_reference(actu
     assert compare(np.array([actual], dtype), np.array([expected]), EXACT).mismatches == 1
 
 
-def test_a_difference_of_one_in_large_64_bit_integers_is_seen():
-    assert compare(np.array([2**53 + 1]), np.array([2**53]), EXACT).mismatches == 1
+@pytest.mark.parametrize(("actual", "expected"), [(2**53 + 1, 2**53), (-(2**63), 2**63 - 1)])
+def test_differences_of_64_bit_integers_neither_round_nor_wrap(actual, expected):
+    found = compare(np.array([actual]), np.array([expected]), EXACT)
+    assert (found.mismatches, found.absolute.value) == (1, float(abs(actual - expected)))
 
 
 # ULP
