@@ -12,10 +12,10 @@ from pytest_gpukern.baseline.record import SCHEMA, Baseline
 from pytest_gpukern.values.untrusted_json import (
     ContentError,
     FileError,
+    bounded,
     content_of,
     of_schema,
     read,
-    unexpected,
 )
 
 RESTORE = (
@@ -79,7 +79,7 @@ def _check(baseline: Baseline) -> None:
 
 
 def _fail(where: str, wanted: str, value: object) -> NoReturn:
-    raise unexpected(wanted, value).inside(where)
+    raise ContentError(f"expected {wanted}, found {bounded(repr(value), 60)}", where=where)
 
 
 def render(baseline: Baseline) -> bytes:

@@ -54,15 +54,12 @@ MOST_SESSIONS = 20
 FIRST_SESSIONS = 5
 
 
-Text = Annotated[str, Meta(min_length=1, description="a text")]
+Text = Annotated[str, Meta(min_length=1)]
 Moment = Annotated[
     str,
-    Meta(
-        pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$",
-        description="a time such as 2026-11-20T10:00:00Z",
-    ),
+    Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$"),
 ]
-Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$", description="a key of the form scope/timer/cache")]
+Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$")]
 
 
 def time_of(measurement: Measurement) -> SessionTime:
@@ -185,7 +182,7 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     """
 
     session: Text
-    times: Annotated[dict[Key, SessionTime], Meta(min_length=1, description="at least one measurement")]
+    times: Annotated[dict[Key, SessionTime], Meta(min_length=1)]
     first_call_ns: Number | None = None
     compile_ns: Number | None = None
     duration_s: Number | None = None
@@ -217,9 +214,7 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     opened: Moment
     problem_version: Whole
     measured_point: dict[str, Json]
-    sessions: Annotated[
-        tuple[RecordedSession, ...], Meta(min_length=1, description="a list with at least one entry")
-    ]
+    sessions: Annotated[tuple[RecordedSession, ...], Meta(min_length=1)]
     reason: Text | None = None
     correctness: dict[str, OutputAccuracy] = {}
     launches: RecordedLaunches = RecordedLaunches()
@@ -273,7 +268,7 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """Holds what a baseline stores for one case: its point as asked for, and its epochs, oldest first."""
 
     point: dict[str, Json]
-    epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1, description="a list with at least one entry")]
+    epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1)]
 
     @property
     def keys(self) -> set[str]:

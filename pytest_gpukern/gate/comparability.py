@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    Mapping,
-    Sequence,
-)
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
 from pytest_gpukern.values.result import UNKNOWN_CHOICE, CaseInfo, Choice, Whole, plain
-from pytest_gpukern.values.untrusted_json import own_json
 
 _Session = TypeVar("_Session", bound="HasChoice")
 
@@ -39,8 +35,8 @@ class Conditions:
         return cls(case.problem_version, case.measured_point, device_model, simulated)
 
 
-Number = Annotated[float, Meta(ge=0, description="a number that is not negative")]
-Positive = Annotated[float, Meta(gt=0, description="a number that is positive")]
+Number = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
 Quantiles = tuple[Number, Number, Number, Number, Number]
 
 
@@ -73,7 +69,7 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         epoch: place of its epoch in the record, oldest first.
     """
 
-    n: Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
+    n: Annotated[int, Meta(ge=1)]
     median_ns: Positive
     low_ns: Number
     high_ns: Number
@@ -160,9 +156,5 @@ def _where(conditions: Conditions) -> str:
 
 def _point(point: Mapping[str, Any]) -> str:
     """Returns a point in words, equal for values that JSON makes equal, such as a tuple and a list."""
-    values = plain(dict(point))
-    texts = (
-        f"{name}={own_json.dumps(values[name], ensure_ascii=False, sort_keys=True)}"
-        for name in sorted(values)
-    )
+    texts = (f"{name}={value!r}" for name, value in sorted(plain(dict(point)).items()))
     return " ".join(texts) or "no axes"

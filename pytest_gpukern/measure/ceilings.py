@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pytest_gpukern.gpu.ceiling_kernels import CANARIES, Measured, NotMeasuredError, measure_ceilings
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.gpu.runtime import CudaRuntime
@@ -23,7 +25,7 @@ from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
-from pytest_gpukern.values.untrusted_json import FileError, decoded, own_json
+from pytest_gpukern.values.untrusted_json import FileError, decoded
 
 _METHOD = 1
 """Part of the key. Raise it if kernels or methods change, so that everybody measures again."""
@@ -199,7 +201,8 @@ def default_cache_dir() -> Path | None:
 
 
 def _file_name(fingerprint: Fingerprint, key: JsonDict) -> str:
-    digest = hashlib.sha256(own_json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    known = msgspec.json.format(msgspec.json.encode(key, order="sorted"), indent=0)
+    digest = hashlib.sha256(known).hexdigest()[:12]
     return f"ceilings-{fingerprint.device_model_key}-{digest}.json"
 
 
@@ -250,12 +253,10 @@ def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[
     """Stores ceilings atomically; warns if that is not possible."""
     problem = "this user has no home folder"
     if path is not None:
-        content = (
-            own_json.dumps({"key": key, "ceilings": ceilings.to_json()}, allow_nan=False, indent=1) + "\n"
-        )
+        stored = msgspec.json.encode({"key": key, "ceilings": ceilings})
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, content.encode())
+            replace(path, msgspec.json.format(stored, indent=1) + b"\n")
             return True
         except FileError as error:
             problem = f"{path} {error.problem}"

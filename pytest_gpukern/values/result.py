@@ -24,7 +24,7 @@ from pytest_gpukern.values.untrusted_json import Figure, Json, built
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 JsonDict = dict[str, Any]
-Whole = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
+Whole = Annotated[int, Meta(ge=0)]
 Value = bool | int | float | str | tuple[str, ...] | None
 """One value that an observer saw, such as a clock; its label and unit are in the row of the observer."""
 Observations = dict[str, dict[str, Value]]

@@ -408,7 +408,7 @@ def test_a_session_that_joins_an_older_epoch_has_the_newest_duration(tmp_path):
 def test_a_duration_that_is_none_is_not_recorded(tmp_path):
     report = record("create", session(tmp_path, 1, duration_s=-1.0))
     (refusal,) = report.refused
-    assert "duration_s: expected a number that is not negative, found -1.0" in refusal.reason
+    assert "duration_s: expected `float` >= 0.0, found -1.0" in refusal.reason
 
 
 def test_two_processes_under_one_id_keep_what_is_their_own(tmp_path):

@@ -10,7 +10,7 @@ from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, measured, result,
 
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.result import Correctness, plain
 
 CONFTEST = """
 import json, pathlib, pytest
@@ -112,7 +112,7 @@ def suite(pytester, monkeypatch):
         tests = (EXP, "test_grouped", "test_other")
         made_up = {test: [r.to_json()] for test, r in zip(tests, results, strict=False)}
         (pytester.path / "results.json").write_text(json.dumps(made_up))
-        (pytester.path / "fingerprint.json").write_text(json.dumps(FINGERPRINT.to_json()))
+        (pytester.path / "fingerprint.json").write_text(json.dumps(plain(FINGERPRINT)))
         (pytester.path / "out.json").unlink(missing_ok=True)
         return pytester.runpytest(*WITHOUT, *options)
 
