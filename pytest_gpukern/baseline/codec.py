@@ -112,7 +112,6 @@ def _laid_out(value: Any, *, name: str = "", indent: str = "") -> str:
 
 
 def _is_opened(value: Any, name: str) -> bool:
-    """Returns whether a value is put on several lines."""
     if not value or not isinstance(value, (dict, list)):
         return False
     return name in _OPENED or (isinstance(value, dict) and not _OPENED.isdisjoint(value))

@@ -201,7 +201,6 @@ class Merge:
 
 
 def _difference(epoch: Epoch, case: CaseInfo) -> str | None:
-    """Says why a case as measured now cannot join an epoch, or returns None."""
     if epoch.problem_version != case.problem_version:
         return f"recorded with problem version {epoch.problem_version}, now {case.problem_version}"
     if epoch.measured_point != case.measured_point:

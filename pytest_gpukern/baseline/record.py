@@ -107,7 +107,6 @@ class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 def as_recorded(kernel: KernelFacts) -> KernelFacts:
-    """Returns what a record keeps of a kernel."""
     return KernelFacts(
         name=fitted(kernel.name, LONGEST_NAME),
         registers=kernel.registers,
@@ -137,7 +136,6 @@ class RecordedLaunches(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @classmethod
     def of(cls, result: Result) -> RecordedLaunches:
-        """Returns what a record keeps of the launches that a timer saw."""
         seen = [as_recorded(kernel) for kernel in result.kernels]
         kernels = list(dict.fromkeys(seen))
         launched = next(
@@ -191,7 +189,6 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     launches: RecordedLaunches | None = None
 
     def only(self, keys: AbstractSet[str]) -> RecordedSession:
-        """Returns the session with some of its measurements."""
         return structs.replace(self, times={key: time for key, time in self.times.items() if key in keys})
 
 
@@ -221,11 +218,9 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     @property
     def keys(self) -> set[str]:
-        """Returns the measurements that its sessions hold."""
         return {key for session in self.sessions for key in session.times}
 
     def holding(self, key: str) -> list[RecordedSession]:
-        """Returns its sessions that hold a measurement, oldest first."""
         return [session for session in self.sessions if key in session.times]
 
     def first(self, key: str, entries: Mapping[str, SessionEntry]) -> int:
@@ -272,7 +267,6 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def keys(self) -> set[str]:
-        """Returns the measurements that any epoch holds."""
         return {key for epoch in self.epochs for key in epoch.keys}
 
     def current(self, key: str) -> Epoch | None:
@@ -375,7 +369,6 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
     cases: dict[str, Record] = field(default_factory=dict, name="records")
 
     def fingerprint_of(self, session: RecordedSession) -> Fingerprint:
-        """Returns what a session was measured on."""
         return self.fingerprints[self.sessions[session.session].fingerprint]
 
     def devices(self, case_id: str) -> set[str]:
@@ -447,7 +440,6 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         return Past(epoch.problem_version, epoch.measured_point, tuple(past))
 
     def history(self, case_id: str) -> RecordedCase | None:
-        """Returns the times of all epochs of a case, or None if it has none."""
         record = self.cases.get(case_id)
         if record is None:
             return None
@@ -495,7 +487,6 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
             )
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
-        """Returns the baseline without some of its cases."""
         dropped = set(case_ids)
         kept = {name: record for name, record in self.cases.items() if name not in dropped}
         return structs.replace(self, cases=kept)
@@ -515,10 +506,9 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:
-    """Rounds a number to be recorded to so many significant digits."""
     return float(f"{value:.{digits}g}")
 
 
 def finite(value: float | None, digits: int = DIGITS) -> float | None:
-    """Does the same; None for what is not finite or not known."""
+    """Rounds a number to be recorded; None for what is not finite or not known."""
     return rounded(value, digits) if value is not None and math.isfinite(value) else None

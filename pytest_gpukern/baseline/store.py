@@ -40,7 +40,6 @@ class BaselineMode(enum.StrEnum):
 
     @property
     def writes(self) -> bool:
-        """Returns whether it may write files."""
         return self in (BaselineMode.CREATE, BaselineMode.APPEND, BaselineMode.UPDATE)
 
 

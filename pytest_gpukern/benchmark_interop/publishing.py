@@ -187,7 +187,6 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
 
 
 def _device_info(result: Result, measurement: Measurement) -> JsonDict:
-    """Returns how the device came to a number: other timers, ceilings, clocks and kernels."""
     others = tuple(
         other
         for other in result.measurements
@@ -208,7 +207,6 @@ def _seconds(nanoseconds: float | None) -> float | None:
 
 
 def _refuse_comparisons(session: Any, published: list[Any]) -> None:
-    """Takes saved times that differ in more than time out of the comparison, and says which and why."""
     differences: dict[str, list[str]] = {}
     for saved in (getattr(session, "compared_mapping", None) or {}).values():
         for metadata in published:

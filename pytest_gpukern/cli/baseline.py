@@ -32,7 +32,6 @@ from pytest_gpukern.values.untrusted_json import FileError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern baseline` and its commands."""
     parser.description = f"Works on baseline files, on any machine. {exits.STATUSES}"
     commands = parser.add_subparsers(dest="baseline_command", required=True, metavar="COMMAND")
     for name, summary, declare_command in (
@@ -201,7 +200,6 @@ def _record_table(rows: list[JsonDict]) -> list[str]:
 
 
 def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
-    """Tells the epochs of the cases that have several, or a reason."""
     lines = []
     for name, listed in epochs.items():
         if len(listed) < 2 and not any(epoch["reason"] for epoch in listed):
@@ -284,7 +282,6 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def _merge(known: argparse.Namespace) -> int:
-    """Records what was accepted, and says what was not."""
     if not known.append and not known.reason.strip():
         known.parser.error(f"--reason: {REASON_NEEDED}")
     if not exits.may_write("baseline merge", known):

@@ -47,7 +47,6 @@ T = TypeVar("T")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern compare`."""
     parser.description = (
         "Judges the times of B by those of A, case by case, as the gate does. Prints ratios and their 90 % "
         "intervals, and first how the machines differ. A and B are files that --gpukern-report wrote, "
@@ -124,11 +123,9 @@ class Side:
     incorrect: dict[str, str] = field(default_factory=dict)
 
     def add(self, case: str, timed: SessionMeasurement) -> None:
-        """Adds a session of a case."""
         self.times.setdefault(case, {}).setdefault(timed.measurement.key, []).append(timed)
 
     def knows(self, *fingerprints: Fingerprint) -> None:
-        """Notes what sessions were measured on."""
         self.fingerprints += [known for known in fingerprints if known not in self.fingerprints]
 
 
@@ -358,7 +355,6 @@ def _total(rows: list[ComparedTime], b: Side) -> str:
 
 
 def _table(rows: list[ComparedTime]) -> list[str]:
-    """Gives each measurement a row."""
     verdicts = [row.verdict for row in rows]
     several_models = len({(row.case, row.key) for row in rows}) < len(rows)
     columns = [

@@ -17,7 +17,6 @@ _WIDTH = 100
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern doctor`."""
     parser.description = (
         "Lists every GPU and MIG instance with the UUID that --gpukern-device takes. Checks driver, GPUs, "
         "libraries and environment, and opens each installed library in a process of its own. Says what is "
@@ -41,7 +40,6 @@ def _doctor(known: argparse.Namespace) -> int:
 
 
 def facts(machine: Machine) -> list[str]:
-    """Returns what is installed, one line each."""
     cuda = f", CUDA {machine.cuda[0]}.{machine.cuda[1]}" if machine.cuda else ""
     nvcc = ".".join(map(str, machine.nvcc)) if machine.nvcc else "none on PATH"
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
@@ -110,7 +108,6 @@ def _gpu_json(gpu: Gpu) -> dict[str, object]:
 
 
 def _gpu_lines(gpu: Gpu) -> list[str]:
-    """Describes a GPU and its MIG instances, a line each."""
     record = gpu.record
     major, minor = record.compute_capability
     gib = record.memory_total_bytes / 2**30

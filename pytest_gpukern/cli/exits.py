@@ -55,12 +55,10 @@ def width(elsewhere: int = _WIDTH) -> int:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Gives a command's parser the option `--json`."""
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
 def add_write_in_ci(parser: argparse.ArgumentParser) -> None:
-    """Gives the parser of a command that writes records the option `--write-in-ci`."""
     parser.add_argument("--write-in-ci", action="store_true", help="write although CI is set")
 
 
@@ -88,10 +86,8 @@ def show(lines: Iterable[str]) -> None:
 
 
 def show_json(value: object) -> None:
-    """Prints a value as JSON."""
     show(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False).split("\n"))
 
 
 def complain(command: str, problem: object) -> None:
-    """Says on stderr what is wrong."""
     sys.stderr.write(f"gpukern {command}: {printable(str(problem))}\n")

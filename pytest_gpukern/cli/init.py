@@ -37,7 +37,6 @@ class _Configuration(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Returns the line to have in it."""
         return f'{_OPTION} = "auto"' if self.path.suffix == ".toml" else f"{_OPTION} = auto"
 
     @property
@@ -46,7 +45,6 @@ class _Configuration(NamedTuple):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern init`."""
     parser.description = (
         f"Prepares the current folder: adds {_OPTION} to the file that pytest reads, or to {_PYPROJECT}, "
         "and writes a first test, a workflow for GitHub and the folder of baselines. Overwrites no file. "

@@ -49,7 +49,6 @@ left in `rest`.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `gpukern` and returns its exit status."""
     from pytest_gpukern.cli import exits
     from pytest_gpukern.values.untrusted_json import FileError
 

@@ -25,7 +25,6 @@ _DETAILS = "-k ''"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern report`."""
     files = ". ".join(f"FILE{name}: {FORMS[name].holds}" for name in suffixes())
     parser.description = (
         "Tells of runs that --gpukern-report wrote, of baseline files, or of folders of these: on the "
@@ -56,7 +55,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _options() -> Iterator[Option]:
-    """Yields the options that forms of files bring."""
     for suffix in suffixes():
         yield from FORMS[suffix].options
 

@@ -16,7 +16,6 @@ from pytest_gpukern.values.failure_table import NOTHING
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern validate`; its other options are pytest's."""
     parser.description = (
         "Runs the suites of this package with pytest --gpu-benchmark. All other options go to pytest, for "
         "example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. The exit status is "

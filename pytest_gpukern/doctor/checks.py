@@ -156,7 +156,6 @@ def _sanitizer(machine: Machine) -> Iterator[Advice]:
 
 
 def _environment(machine: Machine) -> Iterator[Advice]:
-    """Finds variables that change what runs or what is timed."""
     environ = machine.environ
     for variable, harmless, text, remedy in (
         (

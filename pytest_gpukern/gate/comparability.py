@@ -31,7 +31,6 @@ class Conditions:
 
     @classmethod
     def of(cls, case: CaseInfo, *, device_model: str, simulated: bool = False) -> Conditions:
-        """Returns the conditions under which a case runs here and now."""
         return cls(case.problem_version, case.measured_point, device_model, simulated)
 
 
@@ -108,8 +107,7 @@ class HasChoice(Protocol):
     """Describes a recorded session that knows what was chosen in it."""
 
     @property
-    def choice(self) -> Choice:
-        """Returns what was chosen."""
+    def choice(self) -> Choice: ...
 
 
 def of_one_choice(sessions: Sequence[_Session], choice: Choice, enough: int) -> Sequence[_Session]:

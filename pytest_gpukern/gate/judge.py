@@ -121,11 +121,9 @@ class Basis:
 
     @property
     def since_opening(self) -> str:
-        """Returns the words for a change since these."""
         return f" since the epoch's first {len(self.opening)} sessions"
 
     def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
-        """Returns the change of new measurements since recorded sessions."""
         return change_since(sessions, fresh, jitter_ns=self.jitter_ns, device=self.device, shared=self.shared)
 
 
@@ -375,7 +373,6 @@ def _refuse_bad_numbers(threshold: float, jitter_ns: float) -> None:
 def _barred(
     fresh: Sequence[Measurement], sessions: Sequence[SessionTime], conditions: Conditions
 ) -> Verdict | None:
-    """Returns the verdict where there is nothing to compare, or None."""
     if not fresh:
         raise ValueError("no measurement: at least 1 is needed to give a verdict")
     for measurement in fresh:
@@ -394,7 +391,6 @@ def _barred(
 
 
 def _barred_pairs(pairs: Sequence[Pair]) -> Verdict | None:
-    """Returns the verdict where pairs cannot be compared, or None."""
     for pair in pairs:
         for side, measurement in zip(("the base", "the working tree"), pair, strict=True):
             if measurement.invalid is not None:
@@ -460,7 +456,6 @@ def _with_anchor(verdict: Verdict, since_first: Change, threshold: float) -> Ver
 
 
 def _remarks(basis: Basis, change: Change) -> list[str]:
-    """Returns remarks on the recorded sessions that a comparison rests on."""
     reference, shared = basis.reference, basis.shared
     remarks = []
     devices = {session.device for session in reference}
@@ -537,7 +532,6 @@ def _without_confirmation(verdict: Verdict, kind: VerdictKind, reason: str) -> V
 
 
 def _first(suspicion: Verdict) -> str:
-    """Returns the change that raised a suspicion."""
     return "a slowdown" if suspicion.ratio is None else percent(math.log(suspicion.ratio))
 
 

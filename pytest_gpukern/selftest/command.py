@@ -36,7 +36,6 @@ _INDENT = "  "
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern selftest`."""
     parser.description = (
         "Tests the timers: several sessions of pytest time kernels of known time and five others, and the "
         "results are held against targets. Exit status: 0 if all targets are reached, 1 if one is missed, 2 "
@@ -57,7 +56,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(known: argparse.Namespace) -> int:
-    """Runs the command as it was parsed, and returns its exit status."""
     try:
         missing_gpu = missing_gpu_reason(os.environ)
         if missing_gpu is not None:
@@ -200,7 +198,6 @@ def _sentences(texts: Iterable[str], width: int) -> Iterator[str]:
 
 
 def _tell(line: str) -> None:
-    """Says what happens, beside the table."""
     sys.stderr.write(f"gpukern selftest: {printable_lines(line)}\n")
     sys.stderr.flush()
 

@@ -202,5 +202,4 @@ class SpinningKernel:
         )
 
     def free(self) -> None:
-        """Gives the memory of the kernels' own times back."""
         self._own.free()

@@ -110,15 +110,12 @@ class SelftestObserver(Observer):
     _began_s = 0.0
 
     def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Starts the clock before the first timer."""
         if not beside:
             self._began_s = time.perf_counter()
         return None
 
     def measured(self, call: ObservedCall, measurement: Measurement) -> Seen:  # noqa: ARG002
-        """Returns the seconds since then."""
         return Seen({_SECONDS: time.perf_counter() - self._began_s})
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
-        """Returns what the test has noted."""
         return SeenInTest({_KNOWN_TIMES: json.dumps(plain(_noted.pop()))}) if _noted else None

@@ -110,7 +110,6 @@ class Conclusions:
 
     @property
     def reached(self) -> bool:
-        """Returns whether every target is reached."""
         return bool(self.verdicts) and all(self.verdicts)
 
 
@@ -133,7 +132,6 @@ class Session:
 
 
 def sessions_of(run: RunResults) -> list[Session]:
-    """Returns what each session of a run found out."""
     sessions: dict[str, Session] = {}
     for reported in run.results:
         for result in (reported, *run.sessions_of(reported)):
@@ -161,7 +159,6 @@ def conclude(run: RunResults, asked_sessions: int) -> Conclusions:
 
 
 def suites_row(seconds: float) -> TargetRow:
-    """Returns the row of the wall time of all suites."""
     return TargetRow(Section.SUITES, "all suites", found_ns=1e9 * seconds, allowed_ns=1e9 * SUITES_S)
 
 
@@ -208,7 +205,6 @@ class _Error(NamedTuple):
 
     @property
     def truth_ns(self) -> float:
-        """Returns the median of the truth."""
         return statistics.median(truth_ns for truth_ns, _ in self.pairs)
 
 
@@ -277,7 +273,6 @@ def _names(sessions: Iterable[_Readings]) -> list[str]:
 
 
 def _longer(sessions: Sequence[_Readings]) -> list[tuple[str, str]]:
-    """Pairs every spin with the shortest."""
     names = _names(sessions)
     return [(name, names[0]) for name in names[1:]]
 

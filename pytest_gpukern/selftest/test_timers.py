@@ -36,7 +36,6 @@ def _item(case: Case) -> Any:
 
 @pytest.mark.parametrize("case", [_item(case) for case in selftest_cases()])
 def test_kernel(gpu_benchmark: GpuBenchmark, case: Case) -> None:
-    """Measures a kernel as the plugin measures any case."""
     gpu_benchmark.run(case)
 
 

@@ -188,7 +188,6 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
                 unlocked.rename(unlocked.with_name(_OWNER))
 
     def cleanup(self) -> None:
-        """Removes the folder."""
         self._let_go()
         super().cleanup()
 

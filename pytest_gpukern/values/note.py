@@ -13,7 +13,6 @@ class About(enum.StrEnum):
     """What a short report counts such notes as; empty where it tells each of them."""
 
     def __new__(cls, word: str, counted: str) -> About:
-        """Returns a subject that is its word."""
         about = str.__new__(cls, word)
         about._value_ = word
         about.counted = counted

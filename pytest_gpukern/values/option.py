@@ -24,7 +24,6 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
 
     @property
     def cli(self) -> str:
-        """As written on the command line."""
         return f"--gpukern-{self.name}"
 
     @property

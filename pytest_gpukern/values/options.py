@@ -242,7 +242,6 @@ def asked(config: pytest.Config) -> bool:
 
 
 def measures(config: pytest.Config) -> bool:
-    """Says whether a run was given `--gpu-benchmark`."""
     return bool(config.getoption("gpu_benchmark", default=False))
 
 

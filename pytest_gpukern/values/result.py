@@ -534,7 +534,6 @@ class Result:
         )
 
     def to_json(self) -> JsonDict:
-        """Returns the result as plain JSON values."""
         return plain(self)  # type: ignore[no-any-return]
 
     @classmethod

@@ -47,7 +47,6 @@ class VerdictKind(enum.StrEnum):
     row: StateRow
 
     def __new__(cls, word: str, row: StateRow) -> Self:
-        """Returns a kind that is its word, as files and reports have it."""
         kind = str.__new__(cls, word)
         kind._value_ = word
         kind.row = row
