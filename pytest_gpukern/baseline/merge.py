@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from msgspec import structs
 
@@ -21,6 +22,7 @@ from pytest_gpukern.baseline.record import (
 )
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint
 from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
+from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 
@@ -63,18 +65,37 @@ class Entry:
         return cls(result.case, result.fingerprint, session, shared)
 
 
-class Merge:
-    """Merges queued sessions into the content of one file, as freshly read."""
+@dataclass
+class WriteReport:
+    """Says what became of queued sessions.
 
-    def __init__(self, baseline: Baseline, opened: str, reason: str | None) -> None:
+    Attributes:
+        written: files that were written.
+        added: ids of cases that were recorded for the first time, or in a scope that they lacked.
+        appended: ids of cases whose current epoch has more sessions now.
+        updated: ids of cases whose record has a new epoch.
+        kept: ids of cases that `create` found recorded already and left untouched.
+        refused: results that must not become a baseline.
+        errors: files that could not be read or written; they are as they were.
+    """
+
+    written: list[Path] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    appended: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    errors: list[FileError] = field(default_factory=list)
+
+
+class Merge:
+    """Merges queued sessions into the content of one file, as freshly read, and reports what it did."""
+
+    def __init__(self, baseline: Baseline, opened: str, reason: str | None, report: WriteReport) -> None:
         self.baseline = baseline
-        self.added: list[str] = []
-        self.updated: list[str] = []
-        self.appended: list[str] = []
-        self.kept: list[str] = []
-        self.refused: list[Refusal] = []
         self._opened = opened
         self._reason = reason
+        self._report = report
 
     def create(self, group: list[Entry]) -> None:
         """Adds a case, or those of its measurements that are missing; what is there stays as it is."""
@@ -85,11 +106,11 @@ class Merge:
             return
         missing = {key for entry in group for key in entry.session.times} - record.keys
         if not missing:
-            self.kept.append(case.id)
+            self._report.kept.append(case.id)
             return
         lacking = [entry for entry in group if missing & entry.session.times.keys()]
         added = self._into({len(record.epochs) - 1: missing}, lacking, record)
-        self.added += [case.id] if added else []
+        self._report.added += [case.id] if added else []
 
     def append(self, group: list[Entry]) -> None:
         """Adds sessions to the current epochs of what they measured, or opens a case's first."""
@@ -103,7 +124,7 @@ class Merge:
             epoch = record.current(key) or record.epochs[-1]
             places.setdefault(record.epochs.index(epoch), set()).add(key)
         added = self._into(places, group, record)
-        self.appended += [case.id] if added else []
+        self._report.appended += [case.id] if added else []
 
     def update(self, group: list[Entry]) -> None:
         """Opens a new epoch; the record keeps its first one as the anchor."""
@@ -130,10 +151,10 @@ class Merge:
         ).adding(sessions, self.baseline.sessions)
         if record is None:
             self._put(case, Record(case.point, (epoch,)))
-            self.added.append(case.id)
+            self._report.added.append(case.id)
         else:
             self._put(case, structs.replace(record, point=case.point).opening(epoch))
-            self.updated.append(case.id)
+            self._report.updated.append(case.id)
 
     def _into(self, places: dict[int, set[str]], group: list[Entry], record: Record) -> bool:
         """Adds measurements to existing epochs, given by index; returns whether any fitted."""
@@ -197,7 +218,7 @@ class Merge:
         self.baseline = structs.replace(self.baseline, cases={**self.baseline.cases, case.id: record})
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
-        self.refused.append(Refusal(case.id, reason))
+        self._report.refused.append(Refusal(case.id, reason))
 
 
 def _difference(epoch: Epoch, case: CaseInfo) -> str | None:

@@ -18,9 +18,9 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.merge import unselected
+from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Baseline, Epoch, Record
-from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, rewrite, unfit
+from pytest_gpukern.baseline.store import BaselineMode, Store, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
@@ -308,9 +308,9 @@ def _merge(known: argparse.Namespace) -> int:
         exits.show_json(
             {
                 "written": [str(path) for path in report.written],
-                "added": list(report.added),
-                "appended": list(report.appended),
-                "updated": list(report.updated),
+                "added": report.added,
+                "appended": report.appended,
+                "updated": report.updated,
                 "refused": [
                     {"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused
                 ],

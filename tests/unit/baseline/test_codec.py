@@ -43,7 +43,7 @@ NOWHERE = Path("vector_exp.nvidia-h200.json")
 def folder(tmp_path):
     """Returns a folder with one recorded case."""
     report = record("create", result_of(case_of(tmp_path)))
-    assert report.written == (path_in(tmp_path),)
+    assert report.written == [path_in(tmp_path)]
     return tmp_path
 
 
@@ -173,7 +173,7 @@ def test_a_newer_file_asks_for_an_upgrade_and_is_left_alone(folder):
         sessions(folder)
     report = record("update", result_of(case_of(folder)))
     assert [error.where for error in report.errors] == ["schema"]
-    assert (report.written, report.updated) == ((), ())
+    assert (report.written, report.updated) == ([], [])
     assert path.read_text() == '{"schema": 7, "cases": "whatever"}'
 
 

@@ -32,8 +32,8 @@ from made_up_records import (
 )
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.merge import Refusal
-from pytest_gpukern.baseline.store import KnownCases, WriteReport, patterns_of, rewrite
+from pytest_gpukern.baseline.merge import Refusal, WriteReport
+from pytest_gpukern.baseline.store import KnownCases, patterns_of, rewrite
 from pytest_gpukern.cli.baseline import matching
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
@@ -48,7 +48,7 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 def folder(tmp_path):
     """Returns a folder with one recorded case."""
     report = record("create", result_of(case_of(tmp_path)))
-    assert report.written == (path_in(tmp_path),)
+    assert report.written == [path_in(tmp_path)]
     return tmp_path
 
 
@@ -144,7 +144,7 @@ def test_create_does_not_even_rewrite_a_file_that_lacks_nothing(folder):
     path = path_in(folder)
     path.write_bytes(path.read_bytes() + b"\n")
     report = record("create", result_of(case_of(folder)))
-    assert report.written == ()
+    assert report.written == []
     assert path.read_bytes().endswith(b"\n\n")
 
 
@@ -156,7 +156,7 @@ def test_create_does_not_mix_problem_versions_or_points_in_an_epoch(folder):
         report = record("create", result)
         assert words in report.refused[0].reason
         assert "--gpukern-baseline=update" in report.refused[0].reason
-        assert report.written == ()
+        assert report.written == []
 
 
 def test_an_update_after_a_new_problem_version_is_comparable_again(folder):
@@ -200,19 +200,19 @@ def test_what_must_not_become_a_baseline_is_refused_with_its_reason(folder, mode
     report = record(mode, result_of(good), result_of(bad, **changes))
     assert [each.case_id for each in report.refused] == [bad.id]
     assert reason in report.refused[0].reason
-    assert report.added == (good.id,)
+    assert report.added == [good.id]
     assert path_in(folder).read_bytes() != before
     assert bad.id not in load(path_in(folder)).cases
 
 
 def test_a_time_below_a_nanosecond_is_recorded_where_the_declared_work_allows_it(tmp_path):
-    assert record("create", result_of(case_of(tmp_path), 0.25)).refused == ()
+    assert record("create", result_of(case_of(tmp_path), 0.25)).refused == []
     assert [time.median_ns for time in sessions(tmp_path)] == [0.25]
 
 
 def test_a_result_without_measurements_is_refused(tmp_path):
     report = record("create", dataclasses.replace(result_of(case_of(tmp_path)), measurements=()))
-    assert report.refused == (Refusal(case_of(tmp_path).id, "nothing was measured"),)
+    assert report.refused == [Refusal(case_of(tmp_path).id, "nothing was measured")]
 
 
 def test_numpy_scalars_and_tuples_in_a_point_compare_equal_after_storing(tmp_path):
@@ -263,8 +263,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_other_and_the_rest_is_written
     assert error.path == path_in(folder, "saxpy")
     assert os.strerror(code) in str(error)
     assert remedy in str(error)
-    assert report.written == (path_in(folder),)
-    assert (report.added, report.updated) == ((), (case_of(folder).id,))
+    assert report.written == [path_in(folder)]
+    assert (report.added, report.updated) == ([], [case_of(folder).id])
     assert path_in(folder).read_bytes() != before
     assert not path_in(folder, "saxpy").exists()
     assert leftovers(folder) == []
@@ -318,7 +318,7 @@ def test_a_damaged_file_is_reported_and_left_as_it_was(folder):
     path_in(folder).write_text("{")
     report = record("create", result_of(case_of(folder)), result_of(case_of(folder, name="saxpy")))
     assert "is not complete JSON" in str(report.errors[0])
-    assert report.written == (path_in(folder, "saxpy"),)
+    assert report.written == [path_in(folder, "saxpy")]
     assert path_in(folder).read_text() == "{"
 
 
@@ -494,7 +494,7 @@ def test_a_session_counts_once(tmp_path, mode):
 def test_two_measurements_of_a_case_in_one_session_are_one_session(tmp_path):
     report = record("create", session(tmp_path, 1), session(tmp_path, 1), session(tmp_path, 2))
     assert ids(tmp_path) == [["00000001", "00000002"]]
-    assert report.refused == (Refusal(CASE, "session 00000001 is recorded already"),)
+    assert report.refused == [Refusal(CASE, "session 00000001 is recorded already")]
 
 
 # --- cases that are no more -----------------------------------------------------------------------
