@@ -70,7 +70,6 @@ class WriteReport:
     """Says what became of queued sessions.
 
     Attributes:
-        written: files that were written.
         added: ids of cases that were recorded for the first time, or in a scope that they lacked.
         appended: ids of cases whose current epoch has more sessions now.
         updated: ids of cases whose record has a new epoch.

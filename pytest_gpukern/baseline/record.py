@@ -83,15 +83,7 @@ def time_of(measurement: Measurement) -> SessionTime:
 
 
 class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Says how far one output was from its reference; None where nothing finite was compared.
-
-    Attributes:
-        max_abs: largest absolute error.
-        max_rel: largest relative error.
-        max_ulp: largest error in units in the last place.
-        bits: hash of the output's bytes for the first data set, or None.
-        determinism: `bitwise`, `run-to-run` or `tolerant`; None where the session did not look.
-    """
+    """Says how far one output was from its reference; None where nothing finite was compared."""
 
     max_abs: Number | None
     max_rel: Number | None
@@ -171,10 +163,7 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     Attributes:
         session: key into `Baseline.sessions`.
         times: `scope/timer/cache` → time; never empty. A scope that two timers read has both.
-        first_call_ns: time of the first call, compilation included.
-        compile_ns: time that compiling took.
         duration_s: how long the whole test took, in seconds.
-        autotuned: kernel → configuration that an autotuner chose for it, as texts.
         correctness: output name → accuracy, where that differs from its epoch's.
         launches: what a call launches, where that differs from its epoch's.
     """
@@ -200,9 +189,7 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     Attributes:
         opened: when, as an ISO 8601 time with its offset.
-        problem_version: the version that was measured.
         sessions: oldest first, never empty.
-        measured_point: values of the axes as run.
         reason: why the epoch was opened, where somebody said.
         correctness: what its sessions share.
         launches: likewise.
@@ -266,6 +253,10 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1)]
 
     @property
+    def sessions(self) -> list[RecordedSession]:
+        return [session for epoch in self.epochs for session in epoch.sessions]
+
+    @property
     def keys(self) -> set[str]:
         return {key for epoch in self.epochs for key in epoch.keys}
 
@@ -290,19 +281,16 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         return structs.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
 
 
+_NO_RECORD = Record({}, ())
+
+
 @dataclass(frozen=True)
 class PastSession:
     """Holds one recorded session of a case, with what a file stores for several.
 
     Attributes:
-        fingerprint: device, driver and library versions.
-        times: `scope/timer/cache` → time.
         kernels: what the case launched; empty where no timer saw it.
-        outputs: output name → accuracy.
         canaries: name → time of the session's canaries in nanoseconds.
-        session: id of the process that measured, the same in all its cases.
-        opening: whether its epoch was opened with this session; else it was appended.
-        choice: what an autotuner or a library chose in it.
     """
 
     fingerprint: Fingerprint
@@ -317,13 +305,7 @@ class PastSession:
 
 @dataclass(frozen=True)
 class Past:
-    """Holds the sessions of one epoch of a case, oldest first.
-
-    Attributes:
-        problem_version: the version that was measured.
-        measured_point: values of the axes as run.
-        sessions: never empty.
-    """
+    """Holds the sessions of one epoch of a case, oldest first and never none."""
 
     problem_version: int
     measured_point: Mapping[str, Json]
@@ -373,14 +355,13 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
 
     def devices(self, case_id: str) -> set[str]:
         """Returns the UUIDs of the GPUs of the machines on which a case was recorded."""
-        sessions = (session for epoch in self.cases[case_id].epochs for session in epoch.sessions)
+        sessions = self.cases[case_id].sessions
         return {str(self.fingerprint_of(session).device_uuid) for session in sessions}
 
     def duration_s(self, case_id: str) -> float | None:
         """Returns how long a case's test took in the newest session that knows it, in seconds, or None."""
-        record = self.cases.get(case_id)
-        sessions = [session for epoch in record.epochs for session in epoch.sessions] if record else []
-        known = [session for session in reversed(sessions) if session.duration_s is not None]
+        sessions = reversed(self.cases.get(case_id, _NO_RECORD).sessions)
+        known = [session for session in sessions if session.duration_s is not None]
         newest = max(known, key=lambda session: self.sessions[session.session].recorded, default=None)
         return newest.duration_s if newest is not None else None
 
@@ -390,10 +371,7 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         If the case was never measured under `key`, these are the sessions in the same scope with their own
         key, so that the gate can say how they differ. Other scopes are no substitute.
         """
-        record = self.cases.get(case_id)
-        if record is None:
-            return ()
-        scope = key.partition("/")[0]
+        record, scope = self.cases.get(case_id, _NO_RECORD), key.partition("/")[0]
         similar = sorted(other for other in record.keys if other.partition("/")[0] == scope)
         return tuple(
             time
@@ -403,18 +381,15 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
 
     def newer_epoch(self, case_id: str, key: str) -> str | None:
         """Returns when the newest epoch of a case was opened if `key` is judged by an older one, or None."""
-        record = self.cases.get(case_id)
-        if record is None or record.current(key) in (None, record.epochs[-1]):
-            return None
-        return record.epochs[-1].opened
+        record = self.cases.get(case_id, _NO_RECORD)
+        current = record.current(key)
+        return None if current is None or current is record.epochs[-1] else record.epochs[-1].opened
 
     def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """Returns the sessions of the oldest epoch under `key`; none if that is the current one."""
-        record = self.cases.get(case_id)
-        first = record.anchor(key) if record else None
-        return (
-            () if record is None or first is record.current(key) else tuple(self._times(record, first, key))
-        )
+        record = self.cases.get(case_id, _NO_RECORD)
+        first = record.anchor(key)
+        return () if first is record.current(key) else tuple(self._times(record, first, key))
 
     def all_times(self) -> Iterator[tuple[SessionTime, ...]]:
         """Yields the current sessions of every case under every key, apart by what an autotuner chose."""
@@ -443,14 +418,12 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         record = self.cases.get(case_id)
         if record is None:
             return None
-        times: dict[str, list[SessionTime]] = {}
-        for epoch in record.epochs:
-            for key in sorted(epoch.keys):
-                times.setdefault(key, []).extend(
-                    time.for_report() for time in self._times(record, epoch, key)
-                )
+        times = {
+            key: tuple(t.for_report() for epoch in record.epochs for t in self._times(record, epoch, key))
+            for key in sorted(record.keys)
+        }
         epochs = tuple(RecordedEpoch(epoch.opened, epoch.reason) for epoch in record.epochs)
-        return RecordedCase(epochs, {key: tuple(of_key) for key, of_key in times.items()})
+        return RecordedCase(epochs, times)
 
     def _past(self, epoch: Epoch, session: RecordedSession, opening: bool) -> PastSession:
         canaries, launches = self.sessions[session.session].canaries, session.launches or epoch.launches
@@ -487,18 +460,12 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
             )
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
-        dropped = set(case_ids)
-        kept = {name: record for name, record in self.cases.items() if name not in dropped}
-        return structs.replace(self, cases=kept)
+        kept = self.cases.keys() - set(case_ids)
+        return structs.replace(self, cases={name: self.cases[name] for name in self.cases if name in kept})
 
     def referenced(self) -> Baseline:
         """Returns the baseline without sessions and fingerprints that no record refers to."""
-        named = {
-            session.session
-            for record in self.cases.values()
-            for epoch in record.epochs
-            for session in epoch.sessions
-        }
+        named = {session.session for record in self.cases.values() for session in record.sessions}
         sessions = {name: entry for name, entry in self.sessions.items() if name in named}
         used = {entry.fingerprint for entry in sessions.values()}
         fingerprints = {name: value for name, value in self.fingerprints.items() if name in used}

@@ -66,8 +66,6 @@ class ToPrune(NamedTuple):
     """Says which records of a file are of cases that no longer exist.
 
     Attributes:
-        file: a baseline file.
-        ids: of the cases.
         patterns: as `gpukern baseline prune --case` takes them; they match these cases and no others.
     """
 
@@ -80,10 +78,8 @@ class Store:
     """Reads records, queues results and writes them once.
 
     Args:
-        mode: see `BaselineMode`.
         directory_override: folder of all baselines, instead of the one beside each suite.
         reason: why an update is made; stored with the epochs that it opens.
-        now: the clock, for tests.
     """
 
     def __init__(
@@ -197,7 +193,6 @@ class Store:
         is refused and listed in the report, also if its test failed for a reason of its own.
 
         Args:
-            result: of one case.
             model_key: of the device or processor that it was measured on.
             test_failed: its test failed for another reason than its verdict.
             recorded: when it was measured; by default now.

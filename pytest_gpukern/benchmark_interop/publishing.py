@@ -114,11 +114,12 @@ def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> It
 def _own_entry(result: Result) -> ListedFixture:
     """Returns the entry of a test that never saw a fixture of pytest-benchmark's."""
     name = _test_name(result.nodeid)
+    _, bracket, rest = name.partition("[")
     return ListedFixture(
         name=name,
         fullname=result.nodeid,
         group=result.case.problem,
-        param=_param(name),
+        param=rest.removesuffix("]") if bracket else None,
         params=_Params({**result.case.point, **result.case.parameters}),
     )
 
@@ -139,11 +140,6 @@ def _test_name(nodeid: str) -> str:
     """Returns the test's own part of a node id; its parameters may hold `::` and `/`."""
     test, bracket, parameters = nodeid.partition("::")[2].partition("[")
     return test.rpartition("::")[2] + bracket + parameters
-
-
-def _param(name: str) -> str | None:
-    _, bracket, rest = name.partition("[")
-    return rest.removesuffix("]") if bracket else None
 
 
 def _extra_info(result: Result, measurement: Measurement) -> JsonDict:

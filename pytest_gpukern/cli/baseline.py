@@ -36,11 +36,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="baseline_command", required=True, metavar="COMMAND")
     for name, summary, declare_command in (
         ("list", "list baseline files: device, cases, epochs, sessions, newest date, driver", _declare_list),
-        (
-            "show",
-            "show the records of a baseline file: sessions, median, spread, epochs, anchor",
-            _declare_show,
-        ),
+        ("show", "show records of a baseline file: sessions, median, spread, epochs, anchor", _declare_show),
         ("prune", "remove records of cases", _declare_prune),
         ("merge", "accept results of a run file into the records, without a GPU", _declare_merge),
     ):
@@ -88,7 +84,7 @@ def _list(known: argparse.Namespace) -> int:
 def _file_row(file: Path, baseline: Baseline) -> JsonDict:
     records = baseline.cases.values()
     newest = [record.epochs[-1] for record in records]
-    sessions = [session for record in records for epoch in record.epochs for session in epoch.sessions]
+    sessions = [session for record in records for session in record.sessions]
     moment = {session.session: baseline.sessions[session.session].recorded for session in sessions}
     last = max(sessions, key=lambda session: moment[session.session], default=None)
     return {
@@ -144,14 +140,8 @@ def _show(known: argparse.Namespace) -> int:
     rows = [_record_row(name, key, record) for name, record in shown.items() for key in sorted(record.keys)]
     epochs = {name: [_epoch_row(epoch) for epoch in record.epochs] for name, record in shown.items()}
     if known.json:
-        exits.show_json(
-            {
-                "problem": baseline.problem,
-                "device": baseline.device_model,
-                "measurements": rows,
-                "epochs": epochs,
-            }
-        )
+        held = {"problem": baseline.problem, "device": baseline.device_model}
+        exits.show_json({**held, "measurements": rows, "epochs": epochs})
     else:
         exits.show([*_record_table(rows), *_epoch_lines(epochs)])
     return exits.FINE
@@ -207,8 +197,8 @@ def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
         lines += ["", name]
         for epoch in listed:
             number = epoch["sessions"]
-            text = f"  {epoch['opened'][:10]}, {number} {'session' if number == 1 else 'sessions'}"
-            text += f", problem version {epoch['problem_version']}"
+            count = "1 session" if number == 1 else f"{number} sessions"
+            text = f"  {epoch['opened'][:10]}, {count}, problem version {epoch['problem_version']}"
             lines.append(text + (f": {epoch['reason']}" if epoch["reason"] else ""))
     return lines
 
@@ -251,11 +241,10 @@ def _prune(known: argparse.Namespace) -> int:
 
 def _held(baseline: Baseline, record: Record) -> str:
     """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
-    entries = baseline.sessions
-    sessions = [entries[session.session].recorded for epoch in record.epochs for session in epoch.sessions]
+    moments = [baseline.sessions[session.session].recorded for session in record.sessions]
     epochs = "1 epoch" if len(record.epochs) == 1 else f"{len(record.epochs)} epochs"
-    count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
-    return f"{epochs}, {count}, the newest of {max(sessions)[:10]}"
+    count = "1 session" if len(moments) == 1 else f"{len(moments)} sessions"
+    return f"{epochs}, {count}, the newest of {max(moments)[:10]}"
 
 
 # --- merge ----------------------------------------------------------------------------------------

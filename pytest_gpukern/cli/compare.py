@@ -215,12 +215,9 @@ class ComparedTime:
     """Holds one measurement of a case on both sides.
 
     Attributes:
-        case: id of the case.
         key: `scope/timer/cache`.
         model: key of the device model that B's sessions are of.
         a: sessions of A that B's were judged by.
-        b: sessions of B.
-        verdict: of the gate.
         fails: whether the gate would fail B's test.
     """
 

@@ -111,9 +111,6 @@ def examine(
     """Asks this machine; opens libraries in processes of their own, where they may crash.
 
     Args:
-        environ: the environment's variables.
-        open_library: opens NVML.
-        missing: says why there is no GPU.
         probe: says why a backend, `cupti` or `sanitizer` cannot be used; by default a child process does.
     """
     try:

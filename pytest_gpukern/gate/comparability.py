@@ -46,12 +46,9 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     `others_share`, and `Baseline` adds the others.
 
     Attributes:
-        n: number of samples.
-        median_ns: median of the samples.
         low_ns: lower bound of its 95 % interval within the session.
         high_ns: upper bound.
         quantiles_ns: 5, 25, 50, 75 and 95 % of the samples.
-        mean_ns: mean of the samples.
         sm_mhz: clock of the multiprocessors during the samples.
         memory_mhz: clock of the memory.
         invalid_samples: other samples, not used because the device was not fit.
@@ -59,7 +56,6 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
         others_share: which share of the host's CPUs other programs used meanwhile, where that is known.
         key: `scope/timer/cache` of the measurement.
-        conditions: what must agree with a new measurement's conditions.
         device: UUID of the device; None for the host's processor, or where it is not known.
         opening: whether its epoch was opened with this session; else it was appended.
         choice: what an autotuner or a library chose in it.

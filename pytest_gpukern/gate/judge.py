@@ -129,7 +129,6 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
 
     Args:
         fresh: one measurement of the case per new session, all under one key.
-        basis: what they are compared with, and how.
     """
     barred = _barred(fresh, basis.sessions, basis.conditions)
     if barred is not None:
@@ -274,7 +273,6 @@ def confirm_paired(
     `FALSE_ALARMS_OF_PAIRS` counts the false alarms of all looks together.
 
     Args:
-        suspicion: the verdict of `judge_paired`.
         pairs: all fresh ones so far.
         threshold: as in `judge_paired`, and so are `jitter_ns` and `shared`.
         last: whether no more pairs are measured.

@@ -87,9 +87,7 @@ def pytest_command(file: Path, folder: Path, known: argparse.Namespace) -> list[
     Sessions follow each other as if they were to be recorded, so that each measures all kernels.
 
     Args:
-        file: of the run.
         folder: for the record, which nobody needs.
-        known: options of the command.
     """
     options = [
         *("-c", os.devnull, f"--rootdir={_TESTS.parent}", "-p", "no:cacheprovider"),  # no project's own

@@ -146,9 +146,6 @@ class SpinningKernel:
 
     Its own time lacks what the device does before the first and after the last reading: it starts the block,
     stores the result and ends. Compare differences between two spins instead.
-
-    Args:
-        runtime: context and stream of the pinned device.
     """
 
     def __init__(self, runtime: CudaRuntime) -> None:
@@ -164,8 +161,6 @@ class SpinningKernel:
         """Returns a launch that spins for `ns`; the kernel's own time goes to `slot`, from 0 to 63.
 
         Args:
-            ns: how long to spin.
-            slot: where its own time goes.
             stream: a cuda.core stream; None for the runtime's.
         """
         import numpy as np
@@ -184,7 +179,6 @@ class SpinningKernel:
 
         Args:
             timer: on the runtime's stream.
-            ns: how long to spin.
             count: samples, up to 64.
 
         Raises:

@@ -41,9 +41,7 @@ class Spin:
     """Holds a timer's reading of the spinning kernel; medians over the samples of a session.
 
     Attributes:
-        asked_ns: how long it was asked to spin.
         own_ns: the kernel's own time.
-        reading_ns: the timer's.
         beyond_ns: what the timer read beyond the kernel's own time, sample by sample.
     """
 
@@ -59,7 +57,6 @@ class Node:
     """Holds the time of a spin as a node of a CUDA graph, and by the default timer with a hot cache.
 
     Attributes:
-        asked_ns: how long it was asked to spin.
         node_ns: slope of the replay time over the number of nodes.
         reading_ns: the default timer's median.
     """

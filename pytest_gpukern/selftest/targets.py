@@ -146,12 +146,7 @@ def sessions_of(run: RunResults) -> list[Session]:
 
 
 def conclude(run: RunResults, asked_sessions: int) -> Conclusions:
-    """Returns all rows of a run of the self-test's tests.
-
-    Args:
-        run: with the results of all sessions.
-        asked_sessions: how many sessions there should be.
-    """
+    """Returns all rows of a run of the self-test's tests."""
     sessions = sessions_of(run)
     truth = tuple(_truth_rows(sessions, asked_sessions))
     kernels = tuple(_kernel_rows(sessions, asked_sessions))

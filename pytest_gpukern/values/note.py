@@ -32,7 +32,6 @@ class Note:
     """Holds something to know about a result or a measurement; it is no fault.
 
     Attributes:
-        text: in words.
         about: its subject, which says whether a short report tells it or counts it.
     """
 

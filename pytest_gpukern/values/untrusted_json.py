@@ -153,8 +153,6 @@ def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
     strictly: this takes longer, and says what is wrong.
 
     Args:
-        content: of the file.
-        kind: of the value.
         refuse: raises an error for what is no such file at all; given the plain value.
 
     Raises:
@@ -278,9 +276,7 @@ class FileError(Exception):
     """Says that a file cannot be read or written, in one line that is safe to print.
 
     Attributes:
-        path: the file.
         where: the field inside it, such as `results[3].case.id`, or None.
-        problem: what is wrong.
         remedy: what to do about it.
     """
 
