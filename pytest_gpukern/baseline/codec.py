@@ -9,14 +9,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from pytest_gpukern.baseline.record import SCHEMA, Baseline
-from pytest_gpukern.values.untrusted_json import (
-    ContentError,
-    FileError,
-    bounded,
-    content_of,
-    of_schema,
-    read,
-)
+from pytest_gpukern.values.untrusted_json import ContentError, FileError, bounded, content_of, of_schema, read
 
 RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"

@@ -55,10 +55,7 @@ FIRST_SESSIONS = 5
 
 
 Text = Annotated[str, Meta(min_length=1)]
-Moment = Annotated[
-    str,
-    Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$"),
-]
+Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$")]
 Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$")]
 
 

@@ -29,15 +29,7 @@ from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
-from pytest_gpukern.values.result import (
-    Correctness,
-    JsonDict,
-    Measurement,
-    Result,
-    Summary,
-    Verdict,
-    plain,
-)
+from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result, Summary, Verdict, plain
 from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 
 _SHOWN = 5

@@ -226,11 +226,7 @@ def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
 
 
 def judge_paired(
-    pairs: Sequence[Pair],
-    *,
-    threshold: float,
-    jitter_ns: float,
-    shared: SharedSpread | None = None,
+    pairs: Sequence[Pair], *, threshold: float, jitter_ns: float, shared: SharedSpread | None = None
 ) -> Verdict:
     """Compares two revisions by neighbouring sessions: what both sessions of a pair share cancels.
 

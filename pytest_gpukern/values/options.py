@@ -172,9 +172,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             more=" ".join(f"`{kind}`: {row.fails}." for kind, row in FAILURES.items()),
         ),
         Option(
-            "threshold",
-            "smallest slowdown that matters (default: 2%%, which is 0.02)",
-            metavar="SLOWDOWN",
+            "threshold", "smallest slowdown that matters (default: 2%%, which is 0.02)", metavar="SLOWDOWN"
         ),
     ),
 }

@@ -110,10 +110,7 @@ class Settings:
     def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
         """Reads a configured run; raises SettingsError for impossible or contradictory options."""
         return cls.from_values(
-            *values_of(config),
-            environ,
-            invocation_dir=config.invocation_params.dir,
-            ini_dir=config.rootpath,
+            *values_of(config), environ, invocation_dir=config.invocation_params.dir, ini_dir=config.rootpath
         )
 
     @classmethod

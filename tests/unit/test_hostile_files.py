@@ -38,12 +38,7 @@ from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import (
-    CaseInfo,
-    Correctness,
-    GateFailure,
-    SessionRole,
-)
+from pytest_gpukern.values.result import CaseInfo, Correctness, GateFailure, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError, printable
 
 REPOSITORY = Path(__file__).parents[2]
@@ -227,10 +222,7 @@ RUN = RunResults(
     RESULTS,
     {RESULTS[0].nodeid: SESSIONS},
     skips=[("copy/pycuda.copy", "library missing: pycuda")],
-    failures={
-        RESULTS[-1].nodeid: Failure("3 elements are wrong"),
-        "test_x": GREW,
-    },
+    failures={RESULTS[-1].nodeid: Failure("3 elements are wrong"), "test_x": GREW},
     history={
         RESULTS[0].nodeid: RecordedCase(
             (RecordedEpoch("2026-11-01T00:00:00+00:00", "first"),),
@@ -402,10 +394,7 @@ the way to a value and another one, where … takes it away."""
 DAMAGED_BASELINES = {
     **NO_FILE_OF_OURS,
     "a merge conflict": ((b"{", b"{\n<<<<<<< HEAD\n"), "Take one side with git checkout --ours FILE"),
-    "a time of text": (
-        ((*TIME, "median_ns"), "abc"),
-        f"{IN_SESSION}.times['{KEY}'].median_ns: expected",
-    ),
+    "a time of text": (((*TIME, "median_ns"), "abc"), f"{IN_SESSION}.times['{KEY}'].median_ns: expected"),
     "no time": (((*TIME, "median_ns"), 0), "median_ns: expected `float` > 0.0, found 0"),
     "an endless time": (((*TIME, "median_ns"), 10**400), "is out of range"),
     "a time past 64 bits": (((*TIME, "median_ns"), 2**70), "holds the number 1180591620717411303424"),
@@ -413,56 +402,26 @@ DAMAGED_BASELINES = {
     "an upper bound below": (((*TIME, "high_ns"), 48_599), "expected low_ns ≤ median_ns ≤ high_ns"),
     "a bound that is gone": (((*TIME, "low_ns"), ...), "low_ns: is missing"),
     "an unknown figure": (((*TIME, "watts"), 350), "watts: is not a known field"),
-    "falling quantiles": (
-        ((*TIME, "quantiles_ns"), [5, 4, 3, 2, 1]),
-        "expected ascending numbers",
-    ),
+    "falling quantiles": (((*TIME, "quantiles_ns"), [5, 4, 3, 2, 1]), "expected ascending numbers"),
     "one quantile": (((*TIME, "quantiles_ns"), [1]), "quantiles_ns: expected `array` of length 5, found [1]"),
     "a list of times": ((TIME, [1] * 30), f"times['{KEY}']: expected `object`"),
     "no times": (((*SESSION, "times"), {}), "times: expected `object` of length >= 1"),
     "half a key": (((*SESSION, "times", "kernel"), {}), "times['kernel']: expected `str` matching regex"),
-    "a session that is gone": (
-        ((*SESSION, "session"), "x"),
-        "expected one of the keys under sessions",
-    ),
-    "a negative duration": (
-        ((*SESSION, "duration_s"), -1),
-        "expected `float` >= 0.0, found -1",
-    ),
+    "a session that is gone": (((*SESSION, "session"), "x"), "expected one of the keys under sessions"),
+    "a negative duration": (((*SESSION, "duration_s"), -1), "expected `float` >= 0.0, found -1"),
     "a duration of text": (((*SESSION, "duration_s"), "8 s"), "expected `float | null`, found '8 s'"),
     "a duration that is no number": (((*SESSION, "duration_s"), float("nan")), "holds NaN"),
     "an unknown fact": (((*SESSION, "weather"), "fine"), f"{IN_SESSION}.weather: is not a known field"),
-    "half a kernel": (
-        ((*EPOCH, "launches", "kernels", 0, "registers"), ...),
-        "[0].registers: is missing",
-    ),
-    "no sessions": (
-        ((*EPOCH, "sessions"), []),
-        "expected `array` of length >= 1, found []",
-    ),
+    "half a kernel": (((*EPOCH, "launches", "kernels", 0, "registers"), ...), "[0].registers: is missing"),
+    "no sessions": (((*EPOCH, "sessions"), []), "expected `array` of length >= 1, found []"),
     "a version of text": (((*EPOCH, "problem_version"), "1"), "problem_version: expected `int`"),
-    "a version that is true": (
-        ((*EPOCH, "problem_version"), True),
-        "expected `int`, found True",
-    ),
+    "a version that is true": (((*EPOCH, "problem_version"), True), "expected `int`, found True"),
     "an empty record": ((CASE, {}), "point: is missing"),
-    "a deep point": (
-        ((*CASE, "point"), {"n": [[[[[[[[1]]]]]]]]}),
-        "found [[1]]",
-    ),
-    "no date": (
-        ((*ENTRY, "recorded"), "yesterday"),
-        "found 'yesterday'",
-    ),
+    "a deep point": (((*CASE, "point"), {"n": [[[[[[[[1]]]]]]]]}), "found [[1]]"),
+    "no date": (((*ENTRY, "recorded"), "yesterday"), "found 'yesterday'"),
     "a fingerprint that is gone": (((*ENTRY, "fingerprint"), "x"), "one of the keys under fingerprints"),
-    "provenance of a person": (
-        ((*ENTRY, "provenance"), {"user": "me"}),
-        "user: is not a known field",
-    ),
-    "a fingerprint with a host": (
-        (("fingerprints", "f"), {"host": "a"}),
-        "['f'].host: is not a known field",
-    ),
+    "provenance of a person": (((*ENTRY, "provenance"), {"user": "me"}), "user: is not a known field"),
+    "a fingerprint with a host": ((("fingerprints", "f"), {"host": "a"}), "['f'].host: is not a known field"),
     "a case of both sides": ((b'"records": {', b'"records": {"a": {}, "a": {}, '), "the key 'a' twice"),
     "a name of both sides": ((b'"problem": "', b'"problem": "x", "problem": "'), "the key 'problem' twice"),
     "spaces between": ((b'"problem": "', b'"problem" : "x", "problem": "'), "the key 'problem' twice"),
@@ -475,20 +434,14 @@ DAMAGED_RUNS = {
     "no results": ((("results",), ...), "results: is missing"),
     "no date": ((("created",), "yesterday"), "created: Invalid RFC3339 encoded datetime"),
     "a number for a result": (((*FIRST,), 7), "results[0]: expected `object`, found 7"),
-    "an unknown condition": (
-        ((*FIRST, "fingerprint", "driver"), 1),
-        "fingerprint.driver: is not a known",
-    ),
+    "an unknown condition": (((*FIRST, "fingerprint", "driver"), 1), "fingerprint.driver: is not a known"),
     "a commit that is a number": (
         ((*FIRST, "provenance"), {"commit": 5}),
         "commit: expected `str | null`, found 5",
     ),
     "no name": (((*FIRST, "nodeid"), ...), "results[0].nodeid: is missing"),
     "an unknown fact": (((*FIRST, "colour"), "red"), "results[0].colour: is not a known field"),
-    "an unknown correctness": (
-        ((*FIRST, "correctness"), "MAYBE"),
-        "correctness: Invalid enum value 'MAYBE'",
-    ),
+    "an unknown correctness": (((*FIRST, "correctness"), "MAYBE"), "correctness: Invalid enum value 'MAYBE'"),
     "a point that is a list": (((*FIRST, "case", "point"), []), "results[0].case.point: expected `object`"),
     "a sample of text": (
         ((*TIMED, "samples_ns", 3), "slow"),

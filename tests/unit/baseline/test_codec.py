@@ -12,16 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_up_records import (
-    H200,
-    KERNEL,
-    case_of,
-    measurement_of,
-    path_in,
-    record,
-    result_of,
-    sessions,
-)
+from made_up_records import H200, KERNEL, case_of, measurement_of, path_in, record, result_of, sessions
 from msgspec import structs
 
 from pytest_gpukern.baseline import record as record_

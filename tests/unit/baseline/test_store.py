@@ -251,11 +251,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other_and_the_rest_is_written
 
         return call
 
-    owner, name = {
-        "write": (file, "_write"),
-        "fsync": (os, "fsync"),
-        "replace": (Path, "replace"),
-    }[step]
+    owner, name = {"write": (file, "_write"), "fsync": (os, "fsync"), "replace": (Path, "replace")}[step]
     monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
     # saxpy sorts first, so its file is the one that fails
     report = record("update", result_of(case_of(folder, name="saxpy")), result_of(case_of(folder)))

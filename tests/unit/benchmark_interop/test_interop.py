@@ -199,13 +199,7 @@ def test_the_json_tells_of_the_other_timer_the_ceiling_the_clocks_and_the_kernel
     assert info["observations"] == {"clocks": {"sm_mhz": 1980.0, "clock_events": ["sw_power_cap"]}}
     assert info["fixed_cost_s"] is None
     assert info["kernels"] == [
-        {
-            "name": "exp_kernel",
-            "registers": 40,
-            "shared_bytes": 3072,
-            "local_bytes": 128,
-            "occupancy": 0.75,
-        }
+        {"name": "exp_kernel", "registers": 40, "shared_bytes": 3072, "local_bytes": 128, "occupancy": 0.75}
     ]
     beside = found[f"t.py::{EXP}[kernel/event/cold]"]
     assert beside["other_timers_s"] == {"cupti": pytest.approx(48.6e-6)}
