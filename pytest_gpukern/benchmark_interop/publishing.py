@@ -148,6 +148,9 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
     verdict = result.verdicts.get(measurement.key)
     known = units.is_number(median_ns) and median_ns > 0
     traffic, flops = measurement.traffic_bytes, measurement.flops
+    of_scope = (other for other in result.measurements if other.scope == measurement.scope)
+    others = tuple(other for other in of_scope if other is not measurement)
+    kernels = result.kernels if measurement.scope != "transfer" else ()
     info = {
         "gpukern_schema": SCHEMA,
         "case": case.id,
@@ -174,27 +177,15 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "warnings": [note.text for note in (*summary.notes, *result.notes)],
         "device": result.fingerprint.hardware(on_gpu=case.on_gpu),
         "driver": result.fingerprint.driver_version,
-        **_device_info(result, measurement),
-    }
-    return {
-        name: value if not isinstance(value, float) or units.is_number(value) else None
-        for name, value in info.items()
-    }
-
-
-def _device_info(result: Result, measurement: Measurement) -> JsonDict:
-    others = tuple(
-        other
-        for other in result.measurements
-        if other.scope == measurement.scope and other is not measurement
-    )
-    kernels = result.kernels if measurement.scope != "transfer" else ()
-    return {
         "other_timers_s": {other.timer: _seconds(other.summary.median_ns) for other in others},
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
         "observations": plain(measurement.observations),
         "kernels": [{name: getattr(kernel, name) for name in _OF_KERNELS} for kernel in kernels],
+    }
+    return {
+        name: value if not isinstance(value, float) or units.is_number(value) else None
+        for name, value in info.items()
     }
 
 

@@ -7,10 +7,10 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
@@ -35,7 +35,6 @@ from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 _SHOWN = 5
 _KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kind.row.told), "host")
 """Kinds of `--gpukern-fail-on` that are about a verdict which a comparison may come to."""
-T = TypeVar("T")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -50,36 +49,27 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", type=Path, metavar="B", help="the times that are judged")
     parser.add_argument(
         "--threshold",
-        type=_parsed_by(parse_threshold, "--threshold"),
-        default=DEFAULT_THRESHOLD,
+        default=str(DEFAULT_THRESHOLD),
         help="smallest slowdown that matters: 2%% (default) is the same as 0.02",
     )
     parser.add_argument(
         "--fail-on",
-        type=_parsed_by(lambda text, label: {*BY_DEFAULT, *parse_names(text, label, _KINDS)}, "--fail-on"),
-        default=BY_DEFAULT,
+        default=",".join(BY_DEFAULT),
         metavar="{" + ",".join(_KINDS) + "}",
         help="added to slower, as of --gpukern-fail-on; with host, times of host variants count, too",
     )
     exits.add_json(parser)
-    parser.set_defaults(run=_run)
-
-
-def _parsed_by(parse: Callable[[str, str], T], option: str) -> Callable[[str], T]:
-    """Returns a parser of an option of ours as argparse takes it."""
-
-    def parsed(text: str) -> T:
-        try:
-            return parse(text, option)
-        except SettingsError as error:
-            raise argparse.ArgumentTypeError(f"{text}: {str(error).partition(': ')[2]}") from error
-
-    return parsed
+    parser.set_defaults(run=_run, parser=parser)
 
 
 def _run(known: argparse.Namespace) -> int:
+    try:
+        threshold = parse_threshold(known.threshold, f"--threshold={known.threshold}")
+        fail_on = {*BY_DEFAULT, *parse_names(known.fail_on, f"--fail-on={known.fail_on}", _KINDS)}
+    except SettingsError as error:
+        known.parser.error(str(error))
     a, b = _read_side(known.a), _read_side(known.b)
-    rows = _compared(a, b, known.threshold, known.fail_on)
+    rows = _compared(a, b, threshold, fail_on)
     if known.json:
         exits.show_json(_json(a, b, rows))
     else:

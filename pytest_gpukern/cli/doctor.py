@@ -79,16 +79,10 @@ def spoken(advice: Sequence[Advice]) -> list[str]:
 
 def _described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:
     """Returns facts and advice as plain JSON; of the environment, only what the advice names."""
+    facts = ("driver", "cuda", "nvcc", "python", "no_gpu", "versions", "backends", "sanitizer")
     return {
-        "driver": machine.driver,
-        "cuda": machine.cuda,
-        "nvcc": machine.nvcc,
-        "python": machine.python,
-        "no_gpu": machine.no_gpu,
+        **{name: getattr(machine, name) for name in facts},
         "gpus": [_gpu_json(gpu) for gpu in machine.gpus],
-        "versions": dict(machine.versions),
-        "backends": dict(machine.backends),
-        "sanitizer": machine.sanitizer,
         "advice": [dataclasses.asdict(item) for item in advice],
     }
 

@@ -231,12 +231,7 @@ def _nvcc() -> tuple[int, int] | None:
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return nvcc_version(said)
-
-
-def nvcc_version(text: str) -> tuple[int, int] | None:
-    """Returns the release in what `nvcc --version` prints, as (13, 0)."""
-    release = re.search(r"release (\d+)\.(\d+)", text)
+    release = re.search(r"release (\d+)\.(\d+)", said)
     return (int(release[1]), int(release[2])) if release else None
 
 

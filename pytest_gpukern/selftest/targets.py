@@ -35,8 +35,7 @@ from pytest_gpukern.selftest.known_times import KnownTimes, Spin, known_times_of
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import TIMERS
 
-DEFAULT_SHARE = 0.01
-EVENT_SHARE = 0.01
+TRUTH_SHARE = 0.01
 EVENT_FROM_NS = 15_000.0
 NODES_FROM_NS = 20_000.0
 REPEAT_SHARE = 0.005
@@ -173,7 +172,6 @@ def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]:
     ]
     for error in (error for error in errors if error.pairs):
         truth_ns, tick_ns = error.truth_ns, TIMERS[default].step_ns if error.timer == default else 0.0
-        share = DEFAULT_SHARE if error.timer == default else EVENT_SHARE
         beyond = [round(beyond_ns, 2) for _, beyond_ns in error.pairs]  # of floats in ms
         yield TargetRow(
             Section.TRUTH,
@@ -183,7 +181,7 @@ def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]:
             time_ns=truth_ns,
             found_ns=statistics.median(beyond),
             worst_ns=max(beyond, key=abs),
-            allowed_ns=max(share * truth_ns, tick_ns) if truth_ns >= error.judged_from_ns else None,
+            allowed_ns=max(TRUTH_SHARE * truth_ns, tick_ns) if truth_ns >= error.judged_from_ns else None,
             sessions=len(error.pairs),
             asked_sessions=asked,
         )

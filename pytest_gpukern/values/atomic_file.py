@@ -89,7 +89,7 @@ def replace(path: Path, content: bytes) -> None:
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        mode = _mode(target)
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
         if mode is not None and not mode & 0o222:
             raise FileError(path, "is read-only", f"Make it writable: chmod u+w {path.name}")
         try:
@@ -128,13 +128,6 @@ def remove(path: Path) -> None:
     _sync_folder(path.parent)
 
 
-def _mode(path: Path) -> int | None:
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        return None
-
-
 def _write(path: Path, content: bytes, mode: int | None) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     with os.fdopen(descriptor, "wb") as stream:
@@ -158,10 +151,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _refused(path: Path, error: OSError) -> FileError:
-    code = error.errno or 0
-    remedy = _REMEDIES.get(
-        code, "Check the permissions, or choose another folder with --gpukern-baseline-dir"
-    )
+    usual = "Check the permissions, or choose another folder with --gpukern-baseline-dir"
+    remedy = _REMEDIES.get(error.errno or 0, usual)
     return FileError(path, f"cannot be written: {error.strerror or error}", remedy)
 
 

@@ -319,10 +319,15 @@ def test_a_backend_of_a_users_that_needs_no_library_works_under_its_own_name(mon
     assert "threads works" in " ".join(doctor.facts(found))
 
 
-def test_nvccs_release_is_read():
-    text = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n"
-    assert machine.nvcc_version(text) == (13, 0)
-    assert machine.nvcc_version("no such thing") is None
+@pytest.mark.parametrize(
+    ("said", "release"),
+    [("Cuda compilation tools, release 13.0, V13.0.88", (13, 0)), ("no such thing", None)],
+)
+def test_nvccs_release_is_read(tmp_path, monkeypatch, said, release):
+    (tmp_path / "nvcc").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (tmp_path / "nvcc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert examined(FakeNvml())[0].nvcc == release
 
 
 @pytest.mark.parametrize(
