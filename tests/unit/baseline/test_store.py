@@ -148,27 +148,6 @@ def test_create_does_not_even_rewrite_a_file_that_lacks_nothing(folder):
     assert path.read_bytes().endswith(b"\n\n")
 
 
-def test_create_does_not_mix_problem_versions_or_points_in_an_epoch(folder):
-    scope = (measurement_of(scope="end_to_end"),)
-    newer = result_of(case_of(folder, version=2), measurements=scope)
-    smaller = result_of(case_of(folder, ran=500), measurements=scope)
-    for result, words in ((newer, "with problem version 1, now 2"), (smaller, "now {'n': 500}")):
-        report = record("create", result)
-        assert words in report.refused[0].reason
-        assert "--gpukern-baseline=update" in report.refused[0].reason
-        assert report.written == []
-
-
-def test_an_update_after_a_new_problem_version_is_comparable_again(folder):
-    record("update", result_of(case_of(folder, version=2)))
-    (time,) = sessions(folder)
-    assert time.conditions.problem_version == 2
-    assert [epoch.problem_version for epoch in load(path_in(folder)).cases[case_of(folder).id].epochs] == [
-        1,
-        2,
-    ]
-
-
 def test_sessions_at_different_points_do_not_share_an_epoch(tmp_path):
     report = record("create", result_of(case_of(tmp_path)), result_of(case_of(tmp_path, ran=10)))
     assert len(sessions(tmp_path)) == 1
@@ -451,24 +430,19 @@ def test_a_further_session_changes_no_line_of_those_that_are_there(tmp_path):
     assert len(after) - len(before) <= 8
 
 
-def test_samples_that_were_not_used_and_the_timers_jitter_are_recorded(tmp_path):
-    measurement = dataclasses.replace(measurement_of(), invalid_samples=12, jitter_ns=9.23760430)
-    record("create", session(tmp_path, 1, measurements=(measurement,)))
-    (each,) = epochs(tmp_path)[0].sessions
-    assert (each.times[KERNEL].invalid_samples, each.times[KERNEL].jitter_ns) == (12, 9.2376)
-
-
 # --- append ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("mode", ["create", "append"])
 @pytest.mark.parametrize(
     ("changes", "words"),
     [({"version": 2}, "with problem version 1, now 2"), ({"ran": 500}, "at {'n': 1000}, now {'n': 500}")],
 )
-def test_append_refuses_what_was_measured_otherwise_and_names_update(tmp_path, changes, words):
+def test_what_was_measured_otherwise_joins_no_epoch_and_update_is_named(tmp_path, mode, changes, words):
     record("create", session(tmp_path, 1))
     before = path_in(tmp_path).read_bytes()
-    report = record("append", dataclasses.replace(session(tmp_path, 2), case=case_of(tmp_path, **changes)))
+    scope = (measurement_of(scope="end_to_end"),)
+    report = record(mode, result_of(case_of(tmp_path, **changes), measurements=scope))
     (refusal,) = report.refused
     assert words in refusal.reason
     assert "--gpukern-baseline=update" in refusal.reason

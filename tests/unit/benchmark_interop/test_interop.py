@@ -107,10 +107,10 @@ def suite(pytester, monkeypatch):
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_it=TESTS)
 
-    def run(*options, results=None):
+    def run(*options, results=None, made_up=None):
         results = [exp_result(), grouped_result()] if results is None else results
         tests = (EXP, "test_grouped", "test_other")
-        made_up = {test: [r.to_json()] for test, r in zip(tests, results, strict=False)}
+        made_up = made_up or {test: [r.to_json()] for test, r in zip(tests, results, strict=False)}
         (pytester.path / "results.json").write_text(json.dumps(made_up))
         (pytester.path / "fingerprint.json").write_text(json.dumps(plain(FINGERPRINT)))
         (pytester.path / "out.json").unlink(missing_ok=True)
@@ -258,24 +258,16 @@ def test_a_saved_time_under_another_cache_policy_is_not_compared(suite):
     )
 
 
-def test_the_name_of_a_scope_does_not_depend_on_which_scopes_were_measured(suite):
+def test_names_are_unique_and_do_not_depend_on_which_scopes_were_measured(suite):
+    odd = "a/test_it.py::TestIt::test_odd[x::y[1]]"
     alone = result("cupy.exp", measured(9000.0, **TRANSFER), nodeid=f"t.py::{EXP}")
     host = result("host.numpy", measured(scope="end_to_end", timer="host"), nodeid="t.py::test_other")
-    suite("-n0", "--benchmark-json=out.json", results=[alone, host])
-    assert set(benchmarks_of(suite)) == {f"t.py::{EXP}[transfer]", "t.py::test_other"}
-
-
-def test_names_are_unique_where_one_scope_was_measured_twice(suite):
-    twice = result("cupy.exp", measured(), measured(cache="hot"), nodeid=f"t.py::{EXP}")
-    suite("-n0", "--benchmark-json=out.json", results=[twice])
-    assert set(benchmarks_of(suite)) == {f"t.py::{EXP}", f"t.py::{EXP}[kernel/event/hot]"}
-
-
-def test_a_parameter_may_hold_colons_and_brackets(suite):
-    nodeid = "a/test_it.py::TestIt::test_odd[x::y[1]]"
-    suite("-n0", "--benchmark-json=out.json", results=[result("cupy.exp", measured(), nodeid=nodeid)])
-    found = benchmarks_of(suite)[nodeid]
-    assert (found["name"], found["param"]) == ("test_odd[x::y[1]]", "x::y[1]")
+    twice = result("cupy.exp", measured(), measured(cache="hot"), nodeid=odd)
+    results = {EXP: [alone.to_json(), host.to_json(), twice.to_json()]}
+    suite("-n0", "--benchmark-json=out.json", made_up=results)
+    found = benchmarks_of(suite)
+    assert set(found) == {f"t.py::{EXP}[transfer]", "t.py::test_other", odd, f"{odd}[kernel/event/hot]"}
+    assert (found[odd]["name"], found[odd]["param"]) == ("test_odd[x::y[1]]", "x::y[1]")
 
 
 @pytest.mark.parametrize(
