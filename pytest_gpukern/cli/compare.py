@@ -172,15 +172,10 @@ def _finite(measurement: Measurement) -> Measurement:
     """Returns a measurement to compute with, marked invalid where the file has no finite number."""
     summary = measurement.summary
     numbers = (summary.median_ns, summary.low_ns, summary.high_ns, measurement.jitter_ns)
-    if all(number is not None and math.isfinite(number) for number in numbers):
-        if (
-            0 <= summary.low_ns <= summary.median_ns <= summary.high_ns
-            and summary.median_ns > 0 <= measurement.jitter_ns
-        ):
-            return measurement
-        why = "an interval that does not hold its median, or a time below 0"
-    else:
-        why = "a time that is not finite"
+    finite = all(number is not None and math.isfinite(number) for number in numbers)
+    if finite and 0 <= summary.low_ns <= summary.median_ns <= summary.high_ns and summary.median_ns > 0:
+        return measurement
+    why = "a time that is not finite, or not in its interval"
     return dataclasses.replace(
         measurement,
         summary=Summary(math.nan, math.nan, math.nan, summary.n),

@@ -170,9 +170,9 @@ class SpinningKernel:
         arguments = (self._kernel, np.uint64(ns), self._own.pointer + 8 * slot)
         return lambda: launch(stream, config, *arguments)
 
-    def own_ns(self, slot: int = 0) -> float:
-        """Returns the own time that the last launch with a slot has left; the device must be idle."""
-        return float(self._own.download()[slot])
+    def own_ns(self) -> float:
+        """Returns the own time that the last launch with slot 0 has left; the device must be idle."""
+        return float(self._own.download()[0])
 
     def read(self, timer: Timer, ns: float, count: int) -> Spin:
         """Times `count` spins with a hot cache.
