@@ -247,16 +247,11 @@ class Store:
             name, model_key, _ = path.name.rsplit(".", 2)
             before, did = _stored(path, name, model_key), WriteReport()
             merge = Merge(before, _stamp(self._now()), self._reason, did)
-            join = {
-                BaselineMode.CREATE: merge.create,
-                BaselineMode.APPEND: merge.append,
-                BaselineMode.UPDATE: merge.update,
-            }
             groups: dict[str, list[Entry]] = {}
             for entry in entries:
                 groups.setdefault(entry.case.id, []).append(entry)
             for group in groups.values():
-                join[self.mode](group)
+                merge.join(self.mode, group)
             if did.added or did.appended or did.updated:
                 file.replace(path, codec.render(merge.baseline.referenced()))
                 did.written.append(path)
@@ -268,7 +263,7 @@ class Store:
         empty = Baseline(entry.case.baseline_name, model_key)
         merge = Merge(empty, _stamp(self._now()), self._reason, WriteReport())
         try:
-            merge.update([entry])
+            merge.join("update", [entry])
             codec.parse(codec.render(merge.baseline), path)
         except UnicodeEncodeError as error:  # half of a surrogate pair, from a file name that is no UTF-8
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"

@@ -60,7 +60,7 @@ def merged(baseline, mode, *results):
     """What merging makes of a baseline, and what it did."""
     did = WriteReport()
     merge = Merge(baseline, MOMENT, None, did)
-    getattr(merge, mode)([Entry.of(each, recorded=MOMENT) for each in results])
+    merge.join(mode, [Entry.of(each, recorded=MOMENT) for each in results])
     return merge.baseline.referenced(), did
 
 
