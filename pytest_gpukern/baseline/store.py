@@ -115,13 +115,10 @@ class Store:
 
     def _path(self, beside: str, baseline_name: str, model_key: str) -> Path:
         folder = self._directory_override or Path(beside)
-        for pattern, name, what in (
-            (_NAME, baseline_name, "baseline name"),
-            (_MODEL, model_key, "device model key"),
-        ):
+        rules = (_NAME, baseline_name, "baseline name"), (_MODEL, model_key, "device model key")
+        for pattern, name, what in rules:
             if not pattern.fullmatch(name) or ".." in name or len(name.encode()) > _LONGEST_NAME:
-                dots = ", and single dots inside" if pattern is _NAME else ""
-                remedy = f"Use letters, digits, '_', '-', '+'{dots}"
+                remedy = "Use letters, digits, '_', '-', '+', and single dots inside a baseline's name"
                 raise FileError(folder, f"{what} {name!r} cannot name a file here", remedy)
         return folder / f"{baseline_name}.{model_key}.json"
 

@@ -43,14 +43,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="only cases whose id holds this text; the terminal tells all of them, with what the device did",
     )
     for option in _options():
-        parser.add_argument(
-            f"--{option.name}",
-            dest=option.ini,
-            action="store_true" if option.flag else "append" if option.repeatable else "store",
-            metavar=None if option.flag else option.metavar or "{" + ",".join(option.choices) + "}",
-            default=None,
-            help=option.help,
-        )
+        parser.add_argument(f"--{option.name}", **option.arguments)
     parser.set_defaults(run=_run)
 
 
