@@ -52,7 +52,10 @@ def write(report: RunReport, config: pytest.Config) -> None:
     Names, parameters and `extra_info` of tests that used that plugin's fixture stay as they are without us.
     """
     session = session_of(config)
-    if session is None or switched_off(config) or not (_saves_or_compares(session) or _shows_all(config)):
+    if session is None or switched_off(config):
+        return
+    used = any((session.json, session.save, session.autosave, session.compare, session.compare_fail))
+    if not (used or _shows_all(config)):
         return
     published = [
         metadata
@@ -78,10 +81,6 @@ def left_for_the_table(
         for name, entries in groups
     )
     return [(name, entries) for name, entries in others if entries]
-
-
-def _saves_or_compares(session: Any) -> bool:
-    return any((session.json, session.save, session.autosave, session.compare, session.compare_fail))
 
 
 def _shows_all(config: pytest.Config) -> bool:

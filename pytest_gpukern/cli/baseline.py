@@ -75,10 +75,9 @@ def _list(known: argparse.Namespace) -> int:
         exits.show_json(rows)
     elif rows:
         exits.show(_file_table(rows))
-    if rows or status != exits.FINE:
-        return status
-    exits.complain("baseline list", f"no baseline files in {', '.join(map(str, paths))}")
-    return exits.BAD
+    if not rows and status == exits.FINE:
+        raise exits.RefusedError(f"no baseline files in {', '.join(map(str, paths))}")
+    return status
 
 
 def _file_row(file: Path, baseline: Baseline) -> JsonDict:
@@ -134,9 +133,7 @@ def _show(known: argparse.Namespace) -> int:
     baseline = load(known.file)
     shown = {name: record for name, record in sorted(baseline.cases.items()) if known.text in name}
     if not shown:
-        number = len(baseline.cases)
-        exits.complain("baseline show", f"no case with {known.text!r} in its id among {number}")
-        return exits.BAD
+        raise exits.RefusedError(f"no case with {known.text!r} in its id among {len(baseline.cases)}")
     rows = [_record_row(name, key, record) for name, record in shown.items() for key in sorted(record.keys)]
     epochs = {name: [_epoch_row(epoch) for epoch in record.epochs] for name, record in shown.items()}
     if known.json:
@@ -218,18 +215,14 @@ def _declare_prune(parser: argparse.ArgumentParser) -> None:
 
 
 def _prune(known: argparse.Namespace) -> int:
-    if not known.dry_run and not exits.may_write("baseline prune", known):
-        return exits.BAD
+    if not known.dry_run:
+        exits.refuse_in_ci(known)
 
     def change(baseline: Baseline) -> Baseline:
         return baseline.without(matching(baseline.cases, known.case))
 
-    try:
-        before = load(known.file)
-        after = change(before) if known.dry_run else rewrite(known.file, change)
-    except NoMatchError as error:
-        exits.complain("baseline prune", f"{known.file}: {error}")
-        return exits.BAD
+    before = load(known.file)
+    after = change(before) if known.dry_run else rewrite(known.file, change)
     removed = sorted(before.cases.keys() - after.cases.keys())
     if known.json:
         exits.show_json({"file": str(known.file), "dry_run": known.dry_run, "cases": removed})
@@ -273,15 +266,10 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
 def _merge(known: argparse.Namespace) -> int:
     if not known.append and not known.reason.strip():
         known.parser.error(f"--reason: {REASON_NEEDED}")
-    if not exits.may_write("baseline merge", known):
-        return exits.BAD
-    try:
-        run_file = read_run(known.file)
-        cases = (result.case.id for result in run_file.results)
-        chosen = set(matching(cases, ["*"] if known.all else known.accept))
-    except NoMatchError as error:
-        exits.complain("baseline merge", f"{known.file}: {error}")
-        return exits.BAD
+    exits.refuse_in_ci(known)
+    run_file = read_run(known.file)
+    cases = (result.case.id for result in run_file.results)
+    chosen = set(matching(cases, ["*"] if known.all else known.accept))
     accepted = [
         session
         for result in run_file.results
@@ -374,10 +362,6 @@ def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
 # --- finding what a command line names --------------------------------------------------------------
 
 
-class NoMatchError(Exception):
-    """A name that nothing matches; the message says what comes near."""
-
-
 def baseline_files(path: Path) -> list[Path]:
     """Returns a file itself; of a folder its baseline files, called `<name>.<device model>.json`.
 
@@ -402,7 +386,7 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
     """Returns the ids that are one of the patterns, or else match it, in order.
 
     Raises:
-        NoMatchError: a pattern matches none.
+        RefusedError: a pattern matches none.
     """
     known = list(dict.fromkeys(ids))
     chosen: set[str] = set()
@@ -417,6 +401,6 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
             )
             example = f"for example {known[0]}" if known else "there are none"
             near = f"near it: {', '.join(close)}" if close else example
-            raise NoMatchError(f"no case {pattern!r} among {len(known)}; {near}")
+            raise exits.RefusedError(f"no case {pattern!r} among {len(known)}; {near}")
         chosen |= named
     return [name for name in known if name in chosen]

@@ -40,8 +40,8 @@ COMMANDS = {
 
 The function is given the command's parser. It sets the description, adds options, and names by
 `set_defaults(run=…)` what runs the command: a function of the parsed arguments that returns the exit status.
-It may raise `FileError`. With `takes_pytest_options=True` the arguments that the parser does not know are
-left in `rest`.
+It may raise `FileError` and `RefusedError`. With `takes_pytest_options=True` the arguments that the parser
+does not know are left in `rest`.
 """
 
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known.rest = rest
     try:
         status: int = known.run(known)
-    except FileError as error:
+    except (FileError, exits.RefusedError) as error:
         exits.complain(known.command, error)
-        return exits.UNREADABLE
+        return exits.UNREADABLE if isinstance(error, FileError) else error.status
     return status
