@@ -63,7 +63,7 @@ def _run(known: argparse.Namespace) -> int:
             return 2
         with TemporaryFolder("selftest") as folder:
             file = Path(folder) / "selftest.json"
-            status = subprocess.call(pytest_command(file, Path(folder), known), stdout=sys.stderr)
+            status = subprocess.call(pytest_command(file, known), stdout=sys.stderr)
             if not file.exists():
                 _tell(f"pytest ended with status {status} and wrote no results; see above")
                 return 2
@@ -81,18 +81,16 @@ def _run(known: argparse.Namespace) -> int:
     return 0 if conclusions.reached else 1
 
 
-def pytest_command(file: Path, folder: Path, known: argparse.Namespace) -> list[str]:
+def pytest_command(file: Path, known: argparse.Namespace) -> list[str]:
     """Returns the command that measures in all sessions, and writes the file of the run.
 
-    Sessions follow each other as if they were to be recorded, so that each measures all kernels.
-
-    Args:
-        folder: for the record, which nobody needs.
+    Sessions follow each other as if they were to be recorded, so that each measures all kernels. The record,
+    which nobody needs, lies beside the file.
     """
     options = [
         *("-c", os.devnull, f"--rootdir={_TESTS.parent}", "-p", "no:cacheprovider"),  # no project's own
         *("--gpu-benchmark", f"--gpukern-sessions={known.sessions}", "--gpukern-write-in-ci"),
-        *("--gpukern-baseline=create", f"--gpukern-baseline-dir={folder / 'baselines'}"),
+        *("--gpukern-baseline=create", f"--gpukern-baseline-dir={file.with_name('baselines')}"),
         *("-p", known_times.__name__, f"{FILE_OPTION}={file}"),
     ]
     if known.device is not None:

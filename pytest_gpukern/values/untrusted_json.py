@@ -112,17 +112,16 @@ def _constant(token: str) -> NoReturn:
 
 def _fraction(token: str) -> float:
     value = float(token)
-    return value if math.isfinite(value) else _out_of_range(token)
+    if math.isinf(value):
+        raise ContentError(f"holds the number {token}, which is out of range")
+    return value
 
 
 def _whole(token: str) -> int:
     # Python converts longer numbers not at all, or in a time that grows with the square of their digits.
-    value = int(token) if len(token) <= _MOST_DIGITS else math.inf
-    return int(value) if -(2**63) <= value < 2**64 else _out_of_range(token)
-
-
-def _out_of_range(token: str) -> NoReturn:
-    raise ContentError(f"holds the number {token}, which is out of range")
+    if len(token) > _MOST_DIGITS or not -(2**63) <= int(token) < 2**64:
+        raise ContentError(f"holds the number {token}, which is out of range")
+    return int(token)
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
