@@ -30,8 +30,9 @@ from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
 
 if TYPE_CHECKING:
+    from pytest_gpukern.baseline.merge import WriteReport
     from pytest_gpukern.baseline.record import RecordedCase
-    from pytest_gpukern.baseline.store import KnownCases, ToPrune, WriteReport
+    from pytest_gpukern.baseline.store import KnownCases, ToPrune
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport

@@ -33,18 +33,13 @@ def fingerprint():
 
 
 def test_it_holds_device_driver_and_limits(fingerprint):
-    plain = fingerprint.to_json()
-    assert plain["device_name"] == "NVIDIA H200"
-    assert plain["device_uuid"] == UUIDS[0]
-    assert plain["device_model_key"] == "nvidia-h200"
-    assert plain["compute_capability"] == [9, 0]
-    assert (plain["driver_version"], plain["cuda_driver_version"]) == ("580.159.03", "13.0")
-    assert (plain["power_limit_w"], plain["max_sm_clock_mhz"], plain["max_memory_clock_mhz"]) == (
-        700.0,
-        1980,
-        3201,
-    )
-    assert plain["is_simulated"] is False
+    names = ("NVIDIA H200", UUIDS[0], "nvidia-h200")
+    assert (fingerprint.device_name, fingerprint.device_uuid, fingerprint.device_model_key) == names
+    assert fingerprint.compute_capability == (9, 0)
+    assert (fingerprint.driver_version, fingerprint.cuda_driver_version) == ("580.159.03", "13.0")
+    assert fingerprint.power_limit_w == 700.0
+    assert (fingerprint.max_sm_clock_mhz, fingerprint.max_memory_clock_mhz) == (1980, 3201)
+    assert fingerprint.is_simulated is False
 
 
 def test_it_holds_the_installed_libraries_and_only_those(fingerprint):
@@ -65,11 +60,11 @@ def test_its_identity_changes_with_each_field_and_with_nothing_else(fingerprint)
 
 
 def test_a_run_on_the_host_alone_has_a_fingerprint_without_a_device():
-    plain = take_fingerprint(None, None).to_json()
-    assert plain["device_name"] is None
-    assert plain["driver_version"] is None
-    assert plain["cpu_model"]
-    assert plain["cpu_count"] >= 1
+    fingerprint = take_fingerprint(None, None)
+    assert fingerprint.device_name is None
+    assert fingerprint.driver_version is None
+    assert fingerprint.cpu_model
+    assert fingerprint.cpu_count >= 1
 
 
 @pytest.mark.parametrize(
