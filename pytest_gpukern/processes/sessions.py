@@ -216,6 +216,8 @@ class ChildSessions:
             if ran.exit is not None or isinstance(done, Gone):
                 ran.end_with(process, done if ran.exit is None else Gone(f"was ended by {ran.exit!r}"))
                 return
+            if done.failed_late is not None and ran.outcomes.get(ran.during, ("passed",))[0] == "passed":
+                ran.outcomes[ran.during] = ("failed", done.failed_late)
             if done.lost is not None:  # another process runs the others
                 lost = f"{ran.during} lost the CUDA context: {done.lost}"
             ran.during = None

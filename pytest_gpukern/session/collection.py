@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from pytest_gpukern.session.item import case_of, marker_of, may_use_gpu
+from pytest_gpukern.session.item import case_of, marker_of, may_use_gpu, simulator_lacks
 from pytest_gpukern.session.stash import (
     KNOWN_CASES,
     Assignment,
@@ -98,52 +98,33 @@ def _refuse_unknown_names(problem: Problem, wrong: bool) -> None:
             )
 
 
-def say_what_was_declared_wrong(report: pytest.CollectReport) -> None:
-    """Shows one sentence, and no traceback, if a module declares something that cannot work."""
+def explain_failure(collector: pytest.Collector, report: pytest.CollectReport) -> None:
+    """Shows one sentence, and no traceback, if a module declares something that cannot work.
+
+    A module whose import error means that there is no GPU is skipped. In a run that did not ask for this
+    plugin, we say below the error what would run it.
+    """
+    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
     from pytest_gpukern.problems.call_by_name import ProblemError
 
-    call = getattr(report, "call", None)
-    if call is not None and call.excinfo is not None and isinstance(call.excinfo.value, ProblemError):
-        report.longrepr = call.excinfo.value.located
-
-
-def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) -> None:
-    """Skips a module whose import error means that there is no GPU."""
-    error = _import_error(collector, report)
-    if error is None:
+    call, config = getattr(report, "call", None), collector.config
+    error = call.excinfo.value if call is not None and call.excinfo is not None else None
+    if isinstance(error, ProblemError):
+        report.longrepr = error.located
+    if error is None or not isinstance(collector, pytest.Module):
+        return
+    if not asked(config):
+        if missing_gpu_in_error(error) is not None:
+            report.sections.append(("gpukern", try_the_simulator(config)))
         return
     from pytest_gpukern.run.environment import cannot_import
-    from pytest_gpukern.session.item import simulator_lacks
 
-    if simulator_of(collector.config).active:
-        reason = simulator_lacks(error.__cause__ or error)
-    else:
-        reason = cannot_import(error)
-    if reason is None:
-        return
-    report.outcome = "skipped"
-    report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")
-    report.result = []
-
-
-def hint_at_the_simulator(collector: pytest.Collector, report: pytest.CollectReport) -> None:
-    """Says below a module's import error that means "no GPU" what would run it."""
-    error = _import_error(collector, report)
-    if error is None:
-        return
-    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
-
-    if missing_gpu_in_error(error) is not None:
-        report.sections.append(("gpukern", try_the_simulator(collector.config)))
-
-
-def _import_error(collector: pytest.Collector, report: pytest.CollectReport) -> BaseException | None:
-    """Returns what stopped a module from being collected; None for no module or no exception."""
-    call = getattr(report, "call", None)
-    if call is None or call.excinfo is None or not isinstance(collector, pytest.Module):
-        return None
-    error: BaseException = call.excinfo.value
-    return error
+    simulates = simulator_of(config).active
+    reason = simulator_lacks(error.__cause__ or error) if simulates else cannot_import(error)
+    if reason is not None:
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")
+        report.result = []
 
 
 def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> AbstractContextManager[None]:
@@ -169,10 +150,13 @@ def sharing_usage_errors(config: pytest.Config) -> Iterator[None]:
         raise
 
 
-def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raises pytest.UsageError for a name that is there twice, an unknown axis or an unreadable baseline."""
-    if not asked(config):
-        return
+def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselected: int) -> None:
+    """Gets ready to run the selected tests of a run that asked for this plugin.
+
+    Raises:
+        pytest.UsageError: a name is there twice, an axis is unknown or a baseline cannot be read.
+    """
+    config = session.config
     settings = settings_of(config)
     if role_of(config).judges:  # a base may have what the working tree has mended
         _refuse_equal_names(config, items)
@@ -180,13 +164,16 @@ def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
         _refuse_bad_axes(settings.axes, items)
     if settings.benchmark and settings.baseline != "off":
         _refuse_bad_baselines(config, items)
+    _load_what_tests_need(config, items)
+    if settings.benchmark:
+        _note_known_cases(session, items, deselected=deselected)
+        _tell_what_is_recorded(config, items)
 
 
-def load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Imports what measures, and asks git, if tests here use it: the first test's time has neither."""
-    if not (asked(config) and any(map(may_use_gpu, items))):
-        return  # before anything looks for a GPU
-    if role_of(config).where is Where.HERE:
+    # Nothing looks for a GPU where no test needs one.
+    if any(map(may_use_gpu, items)) and role_of(config).where is Where.HERE:
         from pytest_gpukern.measure.observers import OBSERVERS
         from pytest_gpukern.report import progress  # noqa: F401
         from pytest_gpukern.run import measured_test  # noqa: F401
@@ -288,7 +275,7 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
     return durations_s
 
 
-def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Has the worker that was chosen for it write what helps to distribute the tests."""
     given = Assignment.of(config)
     if given is None or given.run_folder is None or not given.tells:
@@ -350,7 +337,7 @@ def header(config: pytest.Config) -> list[str]:
     return lines + [f"gpukern warning: {warning}" for warning in gpu.warnings]
 
 
-def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
+def _note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
     """Notes the cases of all selected files for the controller; in a run of everything all that exist."""
     config = session.config
     settings = settings_of(config)

@@ -28,11 +28,9 @@ from pytest_gpukern.processes.messages import (
     Done,
     Exit,
     Listed,
-    Lost,
     Message,
     Reported,
     Run,
-    Stops,
     Tell,
     Uncollected,
     Unsendable,
@@ -42,7 +40,7 @@ from pytest_gpukern.processes.process import Gone, Process, last_lines
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.session.arguments import sessions_of
 from pytest_gpukern.session.collection import measured_case
-from pytest_gpukern.session.item import carried, may_use_gpu, timeout_of
+from pytest_gpukern.session.item import carried, may_use_gpu, tear_down, timeout_of
 from pytest_gpukern.session.stash import (
     Assignment,
     captures,
@@ -122,38 +120,45 @@ class Isolation:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
         """Runs a test in the other process, or here with the next one here."""
+        following = self._after(item, nextitem)
         if may_use_gpu(item):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-            self._run(item, self._wanted(item, nextitem))
+            self._run(item, following)
+            if self._given is not None and nextitem is None:
+                self._tear_down_here(item, None)
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             return True
-        next_here = self._after(item, nextitem)
-        if (
-            self._given is not None and self._last is not None
-        ):  # xdist takes reports of the current test alone
-            self._last.item = item
-        if nextitem is next_here:
+        if self._given is not None:  # xdist takes reports of the current test alone
+            self._tear_down_here(item, item)
+            if self._last is not None:
+                self._last.item = item
+        if nextitem is following:
             return None
         # Fixtures that the next test here needs stay, and no others. Wrappers are around us already.
         hook, plugins = item.config.hook.pytest_runtest_protocol, item.config.pluginmanager
         around = [impl.plugin for impl in hook.get_hookimpls() if impl.wrapper or impl.hookwrapper]
         inner = plugins.subset_hook_caller("pytest_runtest_protocol", remove_plugins=[self, *around])
-        return inner(item=item, nextitem=next_here)
+        return inner(item=item, nextitem=following)
 
-    def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
-        """Returns the next test that runs where this one does; a worker knows one test ahead only."""
+    def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+        """Returns the next test that runs where this one does.
+
+        A worker knows one test ahead only. If that one runs elsewhere, the item's parent has wider fixtures
+        stay until the next test here is known.
+        """
         if self._given is None:
             return self._next[item]
-        same = nextitem is not None and may_use_gpu(nextitem) == may_use_gpu(item)
-        return nextitem if same else None
+        elsewhere = nextitem is not None and may_use_gpu(nextitem) != may_use_gpu(item)
+        return item.parent if elsewhere else nextitem
 
-    def _wanted(self, item: pytest.Item, nextitem: pytest.Item | None) -> Run:
-        following = self._after(item, nextitem)
-        keeps = self._given is not None and following is None and nextitem is not None
-        return Run(item.nodeid, following.nodeid if following is not None else None, keeps)
+    def _tear_down_here(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        report = tear_down(item, following)
+        if report is not None:
+            item.ihook.pytest_runtest_logreport(report=report)
 
-    def _run(self, item: pytest.Item, wanted: Run) -> None:
+    def _run(self, item: pytest.Item, following: Any) -> None:
         """Runs one test, in a new process if the old one was gone before the test began."""
+        wanted = Run(item.nodeid, following.nodeid if following else None, keeps=following is item.parent)
         timeout_s = timeout_of(item)
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         for _ in range(_MOST_TRIES):
@@ -178,12 +183,13 @@ class Isolation:
             if not isinstance(ended, Gone) or attempt.begun:
                 break
             self._kill()
-        if isinstance(ended, Done):
-            self._pids |= set(ended.pids)
         if isinstance(ended, Gone):
             self._kill()
-        elif ended.lost is not None:
-            self._end()
+        else:
+            attempt.end(ended)
+            self._pids |= set(ended.pids)
+            if ended.lost is not None:
+                self._end()
         if attempt.ends_run is not None:
             raise attempt.ends_run
         if isinstance(ended, Gone):
@@ -330,18 +336,19 @@ class _Attempt:
                 tell(config, message.text)
             case Listed():
                 add_entries(config, message.entries)
-            case Lost():
-                if not self._failed_early:
-                    self.fail(
-                        f"INCORRECT: launch failed: {message.fault}, found once the test's objects had gone"
-                    )
-            case Stops():
-                self.item.session.shouldfail, self.item.session.shouldstop = message.fail, message.stop
             case Unsendable():
                 self.fail(f"the measuring process could not send its report: {message.why}; {_HERE}")
             case Exit():
                 left = pytest.exit.Exception(message.text, message.returncode)
                 self.ends_run = KeyboardInterrupt(message.text) if message.interrupted else left
+
+    def end(self, done: Done) -> None:
+        """Reports what was found once the test had ended."""
+        session = self.item.session
+        session.shouldfail = done.fail or session.shouldfail
+        session.shouldstop = done.stop or session.shouldstop
+        if done.failed_late is not None and not self._failed_early:
+            self.fail(done.failed_late)
 
     def fail(self, why: str, shown: str = "") -> None:
         """Reports that the test failed in its current phase, and ends it."""
@@ -362,7 +369,8 @@ class _Attempt:
             self._report(self._made("teardown", "passed", None, []))
 
     def _report(self, report: pytest.TestReport) -> None:
-        if not isinstance(report, getattr(pytest, "SubtestReport", ())):  # after which the test goes on
+        # After a subtest the test goes on, and before it begins wider fixtures of others are torn down.
+        if self.begun and not isinstance(report, getattr(pytest, "SubtestReport", ())):
             self._reported.append(str(report.when))
             self._failed_early = self._failed_early or not report.passed
         report.nodeid = self.item.nodeid

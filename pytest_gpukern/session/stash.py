@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE, SettingsError, asked
-from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases
@@ -327,6 +326,8 @@ def tell(config: pytest.Config, message: str) -> None:
     if child is not None:
         child.tell_user(message)
         return
+    from pytest_gpukern.values.untrusted_json import printable_lines
+
     capture = config.pluginmanager.get_plugin("capturemanager")
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     controller = config.pluginmanager.get_plugin("gpukern-controller")

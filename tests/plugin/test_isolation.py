@@ -461,6 +461,34 @@ def test_fixtures_of_a_module_are_set_up_once_in_each_process_and_torn_down(proj
     assert len({pid for _, pid in noted}) == 2
 
 
+def test_wider_fixtures_of_a_worker_stay_while_a_test_runs_elsewhere_and_go_before_one_that_lacks_them(
+    on_fake_gpu, pytester
+):
+    pytester.makeconftest(
+        """
+import os
+import pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def _session():
+    with open("ups.log", "a") as log:
+        print(os.getpid(), file=log)
+
+@pytest.fixture(scope="module", autouse=True)
+def _module(request):
+    yield
+    assert "test_a" not in request.node.nodeid, "LEAKED"
+"""
+    )
+    gpu, here = "def test_gpu(gpu_benchmark): gpu_benchmark(lambda: None)\n", "def test_here{}(): pass\n"
+    pytester.makepyfile(test_a=gpu, test_b=here.format(1) + gpu + here.format(2), test_c=gpu)
+    result = on_fake_gpu("--gpu-benchmark", "-n1")
+    result.assert_outcomes(passed=5, errors=1)
+    result.stdout.fnmatch_lines(["ERROR test_b.py::test_gpu - AssertionError: LEAKED*"])
+    ups = (pytester.path / "ups.log").read_text().split()
+    assert len(ups) == len(set(ups)) == 2
+
+
 def test_skips_errors_expected_failures_warnings_output_and_properties_arrive_as_they_are(project, pytester):
     tests = TESTS.replace(
         "def test_here_between",
