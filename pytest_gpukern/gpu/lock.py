@@ -186,7 +186,7 @@ class HostTurns:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._depth = {"alone": 0, "resting": 0, "busy": 0}
         self._is = "resting"
         self._fd: int | None = None
@@ -196,14 +196,14 @@ class HostTurns:
         """Closes the file of a forked child, which would keep the lock when its parent dies."""
         if self._fd is not None:
             os.close(self._fd)
-        self._folder, self._fd, self._is = None, None, "resting"
+        self.folder, self._fd, self._is = None, None, "resting"
 
     def busy_from_its_start(self) -> int | None:
         """Returns an open lock file: whoever inherits it is `busy` until it closes it or ends.
 
         Hand it to a process that is about to start, and close it here. None if nothing is locked.
         """
-        return None if self._folder is None else self._lock("busy")
+        return None if self.folder is None else self._lock("busy")
 
     def alone(self) -> AbstractContextManager[None]:
         """Returns the context in which this process times something on the host."""
@@ -230,7 +230,7 @@ class HostTurns:
     def _become(self) -> None:
         """Takes the lock of the state that this process is in now, and gives back that of the last."""
         state = next((name for name, depth in self._depth.items() if depth), "resting")
-        if self._folder is None or state == self._is:
+        if self.folder is None or state == self._is:
             return
         if self._fd is not None:
             _unlock(self._fd)
@@ -241,10 +241,10 @@ class HostTurns:
 
     def _lock(self, state: str) -> int:
         """Waits for the lock of a state, `busy` or `alone`; returns its open file."""
-        assert self._folder is not None
-        gate = _locked(self._folder / "host-gate", alone=True)
+        assert self.folder is not None
+        gate = _locked(self.folder / "host-gate", alone=True)
         try:
-            return _locked(self._folder / "host", alone=state == "alone")
+            return _locked(self.folder / "host", alone=state == "alone")
         finally:
             _unlock(gate)
 

@@ -102,7 +102,7 @@ class ChildSessions:
         *,
         moved: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
-        turns: tuple[HostTurns, Path] | None = None,
+        turns: HostTurns | None = None,
         shows_output: bool = False,
     ) -> Process:
         """Starts a process that waits to be told what to run.
@@ -202,7 +202,15 @@ class ChildSessions:
         """Has one process run tests, and adds what it reports to `ran`."""
         ran.during, ran.ended_early, ran.problem, ran.status, ran.exit = None, True, None, None, None
         limit_s, slow = request.timeout_s, f"took longer than {request.timeout_s:g} s"
-        collected = process.begin(self._told(process, request, nodeids), ran.hear, timeout_s=limit_s)
+        begin = msgspec.structs.replace(
+            self.begin(process, nodeids, moved=request.moved),
+            collects_all=request.collects_all,
+            checked=request.checked,
+            datasets=None if request.datasets is None else str(request.datasets),
+            watched_roots=request.watched_roots,
+            watched_names=request.watched_names,
+        )
+        collected = process.begin(begin, ran.hear, timeout_s=limit_s)
         if isinstance(collected, Gone):
             ran.end_with(process, collected)
             return
@@ -231,16 +239,6 @@ class ChildSessions:
         ran.status = process.status(limit_s if request.command_prefix else TO_END_S)
         ran.ended_early = bool(left)
         ran.problem = lost if left else ran.what_is_missing(nodeids, process.said)
-
-    def _told(self, process: Process, request: ChildRequest, nodeids: tuple[str, ...]) -> Begin:
-        return msgspec.structs.replace(
-            self.begin(process, nodeids, moved=request.moved),
-            collects_all=request.collects_all,
-            checked=request.checked,
-            datasets=None if request.datasets is None else str(request.datasets),
-            watched_roots=request.watched_roots,
-            watched_names=request.watched_names,
-        )
 
 
 class LoadedModule(NamedTuple):

@@ -54,7 +54,6 @@ class DeviceSession:
 
     Attributes:
         warnings: warnings for the header.
-        run_folder: temporary folder of a run whose workers have a GPU each; None in other runs.
         host: takes turns on the host with the other workers of this run, if each has a GPU.
         elsewhere: why nothing that needs a CUDA context may run in this process, in words, or None.
     """
@@ -76,8 +75,7 @@ class DeviceSession:
         self.elsewhere: str | None = None
         # A run of pytest that a test starts is no part of this run: it would wait for that test.
         folder = os.environ.pop(RUN_FOLDER_VARIABLE, None)
-        self.run_folder = Path(folder) if folder is not None else None
-        self.host = HostTurns(self.run_folder)
+        self.host = HostTurns(Path(folder) if folder is not None else None)
         self._late_warnings: list[str] = []
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
@@ -257,11 +255,9 @@ class DeviceSession:
     @property
     def for_children(self) -> dict[str, str]:
         """Returns a child's environment variables, by which it knows our idle contexts and our run."""
-        own_pids = self.own_pids
-        variables = {FAMILY: ",".join(map(str, own_pids))} if own_pids else {}
-        return variables | (
-            {RUN_FOLDER_VARIABLE: str(self.run_folder)} if self.run_folder is not None else {}
-        )
+        folder = self.host.folder
+        variables = {FAMILY: ",".join(map(str, self.own_pids)), RUN_FOLDER_VARIABLE: str(folder or "")}
+        return {name: value for name, value in variables.items() if value}
 
     @property
     def own_pids(self) -> list[int]:

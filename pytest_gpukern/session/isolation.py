@@ -217,7 +217,7 @@ class Isolation:
         return self._sessions()[0].start(
             {**gpu.for_children, **of_worker, "PYTHONHASHSEED": self._hash_seed},
             shows_output=not captures(self._config),
-            turns=(gpu.host, gpu.run_folder) if gpu.run_folder is not None else None,
+            turns=gpu.host,
         )
 
     def _start(self) -> None:
