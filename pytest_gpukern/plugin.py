@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpukern.session.item import (
+    MEASURED,
     attach,
     begin,
     conclude,
@@ -19,7 +20,6 @@ from pytest_gpukern.session.item import (
     new_test,
     note_context,
     saying_what_is_missing,
-    stop_observing,
 )
 from pytest_gpukern.session.stash import (
     BEGAN_WITH,
@@ -190,7 +190,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
     """Ends observing once all fixtures of the test have given back what they hold."""
     __tracebackhide__ = True
-    stop_observing(item)
+    if MEASURED in item.stash:
+        item.stash[MEASURED].stop_observing()  # before a teardown, which may fail
     outcome = yield
     end_observing(item, nextitem)
     return outcome

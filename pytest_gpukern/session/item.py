@@ -118,14 +118,15 @@ def new_test(item: pytest.Item) -> MeasuredTest:
     from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.run.spine import SubjectContext
 
-    child = item.config.stash.get(CHILD, None)
+    config = item.config
+    child, environment = config.stash.get(CHILD, None), environment_for_test(config)
     checked = child is not None and item.nodeid in child.begin.checked
-    rootdir = rootdir_of(item.config)
-    environment = environment_for_test(item.config)
-    context = SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked, rootdir)
-    test = item.stash[MEASURED] = MeasuredTest(
-        context, begun_s=item.stash[BEGUN_S], replaceable=role_of(item.config).is_replaced
+    context = SubjectContext(
+        environment, marker_of(item), item.nodeid, item.path, checked, rootdir_of(config)
     )
+    replaceable = role_of(config).is_replaced
+    test = MeasuredTest(context, begun_s=item.stash[BEGUN_S], replaceable=replaceable)
+    item.stash[MEASURED] = test
     return test
 
 
@@ -165,7 +166,6 @@ def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
 
 
 def simulator_lacks(error: BaseException) -> str | None:
-    """Returns the reason for a skip if `error` says that the simulator lacks a feature, else None."""
     module = sys.modules.get("pytest_gpukern.gpu.simulator.errors")
     if module is None or not isinstance(error, module.SimulatorUnsupported):
         return None
@@ -270,13 +270,6 @@ def conclude(item: pytest.Item) -> None:
     _fail_by_the_gate(item, test, test.settle())
 
 
-def stop_observing(item: pytest.Item) -> None:
-    """Stops watching the code that the test loads, before a teardown, which may fail."""
-    test = item.stash.get(MEASURED, None)
-    if test is not None:
-        test.stop_observing()
-
-
 def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Notes after a teardown what the test left on the device, and fails it if the gate says so."""
     if CONTEXT in item.stash and (nextitem is None or nextitem.path != item.path):
@@ -334,15 +327,12 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
             from pytest_gpukern.gpu.live_threads import note_starter
 
             note_starter(item.nodeid)
-        if LOST in item.config.stash:
-            report.gpukern = {"lost": item.config.stash[LOST].error}  # type: ignore[attr-defined]
     if test is None:
         return
     carries: JsonDict = {"spent_s": ACCOUNT.lap()}
     if report.when == "teardown":
         taken_over = item.stash.get(TAKEN_OVER, None)
-        listed = taken_over.listed() if taken_over is not None else None
-        carries |= getattr(report, "gpukern", {}) | {"listed": listed} | test.torn_down_to_json()
+        carries |= {"listed": taken_over.listed() if taken_over else None, **test.torn_down_to_json()}
         del item.stash[MEASURED]  # pytest keeps items to the end of the run
     elif report.when != "setup" or not report.passed:  # else the test's body adds all there is to tell
         carries |= carried(item, test.to_json())
