@@ -13,8 +13,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import Annotated
 
@@ -205,18 +206,6 @@ class HostTurns:
         """
         return None if self.folder is None else self._lock("busy")
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Returns the context in which this process times something on the host."""
-        return self._being("alone")
-
-    def resting(self) -> AbstractContextManager[None]:
-        """Returns the context in which this process waits, or times what the host does not disturb."""
-        return self._being("resting")
-
-    def busy(self) -> AbstractContextManager[None]:
-        """Returns the context in which this process works on the host."""
-        return self._being("busy")
-
     @contextmanager
     def _being(self, state: str) -> Iterator[None]:
         self._depth[state] += 1
@@ -226,6 +215,13 @@ class HostTurns:
         finally:
             self._depth[state] -= 1
             self._become()
+
+    alone = partialmethod(_being, "alone")
+    """Returns the context in which this process times something on the host."""
+    resting = partialmethod(_being, "resting")
+    """Returns the context in which this process waits, or times what the host does not disturb."""
+    busy = partialmethod(_being, "busy")
+    """Returns the context in which this process works on the host."""
 
     def _become(self) -> None:
         """Takes the lock of the state that this process is in now, and gives back that of the last."""

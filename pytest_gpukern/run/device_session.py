@@ -83,6 +83,7 @@ class DeviceSession:
         self._pin = ExitStack()
         self._nvml: Nvml | None = None
         self._strangers: Sequence[GpuProcess] = ()
+        self._locks_host = True
 
     @functools.cached_property
     def device(self) -> Device | None:
@@ -293,15 +294,14 @@ class DeviceSession:
         with phase("waiting"), self.waiting():
             yield
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Holds the device for one measurement; does nothing without a GPU."""
-        lock = self._lock
-        if lock is None:
-            yield
-            return
+        return nullcontext() if self._lock is None else self._holding(self._lock)
+
+    @contextmanager
+    def _holding(self, lock: DeviceLock, **how: float) -> Iterator[None]:
         with self._idle():
-            lock.acquire(self._on_wait)
+            lock.acquire(self._on_wait, **how)
         try:
             yield
         finally:
@@ -312,14 +312,6 @@ class DeviceSession:
         """Holds the device for one test, and says to the other workers that this one works on the host."""
         with self.exclusive(), self.host.busy():
             yield
-
-    @functools.cached_property
-    def _host_lock(self) -> DeviceLock | None:
-        try:
-            return DeviceLock("the host")
-        except DeviceError as error:
-            self._late_warnings.append(f"the host is not locked against other timings: {error}")
-            return None
 
     @contextmanager
     def timing(self, *, on_gpu: bool) -> Iterator[None]:
@@ -353,20 +345,16 @@ class DeviceSession:
     @contextmanager
     def _host_held(self) -> Iterator[None]:
         """Holds the host against other runs."""
-        lock = self._host_lock
-        try:
-            if lock is not None:
-                with self._idle():
+        with ExitStack() as held:
+            try:
+                if self._locks_host:
                     # Workers of one run wait a fraction of a second for each other: too short to report.
-                    lock.acquire(self._on_wait, poll_s=0.01, quiet_s=10.0)
-        except DeviceError as error:
-            self._late_warnings.append(f"the host is not locked against other timings: {error}")
-            lock = self._host_lock = None
-        try:
+                    host = self._holding(DeviceLock("the host"), poll_s=0.01, quiet_s=10.0)
+                    held.enter_context(host)
+            except DeviceError as error:
+                self._late_warnings.append(f"the host is not locked against other timings: {error}")
+                self._locks_host = False
             yield
-        finally:
-            if lock is not None:
-                lock.release()
 
     def context_fault(self) -> str | None:
         """Returns CUDA's name of the error that made this process's CUDA context unusable, or None.

@@ -204,12 +204,11 @@ class Isolation:
 
     def _sessions(self) -> tuple[ChildSessions, ChildSessions]:
         """Returns what starts the measuring process, and the sessions that it may start."""
-        given, config = self._given, self._config
+        given, config, card = self._given, self._config, self._cards[0]
         if given is None:
-            return sessions_of(config, device=self._cards[0], judges=True), children_of(config)
-        made = (ChildSessions.from_json(told) for told in (given.measuring, given.children))
-        measuring, children = (dataclasses.replace(sessions, card=self._cards[0]) for sessions in made)
-        return measuring, children
+            return sessions_of(config, device=card, judges=True), children_of(config)
+        measuring, children = map(ChildSessions.from_json, (given.measuring, given.children))
+        return dataclasses.replace(measuring, card=card), dataclasses.replace(children, card=card)
 
     def _new_process(self) -> Process:
         gpu = environment_of(self._config).gpu
@@ -239,16 +238,8 @@ class Isolation:
             children=children.to_json(),
             worker={name: value for name, value in worker.items() if name != "gpukern"} or None,
         )
-        uncollected: list[str] = []
-
-        def hear(message: Message) -> None:
-            if isinstance(message, Tell):
-                tell(self._config, message.text)
-            elif isinstance(message, Uncollected):
-                uncollected.append(f"{message.nodeid}: {message.text}")
-
         try:
-            collected = process.begin(begin, hear)
+            collected = process.begin(begin, self._hear_outside)
         except BaseException:
             self._kill()
             raise
@@ -262,8 +253,8 @@ class Isolation:
         self._missing = collected.missing
         self._starts_in_vain = 0
         if self._starts == 1:
-            for line in [*uncollected, *(f"note: {note}" for note in collected.notes)]:
-                tell(self._config, line)
+            for note in collected.notes:
+                tell(self._config, f"note: {note}")
 
     def _leave_card(self, why: str) -> None:
         """Goes on with the GPU of another worker; if there is none, no process can start."""
@@ -286,9 +277,11 @@ class Isolation:
         return Path(factory.getbasetemp()) / f"gpukern-measuring-{self._starts}"
 
     def _hear_outside(self, message: Message) -> None:
-        """Shows lines that arrive while no test runs."""
+        """Shows what arrives while no test runs; later processes cannot collect the same files."""
         if isinstance(message, Tell):
             tell(self._config, message.text)
+        elif isinstance(message, Uncollected) and self._starts == 1:
+            tell(self._config, f"{message.nodeid}: {message.text}")
 
     def _end(self) -> None:
         """Ends the process in order: fixtures are torn down, and the last test reports what fails then."""
@@ -360,13 +353,12 @@ class _Attempt:
             when = "teardown"
         sections = [("measuring process", shown)] if shown else []
         failed = self._made(when, "failed", why, sections)
-        if when != "teardown":
-            data = _report_data(self.item, why)
-            if data is not None:
-                failed.gpukern = data  # type: ignore[attr-defined]
+        if when == "teardown":
+            self._report(failed)
+            return
+        failed.gpukern = _report_data(self.item, why)  # type: ignore[attr-defined]
         self._report(failed)
-        if when != "teardown":
-            self._report(self._made("teardown", "passed", None, []))
+        self._report(self._made("teardown", "passed", None, []))
 
     def _report(self, report: pytest.TestReport) -> None:
         # After a subtest the test goes on, and before it begins wider fixtures of others are torn down.
@@ -389,11 +381,11 @@ class _Attempt:
         )
 
 
-def _report_data(item: pytest.Item, why: str) -> JsonDict | None:
-    """Returns the report data of a test whose process is gone; None if it measures nothing."""
+def _report_data(item: pytest.Item, why: str) -> JsonDict:
+    """Returns the report data of a test whose process is gone; there is none if it measures nothing."""
     info = measured_case(item.config, item)
     if info is None:
-        return None
+        return {}
     environment = environment_of(item.config)
     result = Result(
         case=info,
