@@ -37,8 +37,6 @@ _GRACE_S = 1.0
 
 @dataclass
 class _Acquired:
-    """A lock that this process holds: the open file and how often it was acquired."""
-
     fd: int
     count: int = 1
 
@@ -125,7 +123,6 @@ class DeviceLock:
         self.release()
 
     def holder(self) -> Holder | None:
-        """Returns who holds the lock now, according to the lock file."""
         return read_holder(self._path)
 
     def _is_inherited(self) -> bool:
@@ -290,7 +287,6 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def here(cls, uuid: str) -> Holder:
-        """Describes this process now."""
         command = " ".join([Path(sys.argv[0] or sys.executable).name, *sys.argv[1:]])
         if len(command) > _COMMAND_LENGTH:
             command = command[: _COMMAND_LENGTH - 1] + "…"
@@ -348,7 +344,6 @@ def open_lock_file(path: Path) -> int:
 
 
 def unusable(path: Path, error: OSError) -> DeviceError:
-    """Makes the error for a lock file that cannot be opened or locked."""
     return DeviceError(
         f"the device lock {path} cannot be used: {error}. Set {DIRECTORY_VARIABLE} to a folder that "
         f"all users of the GPU can write to."

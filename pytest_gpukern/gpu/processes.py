@@ -39,7 +39,6 @@ def foreign_processes(
 
 
 def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> str | None:
-    """Says who else is on the device, or returns None."""
     if not processes:
         return None
     others = "another process" if len(processes) == 1 else f"{len(processes)} other processes"
@@ -67,7 +66,6 @@ _PROC = Path("/proc")
 
 
 def process_id(text: str) -> int | None:
-    """Returns a text as a process id; None if it is not one."""
     return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else None
 
 

@@ -88,12 +88,10 @@ class ChildSessions:
     card: str | None = None
 
     def to_json(self) -> JsonDict:
-        """Returns it as plain JSON, for other processes of this run."""
         return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, data: JsonDict) -> ChildSessions:
-        """Returns what `to_json` was called on."""
         return built(data, cls)  # type: ignore[no-any-return]
 
     def start(
@@ -199,7 +197,6 @@ class ChildSessions:
         ran: ChildRun,
         progress: Callable[[], object],
     ) -> None:
-        """Has one process run tests, and adds what it reports to `ran`."""
         ran.during, ran.ended_early, ran.problem, ran.status, ran.exit = None, True, None, None, None
         limit_s, slow = request.timeout_s, f"took longer than {request.timeout_s:g} s"
         begin = msgspec.structs.replace(
@@ -280,7 +277,6 @@ class ChildRun:
     status: int | None = None
 
     def hear(self, message: Message) -> None:
-        """Adds what a message says."""
         if isinstance(message, Uncollected):
             self.uncollected.setdefault(message.nodeid, message.text)
         elif isinstance(message, Exit):
@@ -329,7 +325,6 @@ def _could_not_collect(node: str, why: str) -> str:
 
 
 def seeing(*uuids: str) -> dict[str, str]:
-    """Returns the environment variables of a process that sees these GPUs only."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 

@@ -145,7 +145,6 @@ class DeviceSession:
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprint:
-        """Returns the conditions of this session."""
         device = self.device  # which opens NVML
         return take_fingerprint(device, self._nvml)
 
@@ -217,7 +216,6 @@ class DeviceSession:
 
     @functools.cached_property
     def observers(self) -> Observers:
-        """Returns what looks at the device around what is timed."""
         return Observers(self)
 
     @functools.cached_property

@@ -15,7 +15,7 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Container, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -56,11 +56,7 @@ _SIGKILL = 9
 
 
 def main(told: dict[str, Any]) -> None:
-    """Waits to be told which tests to run, runs them as told, and ends with pytest's exit status.
-
-    Args:
-        told: by `Process`.
-    """
+    """Waits to be told which tests to run, runs them as told, and ends with pytest's exit status."""
     if told["parent"] is not None:
         _end_with(told["parent"])
     sys.path[:] = told["path"]
@@ -195,8 +191,11 @@ class Child:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselects what nobody asked for."""
-        others = deselect_others(config, items, frozenset(self.begin.nodeids))
+        wanted = frozenset(self.begin.nodeids)
+        others = [item for item in items if item.nodeid not in wanted]
+        if others:
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if item.nodeid in wanted]
         if self.begin.collects_all:
             self._others = tuple(item.nodeid for item in others if measures_in(item))
 
@@ -230,7 +229,6 @@ class Child:
             self.pytest_runtest_logreport(report)
 
     def _next_test(self) -> Run | None:
-        """Returns the test to run; None if there are no more."""
         try:
             message = FROM_PARENT.decode(self._connection.recv_bytes())
         except (EOFError, OSError):
@@ -279,7 +277,6 @@ class Child:
             self._tell(Warned((kind.__module__, kind.__qualname__), text, *where, nodeid, location))
 
     def tell_user(self, text: str) -> None:
-        """Sends a line to show to the user."""
         self._tell(Tell(text))
 
     @contextmanager
@@ -301,17 +298,6 @@ class Child:
             self._connection.send_bytes(content)
         except OSError:
             sys.exit("the process that started this session has ended")
-
-
-def deselect_others(
-    config: pytest.Config, items: list[pytest.Item], wanted: Container[str]
-) -> list[pytest.Item]:
-    """Keeps the wanted tests only; returns the others."""
-    others = [item for item in items if item.nodeid not in wanted]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item.nodeid in wanted]
-    return others
 
 
 def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:

@@ -22,10 +22,12 @@ from pytest_gpukern.session.stash import (
     rootdir_of,
     settings_of,
     simulator_of,
+    workers_of,
 )
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.timer_table import times_host
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases
@@ -50,6 +52,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
     """
     from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.problems.call_by_name import ProblemError
+    from pytest_gpukern.problems.cases import cases_of
     from pytest_gpukern.problems.discovery import load_variants
     from pytest_gpukern.run.environment import cannot_import
 
@@ -63,9 +66,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
         raise pytest.Collector.CollectError(str(error)) from error
     settings = environment.settings
     size = "smoke" if wrong else environment.size
-    axes = {} if wrong else {name: values for name, values in settings.axes.items() if name in problem.axes}
-    from pytest_gpukern.problems.cases import cases_of
-
+    axes = {name: values for name, values in settings.axes.items() if name in problem.axes and not wrong}
     cases = [
         pytest.param(case, id=case.id, marks=_QUIET_CLEANUP if case.variant.loses_context else ())
         for case in cases_of(problem, size, axes, wrong=wrong)
@@ -250,8 +251,6 @@ def _measured_here(
 
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Reads every baseline that judges a selected test, once, before anything is measured."""
-    from pytest_gpukern.values.untrusted_json import FileError
-
     for _, info, model in _measured_here(config, items):
         try:
             environment_of(config).store.sessions_for(info, model, "")
@@ -264,8 +263,6 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
 
     A file that cannot be read is refused elsewhere.
     """
-    from pytest_gpukern.values.untrusted_json import FileError
-
     durations_s = {}
     for item, info, model in _measured_here(config, items):
         with suppress(FileError):
@@ -314,7 +311,6 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
 
 
 def header(config: pytest.Config) -> list[str]:
-    """Returns the lines of the run's header."""
     from pytest_gpukern.gpu.fingerprint import header_lines
     from pytest_gpukern.gpu.model import short_uuid
 
@@ -322,14 +318,14 @@ def header(config: pytest.Config) -> list[str]:
     gpu = environment.gpu
     reason = gpu.simulated.reason if gpu.simulated.active else gpu.missing_gpu
     lines = header_lines(gpu.device, gpu.fingerprint, reason)
-    plugin = config.pluginmanager.get_plugin("gpukern-workers")
+    plugin = workers_of(config)
     if plugin is not None and plugin.cards:
         given = plugin.cards[: plugin.count]
         workers = f"one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
-        others = [
-            f"{device.name}, {short_uuid(device.uuid, [device.uuid])}" for device in gpu.of_other_models
-        ]
-        workers += f"; not used, being of another model: {'; '.join(others)}" if others else ""
+        others = "; ".join(
+            f"{card.name}, {short_uuid(card.uuid, [card.uuid])}" for card in gpu.of_other_models
+        )
+        workers += f"; not used, being of another model: {others}" if others else ""
         lines.append(f"gpukern workers: {workers}")
     seed = environment.settings.seed
     if seed is not None:
@@ -339,31 +335,20 @@ def header(config: pytest.Config) -> list[str]:
 
 def _note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
     """Notes the cases of all selected files for the controller; in a run of everything all that exist."""
-    config = session.config
-    settings = settings_of(config)
+    config, settings = session.config, settings_of(session.config)
     if settings.baseline == "off":
         return
-    known = _known_cases(config, items, whole=not _is_a_part(session, deselected))
+    is_a_part = (
+        *(settings.backends, settings.axes, settings.scopes, settings.size, deselected),
+        any("::" in argument for argument in config.args),
+        config.getoption("lf", False),
+        session.testsfailed,  # not all files could be collected
+    )
+    known = _known_cases(config, items, whole=not any(is_a_part))
     if hasattr(config, "workeroutput"):
         config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(cases) for cases in known]
     else:
         config.stash[KNOWN_CASES] = known
-
-
-def _is_a_part(session: pytest.Session, deselected: int) -> bool:
-    """Says whether some tests of the selected files are left out."""
-    config = session.config
-    settings = settings_of(config)
-    return bool(
-        settings.backends
-        or settings.axes
-        or settings.scopes
-        or settings.size
-        or any("::" in argument for argument in config.args)
-        or deselected
-        or config.getoption("lf", False)
-        or session.testsfailed  # not all files could be collected
-    )
 
 
 def _known_cases(
@@ -375,9 +360,7 @@ def _known_cases(
     from pytest_gpukern.run.case_subject import scopes_of
 
     settings, environment = settings_of(config), environment_of(config)
-    store = environment.store
-    ids_of: dict[tuple[str, str], set[str]] = {}
-    tests: dict[tuple[str, str], dict[str, str]] = {}
+    found: dict[tuple[str, str], tuple[set[str], dict[str, str]]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
@@ -385,20 +368,18 @@ def _known_cases(
         if info is None:
             continue
         folder, case = str(settings.baseline_dir or info.baseline_dir), case_of(item)
-        baseline = (folder, store.name_of(info))
-        ids = ids_of.setdefault(baseline, set())
+        ids, tests = found.setdefault((folder, environment.store.name_of(info)), (set(), {}))
         ids.add(info.id)
-        tests.setdefault(baseline, {})
         other = settings.backends and info.backend not in (None, *settings.backends)
         if not other and (case is None or scopes_of(case, environment)):
-            tests[baseline][item.nodeid] = info.id
+            tests[item.nodeid] = info.id
         if declared is not None and (id(declared[0]), item.path) not in problems:
             problems.add((id(declared[0]), item.path))
             for size in ("smoke", "full"):
                 ids.update(case.id for case in cases_of(declared[0], size, {}))
     return tuple(
-        KnownCases(*baseline, frozenset(ids) if whole else None, tests[baseline])
-        for baseline, ids in ids_of.items()
+        KnownCases(*baseline, frozenset(ids) if whole else None, tests)
+        for baseline, (ids, tests) in found.items()
     )
 
 

@@ -113,7 +113,6 @@ class Controller:
 
     @property
     def _cards(self) -> list[str]:
-        """Returns the GPUs of workers."""
         workers = workers_of(self._config)
         return workers.cards[: workers.count] if workers is not None else []
 
@@ -201,7 +200,6 @@ class Controller:
         return reported
 
     def clear_progress(self) -> None:
-        """Erases the line about how far the run is, before something else is written."""
         if self._progress is not None:
             self._progress.clear()
 
@@ -536,7 +534,6 @@ class Controller:
         return extra
 
     def _by_gpu(self, nodeids: Sequence[str]) -> dict[str | None, list[str]]:
-        """Sorts tests by the GPU of the worker that measured them; None is this process's own."""
         by_gpu: dict[str | None, list[str]] = {}
         for nodeid in nodeids:
             uuid = self._results[nodeid].fingerprint.device_uuid
@@ -590,7 +587,6 @@ class Controller:
         return {environment_of(self._config).gpu.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}
 
     def _by_model(self, cases: Sequence[KnownCases]) -> Iterable[tuple[KnownCases, str]]:
-        """Returns known cases with each model that this run has times of."""
         return itertools.product(cases, self._model_keys if cases else ())  # else NumPy is not loaded
 
     def _judged_on_gpu(self) -> bool:

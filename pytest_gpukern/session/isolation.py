@@ -163,7 +163,10 @@ class Isolation:
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         for _ in range(_MOST_TRIES):
             attempt = self._last = _Attempt(item)
-            process = self._running()
+            while self._process is None and self._cannot_start is None:
+                with phase("starting"):
+                    self._start()
+            process = self._process
             attempt.moved, self._moved = self._moved, None
             if process is None:
                 attempt.fail(f"the measuring process could not start: {self._cannot_start}; {_HERE}")
@@ -195,15 +198,7 @@ class Isolation:
         if isinstance(ended, Gone):
             attempt.fail(f"its measuring process {ended.why}", ended.shown)
 
-    def _running(self) -> Process | None:
-        """Returns the process; None if it failed to start twice, on a worker's other GPUs, too."""
-        while self._process is None and self._cannot_start is None:
-            with phase("starting"):
-                self._start()
-        return self._process
-
     def _sessions(self) -> tuple[ChildSessions, ChildSessions]:
-        """Returns what starts the measuring process, and the sessions that it may start."""
         given, config, card = self._given, self._config, self._cards[0]
         if given is None:
             return sessions_of(config, device=card, judges=True), children_of(config)
@@ -315,7 +310,6 @@ class _Attempt:
         """The exception that ended the run."""
 
     def hear(self, message: Message) -> None:
-        """Handles a message of the other process."""
         config = self.item.config
         match message:
             case Begun():
@@ -382,7 +376,6 @@ class _Attempt:
 
 
 def _report_data(item: pytest.Item, why: str) -> JsonDict:
-    """Returns the report data of a test whose process is gone; there is none if it measures nothing."""
     info = measured_case(item.config, item)
     if info is None:
         return {}
