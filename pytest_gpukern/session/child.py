@@ -48,7 +48,7 @@ from pytest_gpukern.processes.messages import (
     encoded,
 )
 from pytest_gpukern.processes.process import STACKS_SIGNAL
-from pytest_gpukern.session.item import measures_in, note_lost_context, tear_down
+from pytest_gpukern.session.item import measures_in, note_lost_context, tear_down, why_not_passed
 from pytest_gpukern.session.stash import CHILD, LOST, environment_of
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -326,18 +326,6 @@ def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[tuple
         if watched and path.is_file():
             loaded.append((name, str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
     return tuple(loaded)
-
-
-def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Says why a test or a file did not pass; returns "" if it did."""
-    if report.passed:
-        return ""
-    if hasattr(report, "wasxfail"):
-        return str(report.wasxfail)
-    if isinstance(report.longrepr, tuple):
-        return str(report.longrepr[2]).removeprefix("Skipped: ")
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash is not None else report.longrepr)
 
 
 def _end_with(parent: int) -> None:

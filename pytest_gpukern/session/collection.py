@@ -14,6 +14,7 @@ import pytest
 
 from pytest_gpukern.session.item import case_of, marker_of, may_use_gpu, simulator_lacks
 from pytest_gpukern.session.stash import (
+    CHILD,
     KNOWN_CASES,
     Assignment,
     Where,
@@ -166,7 +167,7 @@ def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselect
     if settings.benchmark and settings.baseline != "off":
         _refuse_bad_baselines(config, items)
     _load_what_tests_need(config, items)
-    if settings.benchmark:
+    if settings.benchmark and CHILD not in config.stash:  # its parent does so
         _note_known_cases(session, items, deselected=deselected)
         _tell_what_is_recorded(config, items)
 

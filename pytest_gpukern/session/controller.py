@@ -22,6 +22,7 @@ from pytest_gpukern.session.collection import (
     left_by_files,
     recorded_durations,
 )
+from pytest_gpukern.session.item import why_not_passed
 from pytest_gpukern.session.stash import (
     KNOWN_CASES,
     captures,
@@ -297,15 +298,12 @@ class Controller:
 
     def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
         """Notes why the gate failed a test, or the first line of another failure, which counts before."""
-        from pytest_gpukern.report.run import Failure
-
         if self._failed_by_itself(report.nodeid):
             return
-        crash = getattr(report.longrepr, "reprcrash", None)
-        plain = report.longrepr if isinstance(report.longrepr, str) else report.longreprtext
-        text = (crash.message if crash is not None else plain).strip().removeprefix("Failed: ")
+        from pytest_gpukern.report.run import Failure
         from pytest_gpukern.values.result import GateFailure
 
+        text = why_not_passed(report).removeprefix("Failed: ")
         reasons = tuple(GateFailure(**reason) for reason in by_the_gate)
         self._failures[report.nodeid] = Failure(text.partition("\n")[0], reasons)
 
@@ -625,7 +623,5 @@ def _state_of(result: Result) -> str:
 
 
 def _why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:
-    if hasattr(report, "wasxfail"):  # its `longrepr` is the whole expected failure
-        return f"expected to fail: {report.wasxfail or 'no reason given'}"
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return reason.removeprefix("Skipped: ")
+    why = why_not_passed(report)
+    return f"expected to fail: {why or 'no reason given'}" if hasattr(report, "wasxfail") else why

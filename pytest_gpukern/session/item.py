@@ -350,6 +350,18 @@ def carried(item: pytest.Item, of_test: JsonDict) -> JsonDict:
     }
 
 
+def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Says why a test or a file did not pass; returns "" if it did."""
+    if report.passed:
+        return ""
+    if hasattr(report, "wasxfail"):  # its `longrepr` is the whole expected failure
+        return str(report.wasxfail)
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash is not None else report.longrepr).strip()
+
+
 def tear_down(item: pytest.Item, following: pytest.Item | None) -> pytest.TestReport | None:
     """Tears down the wider fixtures that `following` does not need; returns the item's report if one fails.
 
