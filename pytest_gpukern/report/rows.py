@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,8 +35,6 @@ _COLOURS = {Tone.BAD: "red", Tone.GOOD: "green", Tone.DOUBTFUL: "yellow"}
 
 COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 """Ceilings: the device's copy bandwidth, its rate of multiply-adds, and copies to and from the host."""
-
-_HOST_MEMORY = ("pageable", "pinned")
 
 
 def markup_of(state: str) -> dict[str, bool]:
@@ -403,30 +400,15 @@ def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
         return {}
     names = [field.name for field in dataclasses.fields(Ceilings)]  # another release may know others
     ceilings = Ceilings(**{name: result.ceilings.get(name) for name in names})
-    shares = {HOST_COPY: _host_copies(ceilings, time)}
+    work = time.seen.work if time.seen else ()
+    copies = [(entry.host_copy, entry.size_bytes or 0.0) for entry in work if entry.host_copy is not None]
+    shares = {HOST_COPY: ceilings.host_copy_share(copies, ns)}
     if measurement.scope == "kernel":
         shares = {
             COPY: ceilings.bandwidth_share(measurement.traffic_bytes, ns, measurement.cache),
             FMA: ceilings.compute_share(measurement.flops, ns, result.dtype),
         }
     return {name: share for name, share in shares.items() if share is not None}
-
-
-def _host_copies(ceilings: Ceilings, time: ScopeTime) -> float | None:
-    """Returns which part of the time the copies that were seen take at best, one after the other."""
-    bytes_in: Counter[str] = Counter()
-    bytes_out: Counter[str] = Counter()
-    for entry in time.seen.work if time.seen else ():
-        direction, _, memory = entry.name.removeprefix("memcpy ").partition(", ")
-        if direction in ("HtoD", "DtoH"):
-            (bytes_in if direction == "HtoD" else bytes_out)[memory] += int(entry.size_bytes or 0.0)
-    kinds = bytes_in | bytes_out
-    if not kinds or not set(kinds) <= set(_HOST_MEMORY):
-        return None
-    ns = time.shown.summary.median_ns
-    parts = [ceilings.host_copy_share(bytes_in[kind], bytes_out[kind], ns, kind) for kind in kinds]
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from made_up_past import BEFORE, now, past, session
-from made_up_results import CEILINGS, COPY_IN, EXP_KERNEL, error, measured, result, verdict
+from made_up_results import CEILINGS, COPY_IN, COPY_OUT, EXP_KERNEL, error, measured, result, verdict
 
 from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import failures
@@ -21,6 +21,7 @@ from pytest_gpukern.values.result import (
     Correctness,
     Finding,
     GateFailure,
+    HostCopy,
     OutputError,
     Result,
 )
@@ -614,15 +615,14 @@ def test_of_two_ceilings_the_nearer_is_shown():
 
 
 def test_copies_to_and_from_the_host_have_their_own_ceiling():
-    work = (COPY_IN, EXP_KERNEL, dataclasses.replace(COPY_IN, name="memcpy DtoH, pageable", size_bytes=4e6))
+    work = (COPY_IN, EXP_KERNEL, dataclasses.replace(COPY_OUT, size_bytes=4e6))
     device = measured(1.3e6, "end_to_end", timer="cupti", beside=True, work=work)
     made = result("cupy.exp", measured(2e6, **END), device, ceilings=CEILINGS)
     assert "60 % host copy" in row_with("cupy.exp", made).text  # 16 MB at 20 GB/s, 4 MB at 10 GB/s: 1.2 ms
-    pinned = dataclasses.replace(COPY_IN, name="memcpy HtoD, pinned")
-    device = dataclasses.replace(device, work=(pinned,))
-    assert "host copy" not in text_of(dataclasses.replace(made, measurements=(made.measurements[0], device)))
-    managed = dataclasses.replace(device, work=(dataclasses.replace(COPY_IN, name="memcpy HtoD, managed"),))
-    assert "host copy" not in text_of(dataclasses.replace(made, measurements=(made.measurements[0], managed)))
+    for memory in ("pinned", "managed"):
+        other = dataclasses.replace(COPY_IN, host_copy=HostCopy("HtoD", memory))
+        seen = (made.measurements[0], dataclasses.replace(device, work=(other,)))
+        assert "host copy" not in text_of(dataclasses.replace(made, measurements=seen))
 
 
 def test_without_ceilings_and_on_the_host_no_share_is_shown():
