@@ -13,6 +13,7 @@ from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.store import ToPrune, WriteReport
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report.forms import RunReport
+from pytest_gpukern.values.note import NO_GPU
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
 from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -41,7 +42,7 @@ def record_lines(report: RunReport, config: pytest.Config, *, stored: bool) -> l
     if report.baselines is not None:
         lines += _written(report.baselines, results)
     lines += [_to_prune(stale, config) for stale in report.stale]
-    if not settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
+    if not settings.asked and any(skip.kind == NO_GPU for skip in report.skips):
         lines.append(try_the_simulator(config))
     return [f"gpukern: {line}" for line in lines]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.common_shift import Shift
@@ -27,8 +28,16 @@ class EmptyReportError(Exception):
         self.text = text
 
 
-Skip = tuple[str, str]
-"""Id of a case or a test that did not run, and why, in words."""
+class Skip(NamedTuple):
+    """Says which case or test did not run, and why.
+
+    Attributes:
+        kind: what the reason is counted as where there are many; empty for itself.
+    """
+
+    id: str
+    reason: str
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,6 @@ class RunResults:
         results: one a test, in the order in which they arrived.
         sessions: test → what its further and confirming sessions found, oldest first; their `role` says what
             for.
-        skips: id and reason of each case or test that did not run.
         rejected: ids of the broken cases that the checks rejected as they must; these have no result.
         failures: test → why it failed. Some of these tests have no result.
         history: test → the recorded sessions that it may be compared with.

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.common_shift import Shift
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.untrusted_json import (
     ContentError,
@@ -104,7 +104,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     created: Annotated[datetime, Meta(tz=True, description="a time with its offset")]
     results: tuple[Result, ...]
     sessions: tuple[Result, ...]
-    skips: tuple[tuple[str, str], ...]
+    skips: tuple[Skip, ...]
     rejected: tuple[str, ...]
     failures: dict[str, Failure]
     history: dict[str, RecordedCase]

@@ -163,18 +163,15 @@ def totals(run: RunResults) -> str:
 
 def skip_texts(skips: Sequence[Skip]) -> list[str]:
     """Returns a sentence for each distinct reason: how many, why, and up to three ids."""
-    return [
-        f"{len(identifiers)} skipped: {reason} ({some_of(identifiers)})"
-        for reason, identifiers in skip_reasons(skips).items()
-    ]
-
-
-def skip_reasons(skips: Sequence[Skip]) -> dict[str, list[str]]:
-    """Returns each distinct reason with its ids."""
     reasons: dict[str, list[str]] = {}
-    for identifier, reason in skips:
-        reasons.setdefault(reason.strip() or "no reason given", []).append(identifier)
-    return reasons
+    for skip in skips:
+        reasons.setdefault(why(skip), []).append(skip.id)
+    return [f"{len(ids)} skipped: {reason} ({some_of(ids)})" for reason, ids in reasons.items()]
+
+
+def why(skip: Skip) -> str:
+    """Returns why a test did not run, in words."""
+    return skip.reason.strip() or "no reason given"
 
 
 def false_alarms(results: Sequence[Result]) -> list[str]:
@@ -238,9 +235,9 @@ def _standing(result: Result, run: RunResults) -> str:
 
 
 def _skipped(skips: Sequence[Skip]) -> str:
-    leading = Counter(reason.partition(":")[0].strip() or "no reason given" for _, reason in skips)
-    if len(leading) == 1:
-        return f"{len(skips)} skipped ({next(iter(leading))})"
-    if len(leading) > _FEW_REASONS:
+    kinds = Counter(skip.kind or why(skip) for skip in skips)
+    if len(kinds) == 1:
+        return f"{len(skips)} skipped ({next(iter(kinds))})"
+    if len(kinds) > _FEW_REASONS:
         return f"{len(skips)} skipped"
-    return f"{len(skips)} skipped ({', '.join(f'{count} {reason}' for reason, count in leading.items())})"
+    return f"{len(skips)} skipped ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"

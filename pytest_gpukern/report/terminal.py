@@ -23,10 +23,10 @@ from pytest_gpukern.report.summary import (
     needs_a_reader,
     other_failures,
     problems_of,
-    skip_reasons,
     skip_texts,
     time_spent,
     totals,
+    why,
 )
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
@@ -213,22 +213,16 @@ def skip_lines(
     lines = [line for text in skip_texts(skips) for line in wrapped(text, width)]
     if room is None or len(lines) <= room:
         return lines
-    reasons = skip_reasons(skips)
-    alike: dict[str, list[str]] = {}
-    for reason in reasons:
-        alike.setdefault(reason.partition(":")[0].strip(), []).append(reason)
-    counts = {begin: sum(len(reasons[reason]) for reason in members) for begin, members in alike.items()}
+    counts = Counter(skip.kind or why(skip) for skip in skips).most_common()
     lines = []
-    ordered = sorted(counts, key=lambda begin: -counts[begin])
-    for number, begin in enumerate(ordered):
-        members = alike[begin]
-        why = members[0] if len(members) == 1 else f"{begin} ({len(members)} reasons)"
-        wrapped_line = wrapped(f"{counts[begin]} skipped: {why}", width)
-        rest = ordered[number:]
+    for number, (kind, count) in enumerate(counts):
+        reasons = {why(skip) for skip in skips if (skip.kind or why(skip)) == kind}
+        reason = f"{kind} ({len(reasons)} reasons)" if len(reasons) > 1 else reasons.pop()
+        wrapped_line, rest = wrapped(f"{count} skipped: {reason}", width), counts[number:]
         if len(lines) + len(wrapped_line) > room - (len(rest) > 1):
             others = f"{len(rest)} {'other ' * bool(lines)}reason{'s' * (len(rest) > 1)}"
-            text = f"{sum(counts[begin] for begin in rest)} skipped for {others}; {details} tells each"
-            return [*lines, Line(text)]
+            left = sum(count for _, count in rest)
+            return [*lines, Line(f"{left} skipped for {others}; {details} tells each")]
         lines += wrapped_line
     return lines
 

@@ -16,7 +16,7 @@ import pytest
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report import html
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import Correctness, GateFailure, Summary
 
@@ -89,7 +89,7 @@ def test_it_says_what_the_terminal_says():
             "FAILED",
         ),
         ({"problems": ("the run measured nothing on a GPU",)}, "FAILED"),
-        ({"results": (), "skips": (("test_it.py::test_it", "no GPU"),)}, "NOTHING RAN"),
+        ({"results": (), "skips": (Skip("test_it.py::test_it", "no GPU"),)}, "NOTHING RAN"),
         ({"results": (), "rejected": ("exp/numba.wrong",)}, "PASSED"),
     ],
 )

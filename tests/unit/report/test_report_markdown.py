@@ -7,7 +7,7 @@ from made_up_results import measured, result, verdict
 from markdown_it import MarkdownIt
 
 from pytest_gpukern.report.markdown import LONGEST_COMMENT, MARKER, comment, summary
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.values.result import (
     Correctness,
     Finding,
@@ -101,7 +101,7 @@ def test_a_run_in_which_nothing_failed_or_changed_is_a_title_and_counts():
     run = RunResults([result("cupy.exp", measured(), verdicts=[verdict("SAME", 1.0)])])
     assert comment(run).splitlines()[1] == "### gpukern: no tests failed"
     assert rows(comment(run)) == []
-    skipped = RunResults(skips=[("test_a.py::test_b", "no GPU")])
+    skipped = RunResults(skips=[Skip("test_a.py::test_b", "no GPU")])
     assert comment(skipped).splitlines()[1] == "### gpukern: nothing ran"
 
 

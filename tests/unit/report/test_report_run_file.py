@@ -14,7 +14,7 @@ from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import About, Note
@@ -92,7 +92,7 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
     epochs = (RecordedEpoch(recorded.recorded, "another algorithm"), RecordedEpoch("2026-11-02", None))
     run = RunResults(
         (slower,),
-        skips=(("copy/pycuda.copy", "library missing: pycuda"),),
+        skips=(Skip("copy/pycuda.copy", "no GPU: none", "no GPU"),),
         rejected=("copy/numba.broken",),
         failures={
             slower.nodeid: Failure(

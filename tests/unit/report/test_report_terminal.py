@@ -13,7 +13,7 @@ from pytest_gpukern.findings.common_shift import Compared, shift_among
 from pytest_gpukern.findings.findings import failures
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.layout import Line
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.report.terminal import render, skip_lines
 from pytest_gpukern.values.note import About, Note
@@ -370,8 +370,8 @@ def test_variants_that_differ_in_the_middle_stay_apart_as_long_as_a_column_can_g
 
 
 def test_skips_are_grouped_by_reason_with_up_to_three_ids():
-    skips = [(f"vector_exp/cupy.exp/n={n}", "no GPU: no driver") for n in range(5)]
-    skips.insert(1, ("matmul/pycuda.tiled/n=1", "library missing: pycuda"))
+    skips = [Skip(f"vector_exp/cupy.exp/n={n}", "no GPU: no driver", "no GPU") for n in range(5)]
+    skips.insert(1, Skip("matmul/pycuda.tiled/n=1", "library missing: pycuda"))
     first, second = [line.text for line in skip_lines(skips, width=200)]
     assert first == (
         "5 skipped: no GPU: no driver "
@@ -389,7 +389,8 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
         result("a.simulated", simulated=True),
         result("a.unchecked", measured(), correctness=Correctness.UNCHECKED),
     ]
-    skips = [("x", "no GPU: none"), ("y", "no GPU: lost"), ("z", "library missing: cupy")]
+    skips = [Skip(test, f"no GPU: {test}", "no GPU") for test in "xy"]
+    skips.append(Skip("z", "library missing: cupy"))
     others = {name: Failure("broke") for name in ("b", "c", results[3].nodeid)}
     report = RunResults(
         results,
@@ -399,13 +400,13 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
     )
     assert totals(report) == (
         "gpukern: 2 passed, 1 broken case rejected, 1 incorrect, 1 failed by the gate, 2 failed otherwise, "
-        "1 simulated, 1 unchecked, 3 skipped (2 no GPU, 1 library missing) "
+        "1 simulated, 1 unchecked, 3 skipped (2 no GPU, 1 library missing: cupy) "
         "· baseline: 2 same, 1 slower, 1 new"
     )
 
 
 def test_the_report_ends_with_the_last_line_and_a_run_without_anything_has_none():
-    lines = render(RunResults([result()], skips=[("x", "no GPU")]), width=120)
+    lines = render(RunResults([result()], skips=[Skip("x", "no GPU")]), width=120)
     assert lines[-1].text == "gpukern: 1 passed, 1 skipped (no GPU)"
     assert render(RunResults(), width=120) == []
 
@@ -436,12 +437,21 @@ def suites_on_a_gpu():
 
 
 SKIPS = [
-    *((f"a/pycuda.v{i}/n=1", "pycuda is not installed") for i in range(45)),
-    *((f"a/torch.v{i}/n=1", "torch is not installed") for i in range(28)),
-    *((f"a/numba.{tool}/n=1", f"detected by {tool}: --gpukern-sanitize={tool}") for tool in ("race", "mem")),
-    *((f"a/numba.s{i}/n=1", f"not in the simulator: feature {i}") for i in range(6)),
-    *((f"a/numba.l{i}/n={i}", f"only at n={i}: --gpukern-size=huge") for i in range(5)),
-    *((f"a/numba.c{i}/n=1", f"reason {i} of its own, which takes more than a line" * 2) for i in range(9)),
+    *(Skip(f"a/pycuda.v{i}/n=1", "pycuda is not installed") for i in range(45)),
+    *(Skip(f"a/torch.v{i}/n=1", "torch is not installed") for i in range(28)),
+    *(
+        Skip(f"a/numba.{tool}/n=1", f"detected by {tool}: --gpukern-sanitize={tool}")
+        for tool in ("race", "mem")
+    ),
+    *(
+        Skip(f"a/numba.s{i}/n=1", f"not in the simulator: feature {i}", "not in the simulator")
+        for i in range(6)
+    ),
+    *(Skip(f"a/numba.l{i}/n={i}", f"only at n={i}: --gpukern-size=huge") for i in range(5)),
+    *(
+        Skip(f"a/numba.c{i}/n=1", f"reason {i} of its own, which takes more than a line" * 2)
+        for i in range(9)
+    ),
 ]
 
 
