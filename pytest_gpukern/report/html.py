@@ -214,11 +214,11 @@ class _RunData:
         others = {
             "name": f"{_moment(run.created)}, {_device(run)}",
             "outcome": _outcome(run),
-            "verdict": totals(run).removeprefix("gpukern: "),
+            "verdict": totals(run),
             "facts": _facts(run),
             "problems": run.problems,
             "since": [
-                *(text.strip() for text in _without_our_name(run.heading) if text.strip()),
+                *filter(None, map(str.strip, run.heading)),
                 *(*run.since_record, *false_alarms(run.results), *filter(None, [time_spent(run)])),
             ],
             "canaries": _canaries(run),
@@ -227,7 +227,7 @@ class _RunData:
                 for kind, of_kind in remarks.items()
                 for remark in of_kind
             ],
-            "closing": _without_our_name(run.closing),
+            "closing": run.closing,
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),
             "speedups": self._speedups(),
@@ -505,11 +505,6 @@ def _sampling(measurement: Measurement) -> str:
     stopped = f"; stopped: {measurement.stopped}" if measurement.stopped else ""
     contains = f"{measurement.measures}; " if measurement.measures else ""
     return f"{contains}{measurement.summary.n} samples{calls}{stopped}"
-
-
-def _without_our_name(lines: Sequence[str]) -> list[str]:
-    """Returns lines of the terminal without what tells there who writes them."""
-    return [line.removeprefix("gpukern: ") for line in lines]
 
 
 def _outcome(run: RunResults) -> str:

@@ -61,7 +61,7 @@ def summary(run: RunResults, *, most: int) -> str:
     title = f"### gpukern: {count or 'no'} test{'s' * (count != 1)} failed"
     if not run.ran:
         title = "### gpukern: nothing ran"
-    counts = [totals(run), _devices(run), *run.since_record, *run.problems]
+    counts = [f"gpukern: {totals(run)}", _devices(run), *run.since_record, *run.problems]
     end = "\n\n".join(_fitting([_text(text) for text in counts if text], most // 4))
     room = most - len(f"{title}\n\n{end}\n".encode())
     parts = [title]

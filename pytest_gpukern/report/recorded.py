@@ -53,7 +53,7 @@ def run_of(baseline: Baseline, name: str) -> RunResults:
     return RunResults(
         [results[-1] for results in sessions.values()],
         {case_id: results[:-1] for case_id, results in sessions.items()},
-        heading=[f"gpukern: records of {baseline.problem} on {baseline.device_model}"],
+        heading=[f"records of {baseline.problem} on {baseline.device_model}"],
         history={case_id: known for case_id in sessions if (known := baseline.history(case_id))},
         created=max(moments, default=datetime.fromtimestamp(0, UTC)),
         name=name,

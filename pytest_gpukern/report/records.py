@@ -44,7 +44,7 @@ def record_lines(report: RunReport, config: pytest.Config, *, stored: bool) -> l
     lines += [_to_prune(stale, config) for stale in report.stale]
     if not settings.asked and any(skip.kind == NO_GPU for skip in report.skips):
         lines.append(try_the_simulator(config))
-    return [f"gpukern: {line}" for line in lines]
+    return lines
 
 
 def _no_folder(report: RunReport, config: pytest.Config) -> list[str]:

@@ -135,7 +135,7 @@ def _rank(kind: str) -> tuple[int, int, str]:
 
 
 def totals(run: RunResults) -> str:
-    """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
+    """Returns `41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
     gate, unchecked, simulated, passed. Rejected cases have none. Verdicts are counted by scope.
@@ -150,7 +150,7 @@ def totals(run: RunResults) -> str:
     parts = [f"{counts[name]} {name}" for name in order if counts[name] or (name == "passed" and not right)]
     if run.skips:
         parts.append(_skipped(run.skips))
-    line = f"gpukern: {', '.join(parts)}"
+    line = ", ".join(parts)
     verdicts = Counter(
         judged(result, time).kind
         for result in run.results

@@ -51,7 +51,7 @@ _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 def write(report: RunReport, config: pytest.Config) -> None:
     """Writes what a run found, what was written, and the commands that record and accept."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    wrote = [f"gpukern: wrote {path}" for path in report.files]
+    wrote = [f"wrote {path}" for path in report.files]
     report = dataclasses.replace(report, closing=(*wrote, *report.closing))
     lines = render(
         report,
@@ -73,8 +73,10 @@ def render(
     `failures_shown` says that pytest did. `details` is the option that tells what is left out.
     """
     told = _told_of(run, width, verbose, failures_shown, details) if run.ran or run.skips else []
+    heading = [Line(f"gpukern: {line}" if line is run.heading[0] else line) for line in run.heading]
+    closing = [Line(f"gpukern: {line}") for line in run.closing]
     problems = (Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems)
-    return [*map(Line, run.heading), *told, *map(Line, run.closing), *problems]
+    return [*heading, *told, *closing, *problems]
 
 
 def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, details: str) -> list[Line]:
@@ -92,7 +94,7 @@ def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, d
     texts += [time_spent(run) or ""] if (run.duration_s or 0.0) > _SHORT_S else []
     below = [line for text in texts for line in wrapped(text, width)]
     below += [] if verbose else _quiet(rows, width, details)
-    below.append(Line(totals(run), dict(_BOLD)))
+    below.append(Line(f"gpukern: {totals(run)}", dict(_BOLD)))
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
     return [*lines, *above, *skip_lines(run.skips, width=width, room=room, details=details), *below]
 

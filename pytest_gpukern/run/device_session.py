@@ -281,7 +281,7 @@ class DeviceSession:
         if self._nvml is None or self.device is None:
             return []
         left = remaining(self._nvml, self.device, set(pids) - {os.getpid(), *ancestors()})
-        return [f"gpukern: a process was ended but is still on the GPU: {process}" for process in left]
+        return [f"a process was ended but is still on the GPU: {process}" for process in left]
 
     # one measurement at a time
 

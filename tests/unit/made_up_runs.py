@@ -93,7 +93,7 @@ def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = 
         ),
         "skips": (Skip("matmul/torch.mm/n=100", "torch is not installed: pip install torch"),) * 3,
         "compared_with": "baseline",
-        "closing": ("gpukern: 3 cases are new; to record: pytest --gpu-benchmark --gpukern-baseline=create",),
+        "closing": ("3 cases are new; to record: pytest --gpu-benchmark --gpukern-baseline=create",),
         "created": CREATED,
         "version": "0.1.0",
     }

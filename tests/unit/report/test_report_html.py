@@ -71,7 +71,7 @@ def test_uplot_is_there_with_its_licence():
 def test_it_says_what_the_terminal_says():
     run = made_up_runs.gpu_run(48)
     data = data_of(run)["runs"][0]
-    assert f"gpukern: {data['verdict']}" == totals(run)
+    assert data["verdict"] == totals(run)
     assert data["since"][:2] == list(run.since_record)
     slower = next(each for each in data["rows"] if each["state"] == "SLOWER")
     result = next(each for each in run.results if each.case.id == data["cases"][slower["case"]]["id"])
@@ -99,7 +99,7 @@ def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, outcome):
 
 
 def test_two_revisions_are_named_above_all_else_that_is_said_of_the_run():
-    run = made_up_runs.gpu_run(6, heading=("gpukern: working tree against beef", "  A/A", ""))
+    run = made_up_runs.gpu_run(6, heading=("working tree against beef", "  A/A", ""))
     (data,) = data_of(run)["runs"]
     assert data["since"][:3] == ["working tree against beef", "A/A", run.since_record[0]]
 

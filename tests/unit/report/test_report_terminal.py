@@ -188,7 +188,7 @@ def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
         "cupy.exp", *measurements, correctness=Correctness.UNCHECKED, errors={}, simulated=simulated
     )
     assert "unchecked" in cells(row_with("cupy.exp", unchecked))
-    assert totals(RunResults([unchecked])).startswith("gpukern: 0 passed, 1 unchecked")
+    assert totals(RunResults([unchecked])).startswith("0 passed, 1 unchecked")
 
 
 def test_a_time_that_the_simulator_took_is_never_shown():
@@ -399,7 +399,7 @@ def test_the_last_line_counts_every_result_once_and_every_verdict_in_a_fixed_ord
         failures={results[2].nodeid: Failure("SLOWER", (GateFailure("SLOWER", "it grew"),)), **others},
     )
     assert totals(report) == (
-        "gpukern: 2 passed, 1 broken case rejected, 1 incorrect, 1 failed by the gate, 2 failed otherwise, "
+        "2 passed, 1 broken case rejected, 1 incorrect, 1 failed by the gate, 2 failed otherwise, "
         "1 simulated, 1 unchecked, 3 skipped (2 no GPU, 1 library missing: cupy) "
         "· baseline: 2 same, 1 slower, 1 new"
     )
@@ -540,7 +540,7 @@ def test_a_scope_is_one_row_with_the_other_timers_time_beside_it():
         *("cupy.exp", "n=1000", "48.60 µs", "0.25 %", "event 51.6 µs", "0.5 ULP", "SAME")
     ]
     assert table_of(both)[0].text == "vector_exp · kernel by cupti, cold L2"
-    assert totals(RunResults([both])) == "gpukern: 1 passed · baseline: 1 same"
+    assert totals(RunResults([both])) == "1 passed · baseline: 1 same"
 
 
 def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
@@ -550,7 +550,7 @@ def test_where_only_the_other_timer_was_judged_its_time_is_the_one_shown():
     assert cells(row)[2:5] == ["51.60 µs", "0.25 %", "cupti 48.6 µs"]
     assert cells(row)[-1] == "SLOWER +5.0 %"
     assert table_of(both)[0].text == "vector_exp · kernel by event, cold L2"
-    assert totals(RunResults([both])) == "gpukern: 1 passed · baseline: 1 slower"
+    assert totals(RunResults([both])) == "1 passed · baseline: 1 slower"
 
 
 def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
