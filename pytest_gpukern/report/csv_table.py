@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pytest_gpukern.measure.observers import OBSERVERS
-from pytest_gpukern.report.rows import without_a_time
+from pytest_gpukern.report.rows import ScopeTime, judged
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value, sizes_text
 from pytest_gpukern.values.untrusted_json import printable
-from pytest_gpukern.values.verdict_table import INCORRECT, VerdictKind
 
 Cell = str | float | int | None
 
@@ -131,19 +130,13 @@ def _errors(result: Result) -> dict[str, Cell]:
 
 def _verdict(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
     """Returns what the measurement came to; a wrong output or an INVALID time has no ratio."""
-    kind, reason = without_a_time(result, failure)
-    counts = kind != INCORRECT and measurement.invalid is None
-    judged = result.verdicts.get(measurement.key) if counts else None
-    if not kind and measurement.invalid is not None:
-        kind, reason = VerdictKind.INVALID.value, measurement.invalid
-    elif not kind and judged is not None:
-        kind, reason = judged.kind.value, judged.explained
+    kind, reason, verdict = judged(result, ScopeTime(measurement), failure)
     return {
         "verdict": kind or None,
-        "ratio": judged.ratio if judged else None,
-        "ratio_low": judged.ratio_low if judged else None,
-        "ratio_high": judged.ratio_high if judged else None,
-        "threshold": judged.threshold if judged else None,
+        "ratio": verdict.ratio if verdict else None,
+        "ratio_low": verdict.ratio_low if verdict else None,
+        "ratio_high": verdict.ratio_high if verdict else None,
+        "threshold": verdict.threshold if verdict else None,
         "reason": reason.partition("\n")[0] or None,
     }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import tied
-from pytest_gpukern.report.rows import judged, scope_times, without_a_time
+from pytest_gpukern.report.rows import judged, scope_times
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import Result, SessionRole
@@ -94,7 +94,7 @@ def _failed(run: RunResults) -> Iterator[_Row]:
         if result is None:
             yield _Row(nodeid, FAILED, _first_line(failure.text))
         elif not failure.by_the_gate:
-            verdict, reason = without_a_time(result, failure.text)
+            verdict, reason, _ = judged(result, None, failure.text)
             yield _Row(result.case_name, verdict, _first_line(reason))
         else:
             for why in failure.reasons:

@@ -61,11 +61,6 @@ class Footnote:
     ratio: float | None = None
     quiet: str = ""
 
-    @property
-    def markup(self) -> dict[str, bool]:
-        """Colour of its line, that of the verdict."""
-        return markup_of(self.kind)
-
     def tells(self, reason: GateFailure) -> bool:
         """Says whether it is about what made the gate fail the test."""
         same_text = bool(self.key) or self.text == reason.text
@@ -141,11 +136,6 @@ class ResultRow:
         """How its time was taken."""
         return timing_of(self.scope.shown) if self.scope is not None else None
 
-    @property
-    def markup(self) -> dict[str, bool]:
-        """Colour of the line."""
-        return markup_of(self.state)
-
 
 def timing_of(measurement: Measurement) -> Timing:
     """Returns scope, timer and cache policy of a measurement."""
@@ -173,9 +163,9 @@ class Judged(NamedTuple):
     """Says what a time came to.
 
     Attributes:
-        kind: of its verdict; empty where nothing was compared, but INVALID even then.
+        kind: of its verdict, or what stands in its place; empty where nothing was compared.
         reason: why, with what else changed.
-        verdict: how it compares with the record; None where it is INVALID by another timer or not compared.
+        verdict: how it compares with the record; None where it is INVALID or not compared.
     """
 
     kind: str = ""
@@ -189,24 +179,20 @@ class Judged(NamedTuple):
         return verdict is not None and verdict.unconfirmed and verdict.kind.row.tone is Tone.DOUBTFUL
 
 
-def judged(result: Result, time: ScopeTime) -> Judged:
-    """Returns what a scope's time came to; it is INVALID, too, if the measurement beside it is."""
-    for measurement in time.all:
-        if measurement.invalid is not None:
-            by = "" if measurement is time.shown else f"by {measurement.timer}: "
-            return Judged(VerdictKind.INVALID.value, f"{by}{measurement.invalid}")
-    verdict = result.verdicts.get(time.shown.key)
-    return Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
+def judged(result: Result, time: ScopeTime | None, failure: str | None = None) -> Judged:
+    """Returns what a scope's time came to; it is INVALID, too, if the measurement beside it is.
 
-
-def without_a_time(result: Result, failure: str | None) -> tuple[str, str]:
-    """Returns what stands in the place of a verdict where no time counts, and why; empty where all is well.
-
-    `failure` is the first line of why the test failed by itself, or None.
+    `failure` is the first line of why the test failed by itself, or None. No time counts of a wrong output.
     """
     if result.correctness is Correctness.INCORRECT:
-        return INCORRECT, (result.diagnosis or "").strip()
-    return (FAILED, failure) if failure is not None else ("", "")
+        return Judged(INCORRECT, (result.diagnosis or "").strip())
+    verdict = result.verdicts.get(time.shown.key) if time else None
+    came_to = Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
+    for measurement in reversed(time.all if time else ()):
+        if measurement.invalid is not None:
+            by = "" if time and measurement is time.shown else f"by {measurement.timer}: "
+            came_to = Judged(VerdictKind.INVALID.value, f"{by}{measurement.invalid}")
+    return came_to if failure is None else came_to._replace(kind=FAILED, reason=failure)
 
 
 def variant_label(result: Result) -> str:
@@ -235,7 +221,7 @@ def rows_of(
 
     Args:
         result: what one test found out.
-        peers: all results of its problem, among which the variant for the speed-up is looked up.
+        peers: all results of its problem at its point, among which the variant for the speed-up is looked up.
         shared: axes and parameters that are said elsewhere.
         failure: the first line of why the test failed by itself, or None.
     """
@@ -251,7 +237,7 @@ def rows_of(
 
 
 def _unmeasured(result: Result, size: str, failure: str | None) -> ResultRow:
-    kind, reason = without_a_time(result, failure)
+    kind, reason, _ = judged(result, None, failure)
     unchecked = result.correctness is Correctness.UNCHECKED and not result.simulated
     state = "unchecked" if unchecked else "simulated" if result.simulated else "checked"
     return ResultRow(
@@ -301,7 +287,7 @@ def _measured(
     return dataclasses.replace(
         row,
         time=units.time(measurement.summary.median_ns, half_width(measurement)),
-        uncertainty=units.uncertainty(half_width(measurement)),
+        uncertainty=units.share(half_width(measurement)),
         other_timer=", ".join(
             f"{other.timer} {units.time(other.summary.median_ns)}" for other in time.others
         ),
@@ -421,24 +407,16 @@ def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -
     own = measurement.summary.median_ns
     if not result.speedup_against or measurement.invalid is not None or not units.is_number(own) or own <= 0:
         return None
-    reference = _reference(result, measurement, peers)
-    return None if reference is None else reference / own
-
-
-def _reference(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:
-    """Returns the median time of the variant compared with, in nanoseconds."""
     candidates = [peer for peer in peers if _compares(peer, result)]
     same = [peer for peer in candidates if peer.case.parameters == result.case.parameters]
     times = [time for peer in same or candidates if (time := _time(peer, measurement)) is not None]
-    return min(times, default=None)
+    return min(times) / own if times else None
 
 
 def _compares(peer: Result, result: Result) -> bool:
     case = peer.case
     return (
         f"{case.backend}.{case.variant}" == result.speedup_against
-        and case.problem == result.case.problem
-        and case.point == result.case.point
         and case.measured_point == result.case.measured_point
         and peer.gpu_in_name == result.gpu_in_name
         and peer.valid

@@ -151,12 +151,7 @@ def totals(run: RunResults) -> str:
     if run.skips:
         parts.append(_skipped(run.skips))
     line = ", ".join(parts)
-    verdicts = Counter(
-        judged(result, time).kind
-        for result in run.results
-        if result.correctness is not Correctness.INCORRECT
-        for time in scope_times(result)
-    )
+    verdicts = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
     compared = [f"{verdicts[kind]} {kind.lower()}" for kind in VerdictKind if verdicts[kind]]
     return f"{line} · {run.compared_with}: {', '.join(compared)}" if compared else line
 

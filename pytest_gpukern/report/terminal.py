@@ -146,11 +146,11 @@ def _told(remark: Remark, width: int, *, whole: bool) -> list[Line]:
     subject = f"{footnote.kind or 'note'} {who}"
     if not whole and _is_good(footnote.kind) and units.is_number(footnote.ratio):
         change = units.change(footnote.ratio)
-        return [Line(f"{shorten(subject, width - len(change) - 2)}: {change}", footnote.markup)]
+        return [Line(f"{shorten(subject, width - len(change) - 2)}: {change}", markup_of(footnote.kind))]
     first, *others = footnote.text.split("\n")
-    lines = wrapped(f"{subject}: {first}", width, markup=footnote.markup)
+    lines = wrapped(f"{subject}: {first}", width, markup=markup_of(footnote.kind))
     for text in others if whole else ():
-        lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
+        lines += wrapped(text, width, indent=_INDENT, markup=markup_of(footnote.kind))
     return lines
 
 
@@ -243,7 +243,7 @@ def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verb
     return [
         Line(" · ".join(parts), dict(_BOLD)),
         Line(texts[0]),
-        *(Line(text, dict(row.markup)) for text, row in zip(texts[1:], rows, strict=True)),
+        *(Line(text, markup_of(row.state)) for text, row in zip(texts[1:], rows, strict=True)),
         *(wrapped("  ".join(legend), width, indent=_INDENT) if legend else ()),
         *_fixed_costs(rows, width),
         *(_footnotes(rows, width) if verbose else ()),
@@ -319,5 +319,7 @@ def _footnotes(rows: list[ResultRow], width: int) -> list[Line]:
     for footnote, labels in subjects.items():
         who = labels[0] if len(labels) == 1 else f"{len(labels)} rows"
         kind = f"{footnote.kind}: " if footnote.kind else ""
-        lines += wrapped(f"{who}: {kind}{footnote.text}", width, indent=_INDENT, markup=footnote.markup)
+        lines += wrapped(
+            f"{who}: {kind}{footnote.text}", width, indent=_INDENT, markup=markup_of(footnote.kind)
+        )
     return lines

@@ -573,7 +573,8 @@ def test_speedup_compares_times_of_one_timer_where_there_are():
 def test_what_timers_read_for_nothing_is_said_once_a_table():
     text = text_of(result("a.b", *by_both()), result("a.c", *by_both(fixed_cost_ns=3140.0)))
     assert (
-        text.count("  by event an empty kernel reads 2.90 … 3.14 µs more than it takes; not subtracted") == 1
+        text.count("  by event an empty kernel reads 2.90 µs … 3.14 µs more than it takes; not subtracted")
+        == 1
     )
     one = text_of(result("a.b", *by_both()), result("a.c", *by_both()))
     assert "reads 2.90 µs more than it takes" in one
