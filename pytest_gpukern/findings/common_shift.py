@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import (
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_gpukern.baseline.record import Past
@@ -89,18 +85,21 @@ def shift_among(compared: Sequence[Compared]) -> Shift | None:
     recorded = [session.canaries for entry in compared for session in entry.past.sessions]
     now = [entry.result.canaries for entry in compared]
     canaries = canary_changes(now, recorded)
-    usual = usual_shift(times for entry in compared for times in _session_times(entry))
+    usual = usual_shift(map(_session_times, compared))
     return shift_of(kernel_ratios(entry.result for entry in compared), canaries, usual)
 
 
-def _session_times(compared: Compared) -> list[dict[str, float]]:
+def _session_times(compared: Compared) -> dict[str, float]:
     """Maps the id of each recorded session to its time of the kernel, where that was compared on a GPU."""
-    result, sessions = compared.result, compared.past.sessions
-    keys = [key for key in result.verdicts if result.case.on_gpu and key.startswith("kernel/")]
-    return [
-        {session.session: session.times[key].median_ns for session in sessions if key in session.times}
-        for key in keys
-    ]
+    key, sessions = _kernel(compared.result), compared.past.sessions
+    return {session.session: session.times[key].median_ns for session in sessions if key in session.times}
+
+
+def _kernel(result: Result) -> str:
+    """Returns the key of the time of the kernel that was compared on a GPU; empty without one."""
+    measured = result.measurements if result.case.on_gpu and not result.simulated else ()
+    compared = [key for key, verdict in result.verdicts.items() if verdict.ratio]
+    return next((time.key for time in measured if time.scope == "kernel" and time.key in compared), "")
 
 
 def shift_of(
@@ -140,14 +139,8 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
 
 def kernel_ratios(results: Iterable[Result]) -> list[float]:
     """Returns new ÷ recorded time of each case's kernel on a GPU, where both are known."""
-    ratios = []
-    for result in results:
-        if result.simulated or not result.case.on_gpu:
-            continue
-        kernels = [measurement.key for measurement in result.measurements if measurement.scope == "kernel"]
-        known = [v.ratio for key, v in result.verdicts.items() if key in kernels and v.ratio]
-        ratios += [ratio for ratio in known[:1] if math.isfinite(ratio)]
-    return ratios
+    ratios = [result.verdicts[key].ratio for result in results if (key := _kernel(result))]
+    return [ratio for ratio in ratios if ratio is not None and math.isfinite(ratio)]
 
 
 def canary_changes(

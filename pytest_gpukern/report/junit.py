@@ -19,9 +19,9 @@ def properties(result: Result, failure: str | None = None) -> list[tuple[str, st
     """
     time = next(iter(scope_times(result)), None)
     kind, reason, verdict = judged(result, time, failure)
-    timed = time is not None and not result.simulated and kind != INCORRECT
+    timed = time if not result.simulated and kind != INCORRECT else None
     values = {
-        "time_ns": _number(time.shown.summary.median_ns, 3) if time is not None and timed else "",
+        "time_ns": _number(timed.shown.summary.median_ns, 3) if timed else "",
         "change": _change(verdict.ratio) if verdict else "",
         "low": _change(verdict.ratio_low) if verdict else "",
         "high": _change(verdict.ratio_high) if verdict else "",

@@ -39,8 +39,8 @@ COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 
 def markup_of(state: str) -> dict[str, bool]:
     """Returns how a terminal colours a verdict or what stands in its place; nothing for other words."""
-    colour = _COLOURS.get(STATES[state].tone) if state in STATES else None
-    return {colour: True} if colour else {}
+    tone = STATES[state].tone if state in STATES else None
+    return {_COLOURS[tone]: True} if tone in _COLOURS else {}
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Footnote:
 
     def tells(self, reason: GateFailure) -> bool:
         """Says whether it is about what made the gate fail the test."""
-        same_text = bool(self.key) or self.text == reason.text
-        return (self.kind, self.key) == (reason.kind, reason.key) and same_text
+        same = (self.kind, self.key) == (reason.kind, reason.key)
+        return same and (bool(self.key) or self.text == reason.text)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class ScopeTime:
 
     @property
     def all(self) -> tuple[Measurement, ...]:
-        """All of them, the shown one first."""
         return (self.shown, *self.others)
 
     @property
@@ -133,12 +132,10 @@ class ResultRow:
 
     @property
     def timing(self) -> Timing | None:
-        """How its time was taken."""
         return timing_of(self.scope.shown) if self.scope is not None else None
 
 
 def timing_of(measurement: Measurement) -> Timing:
-    """Returns scope, timer and cache policy of a measurement."""
     return (measurement.scope, measurement.timer, measurement.cache)
 
 
@@ -151,11 +148,12 @@ def scope_times(result: Result) -> list[ScopeTime]:
     for measurement in sorted(result.measurements, key=lambda measurement: measurement.beside):
         scopes.setdefault(measurement.scope, []).append(measurement)
     times = []
-    for main, *others in scopes.values():
+    for of_scope in scopes.values():
+        main, *others = of_scope
         judged = [other for other in others if other.key in result.verdicts and other.invalid is None]
-        main_counts = main.key in result.verdicts or main.invalid is not None or not judged
-        shown = main if main_counts else judged[0]
-        times.append(ScopeTime(shown, tuple(other for other in (main, *others) if other is not shown)))
+        main_counts = main.key in result.verdicts or main.invalid is not None
+        shown = main if main_counts or not judged else judged[0]
+        times.append(ScopeTime(shown, tuple(other for other in of_scope if other is not shown)))
     return times
 
 
@@ -239,7 +237,7 @@ def rows_of(
 def _unmeasured(result: Result, size: str, failure: str | None) -> ResultRow:
     kind, reason, _ = judged(result, None, failure)
     unchecked = result.correctness is Correctness.UNCHECKED and not result.simulated
-    state = "unchecked" if unchecked else "simulated" if result.simulated else "checked"
+    state = "simulated" if result.simulated else "unchecked" if unchecked else "checked"
     return ResultRow(
         result=result,
         label=f"{variant_label(result)} {size}".rstrip(),
@@ -320,10 +318,8 @@ def _remarks(measurement: Measurement) -> Iterator[Note]:
 def half_width(measurement: Measurement) -> float | None:
     """Returns half the interval relative to the median; None if there is none, as of a single sample."""
     summary = measurement.summary
-    known = summary.n > 1 and all(
-        units.is_number(value) for value in (summary.median_ns, summary.low_ns, summary.high_ns)
-    )
-    return summary.half_width if known else None
+    known = all(map(units.is_number, (summary.median_ns, summary.low_ns, summary.high_ns)))
+    return summary.half_width if known and summary.n > 1 else None
 
 
 def counts_flops(measurement: Measurement) -> bool:
@@ -346,7 +342,7 @@ def error_text(result: Result) -> str:
     Near a zero in the reference, as in a sum that cancels, any error is many ULP: the absolute one tells.
     """
     if result.correctness is Correctness.UNCHECKED:
-        return ": ".join(["unchecked", *filter(None, [", ".join(result.unchecked)])])
+        return ": ".join(["unchecked", ", ".join(result.unchecked)] if result.unchecked else ["unchecked"])
     if not result.errors:
         return ""
     errors = list(result.errors.values())
@@ -355,12 +351,10 @@ def error_text(result: Result) -> str:
     ulp = _worst(errors, "max_ulp")
     if ulp is not None and ulp < TELLING_ULP:
         return units.ulps(ulp)
-    figures = [("max_rel", units.relative_error), ("max_abs", units.absolute_error)]
-    for name, text in figures if ulp is None else reversed(figures):
-        worst = _worst(errors, name)
-        if worst is not None:
-            return text(worst)
-    return units.NOTHING
+    relative = units.relative_error(_worst(errors, "max_rel"))
+    absolute = units.absolute_error(_worst(errors, "max_abs"))
+    first, second = (relative, absolute) if ulp is None else (absolute, relative)
+    return first if first != units.NOTHING else second
 
 
 def _worst(errors: list[OutputError], name: str) -> float | None:
@@ -373,10 +367,8 @@ def _worst(errors: list[OutputError], name: str) -> float | None:
 def ceiling_text(result: Result, time: ScopeTime) -> str:
     """Returns the nearest ceiling: `97 % copy`, `81 % FMA`, `62 % host copy`; empty where none is known."""
     shares = ceiling_shares(result, time)
-    if not shares:
-        return ""
-    nearest = max(shares, key=lambda name: shares[name])
-    return f"{units.share(shares[nearest])} {nearest}"
+    nearest = max(shares, key=lambda name: shares[name], default=None)
+    return f"{units.share(shares[nearest])} {nearest}" if nearest else ""
 
 
 def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
