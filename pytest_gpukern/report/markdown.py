@@ -165,11 +165,7 @@ def _by_size(row: _Row) -> tuple[bool, float]:
 
 def _devices(run: RunResults) -> str:
     """Returns the devices that results are from, with their drivers."""
-    devices = {
-        f"{name}, driver {result.fingerprint.driver_version}"
-        for result in run.results
-        if result.case.on_gpu and not result.simulated and (name := result.fingerprint.device_name)
-    }
+    devices = {f"{of.device_name}, driver {of.driver_version}" for of in run.on_gpus() if of.device_name}
     return "; ".join(sorted(devices))
 
 

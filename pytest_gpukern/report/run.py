@@ -10,10 +10,8 @@ from typing import NamedTuple
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
-from pytest_gpukern.values.result import (
-    GateFailure,
-    Result,
-)
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import GateFailure, Result
 
 
 class EmptyReportError(Exception):
@@ -120,6 +118,10 @@ class RunResults:
             version=self.version,
             name=self.name,
         )
+
+    def on_gpus(self) -> list[Fingerprint]:
+        """Returns what was measured on, of each result that is from a real GPU."""
+        return [each.fingerprint for each in self.results if each.case.on_gpu and not each.simulated]
 
     def own_failure(self, result: Result) -> str | None:
         """Returns why a test failed by itself, not by the gate, or None."""
