@@ -12,14 +12,13 @@ from pytest_gpukern.findings.explain import dimensions
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Column, Line, table, wrapped
+from pytest_gpukern.report.layout import GAP, Column, Line, table, wrapped
 from pytest_gpukern.report.rows import ScopeTime, scope_times
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, Result, Value
 from pytest_gpukern.values.timer_table import timer_row
 
 _UNKNOWN = ObserverRow("", "")
 _INDENT = "  "
-_GAP = 2
 _SHORTEST_NAME = 24
 _OVERLAP = 1.01
 """Work that adds up to more than its span, clocks' steps aside, ran at the same time."""
@@ -124,10 +123,10 @@ def _breakdown_lines(result: Result, work: Breakdown, width: int) -> list[Line]:
     cells = zip(*(line.cells for line in work.lines), strict=True)
     columns = [Column(title, texts, numeric=True) for title, texts in zip(WORK_TITLES, cells, strict=True)]
     columns = [column for column in columns if any(column.cells)]
-    room = width - len(_INDENT) - sum(column.width + _GAP for column in columns)
+    room = width - len(_INDENT) - sum(column.width + len(GAP) for column in columns)
     names = tuple(fitted(line.name, max(room, _SHORTEST_NAME)) for line in work.lines)
     columns.append(Column("Name", names, narrowest=_SHORTEST_NAME))
-    rows, _ = table(columns, width, indent=_INDENT, gap=_GAP)
+    rows, _ = table(columns, width, indent=_INDENT)
     lines = [*wrapped(f"{result.case_name} · {work.title}", width, markup={"bold": True}), Line(rows[0])]
     for row, entry in zip(rows[1:], work.lines, strict=True):
         lines.append(Line(row))

@@ -9,7 +9,8 @@ import json
 import pytest
 from made_up_results import result
 
-from pytest_gpukern.report.trace import chrome_trace, gpu_trace
+from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.report.trace import gpu_trace, timeline
 from pytest_gpukern.values.result import DeviceActivity, HostCall, Trace
 
 HOST, OTHER = "MainThread (7)", "thread 8"
@@ -113,7 +114,7 @@ def test_an_execution_without_work_says_so():
 
 def events_of(*results):
     """The events of a timeline by their phase, as they come out of a file."""
-    made = json.loads(json.dumps(chrome_trace(results), allow_nan=False))
+    made = json.loads(timeline([RunResults(results)]))
     assert made["displayTimeUnit"] == "ns"
     found = {"M": [], "X": [], "s": [], "f": []}
     for event in made["traceEvents"]:
