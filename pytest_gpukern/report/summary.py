@@ -103,22 +103,17 @@ def other_failures(run: RunResults, rows: Iterable[ResultRow]) -> list[Remark]:
     results = {result.nodeid: result for result in run.results}
     footnotes: dict[str, list[Footnote]] = {}
     for row in rows:
-        footnotes.setdefault(row.result.nodeid, []).extend(
-            footnote for footnote in row.footnotes if not footnote.quiet
-        )
+        loud = (footnote for footnote in row.footnotes if not footnote.quiet)
+        footnotes.setdefault(row.result.nodeid, []).extend(loud)
     others = []
     for nodeid, failure in run.failures.items():
-        result = results.get(nodeid)
+        result, told = results.get(nodeid), footnotes.get(nodeid, ())
+        untold = [reason for reason in failure.reasons if not any(each.tells(reason) for each in told)]
         if result is None:
             others.append(Remark(Footnote(FAILED, failure.text), (None,), (nodeid,)))
-            continue
-        untold = [
-            str(reason)
-            for reason in failure.reasons
-            if not any(footnote.tells(reason) for footnote in footnotes[nodeid])
-        ]
-        if untold:
-            others.append(Remark(Footnote(FAILED, "\n".join(untold)), (result,), (result.case_name,)))
+        elif untold:
+            text = "\n".join(map(str, untold))
+            others.append(Remark(Footnote(FAILED, text), (result,), (result.case_name,)))
     return others
 
 
@@ -215,7 +210,7 @@ def _ordered(results: list[Result]) -> list[Result]:
 
 
 def _point(result: Result) -> str:
-    return repr(list(result.case.point.items()))
+    return repr([*result.case.point.items()])
 
 
 def _standing(result: Result, run: RunResults) -> str:

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.forms import RunReport
-from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
+from pytest_gpukern.report.layout import Column, Line, hint_at, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import Footnote, ResultRow, Timing, markup_of, shared_sizes
 from pytest_gpukern.report.run import RunResults, Skip
@@ -94,23 +94,21 @@ def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, d
     texts += [time_spent(run) or ""] if (run.duration_s or 0.0) > _SHORT_S else []
     below = [line for text in texts for line in wrapped(text, width)]
     below += [] if verbose else _quiet(rows, width, details)
-    below.append(Line(f"gpukern: {totals(run)}", dict(_BOLD)))
+    below.append(Line(f"gpukern: {totals(run)}", _BOLD))
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
     return [*lines, *above, *skip_lines(run.skips, width=width, room=room, details=details), *below]
 
 
 def _without_failures(problem: ProblemTable, run: RunResults) -> ProblemTable:
     """Returns the problem without what the failures of its tests said."""
-    rows = []
-    for row in problem.rows:
+
+    def said(row: ResultRow, footnote: Footnote) -> bool:
         failure = run.failures.get(row.result.nodeid)
-        left = [
-            footnote
-            for footnote in row.footnotes
-            if failure is None
-            or not (footnote.kind in (INCORRECT, FAILED) or any(map(footnote.tells, failure.reasons)))
-        ]
-        rows.append(dataclasses.replace(row, footnotes=tuple(left)))
+        of_test = footnote.kind in (INCORRECT, FAILED)
+        return failure is not None and (of_test or any(map(footnote.tells, failure.reasons)))
+
+    left = [tuple(footnote for footnote in row.footnotes if not said(row, footnote)) for row in problem.rows]
+    rows = [dataclasses.replace(row, footnotes=of) for row, of in zip(problem.rows, left, strict=True)]
     return dataclasses.replace(problem, rows=rows)
 
 
@@ -121,12 +119,11 @@ def _needs_a_reader(
     lines = []
     for kind, remarks in needs_a_reader(rows, failures).items():
         most = 1 if _is_good(kind) and len(remarks) > _MOST_TOLD else _MOST_TOLD
-        shown = remarks if details is None else remarks[:most]
-        for remark in shown:
+        most = len(remarks) if details is None else most
+        for remark in remarks[:most]:
             lines += _told(remark, width, whole=details is None)
-        if len(remarks) > len(shown):
-            more = sum(len(remark.labels) for remark in remarks[most:])
-            lines.append(Line(f"{kind or 'note'}: {more} more; {details} tells each"))
+        more = sum(len(remark.labels) for remark in remarks[most:])
+        lines += [Line(f"{kind or 'note'}: {more} more; {details} tells each")] if more else []
     return [*lines, Line("")] if lines else []
 
 
@@ -148,10 +145,9 @@ def _told(remark: Remark, width: int, *, whole: bool) -> list[Line]:
         change = units.change(footnote.ratio)
         return [Line(f"{shorten(subject, width - len(change) - 2)}: {change}", markup_of(footnote.kind))]
     first, *others = footnote.text.split("\n")
-    lines = wrapped(f"{subject}: {first}", width, markup=markup_of(footnote.kind))
-    for text in others if whole else ():
-        lines += wrapped(text, width, indent=_INDENT, markup=markup_of(footnote.kind))
-    return lines
+    markup = markup_of(footnote.kind)
+    rest = (line for text in others for line in wrapped(text, width, indent=_INDENT, markup=markup))
+    return [*wrapped(f"{subject}: {first}", width, markup=markup), *(rest if whole else ())]
 
 
 def _by_backend(rows: Sequence[ResultRow], width: int) -> list[Line]:
@@ -165,8 +161,7 @@ def _by_backend(rows: Sequence[ResultRow], width: int) -> list[Line]:
         cells = tuple(str(counts[state][backend] or "") for state in states)
         columns.append(Column(backend, cells, numeric=True))
     texts, _ = table(columns, width)
-    markup = [_BOLD, *map(markup_of, states)]
-    return [Line(text, dict(colours)) for text, colours in zip(texts, markup, strict=True)]
+    return [*map(Line, texts, [_BOLD, *map(markup_of, states)])]
 
 
 def _quiet(rows: Iterable[ResultRow], width: int, details: str) -> list[Line]:
@@ -190,7 +185,7 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
     Where `verbose`, quiet footnotes, what was checked, what the device did in each case, as far as a timer
     saw it, and what observers saw follow.
     """
-    lines, left_out = list[Line](), dict[str, None]()
+    lines, left_out = list[Line](), list[str]()
     for problem in problems:
         lines += _table(problem, width, left_out, verbose=verbose)
         if verbose:
@@ -198,10 +193,8 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
             for result in problem.results:
                 lines += device_work(result, width=width)
             lines += observed_lines(problem.results, width=width)
-    if left_out:
-        hint = f"columns left out: {', '.join(left_out)}; widen the terminal or set COLUMNS"
-        lines += [*wrapped(hint, width), Line("")]
-    return lines
+    hint = hint_at(left_out, width)
+    return [*lines, *hint, Line("")] if hint else lines
 
 
 def skip_lines(
@@ -229,22 +222,20 @@ def skip_lines(
     return lines
 
 
-def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verbose: bool) -> list[Line]:
-    rows, shared = problem.rows, shared_sizes(problem.results)
-    timings = _timings(rows)
-    sizes = [sizes_text(shared)] if shared else []
-    parts = [problem.name, *sizes, *map(_timing_words, timings[:1])]
+def _table(problem: ProblemTable, width: int, left_out: list[str], *, verbose: bool) -> list[Line]:
+    rows, timings = problem.rows, _timings(problem.rows)
+    parts = [problem.name, sizes_text(shared_sizes(problem.results)), *map(_timing_words, timings[:1])]
     against = dict.fromkeys(r.speedup_against for r in problem.results if r.speedup_against)
     texts, omitted = table(_columns(rows, timings), width, indent=_INDENT)
     if any(row.speedup for row in rows) and "speed-up" not in omitted:
         parts.append(f"speed-up against {' or '.join(against)}")
-    left_out.update(dict.fromkeys(omitted))
-    legend = [f"{_mark(i)} {_timing_words(t)}" for i, t in enumerate(timings[1:], 1)]
+    left_out += omitted
+    legend = "  ".join(f"{_mark(i)} {_timing_words(t)}" for i, t in enumerate(timings[1:], 1))
     return [
-        Line(" · ".join(parts), dict(_BOLD)),
+        Line(" · ".join(filter(None, parts)), _BOLD),
         Line(texts[0]),
         *(Line(text, markup_of(row.state)) for text, row in zip(texts[1:], rows, strict=True)),
-        *(wrapped("  ".join(legend), width, indent=_INDENT) if legend else ()),
+        *wrapped(legend, width, indent=_INDENT),
         *_fixed_costs(rows, width),
         *(_footnotes(rows, width) if verbose else ()),
         Line(""),
@@ -254,10 +245,8 @@ def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verb
 def _timings(rows: Iterable[ResultRow]) -> list[Timing]:
     """Returns how the times of a table were taken: the commonest way, then the others as they come."""
     counts = Counter(row.timing for row in rows if row.timing)
-    if not counts:
-        return []
-    common = max(counts, key=lambda timing: counts[timing])
-    return [common, *(timing for timing in counts if timing != common)]
+    common = counts.most_common(1)
+    return [*(timing for timing, _ in common), *(timing for timing in counts if timing != common[0][0])]
 
 
 def _timing_words(timing: Timing) -> str:
@@ -272,24 +261,21 @@ def _mark(index: int) -> str:
 
 
 def _columns(rows: list[ResultRow], timings: list[Timing]) -> list[Column]:
-    def cells(name: str) -> tuple[str, ...]:
-        return tuple(getattr(row, name) for row in rows)
-
     marks = [_mark(timings.index(row.timing)) if row.timing else "" for row in rows]
     broadest = max(map(len, marks), default=0)
     times = tuple(row.time + mark.ljust(broadest) for row, mark in zip(rows, marks, strict=True))
     return [
-        Column("variant", cells("variant"), narrowest=1),
-        Column("size", cells("size"), narrowest=1),
-        Column("first call", cells("first_call"), numeric=True, dispensable=0),
+        Column("variant", tuple(row.variant for row in rows), narrowest=1),
+        Column("size", tuple(row.size for row in rows), narrowest=1),
+        Column("first call", tuple(row.first_call for row in rows), numeric=True, dispensable=0),
         Column("time" + " " * broadest, times, numeric=True),
-        Column("±", cells("uncertainty"), numeric=True, dispensable=6),
-        Column("other timer", cells("other_timer"), numeric=True, dispensable=1),
-        Column("rate", cells("rate"), numeric=True, dispensable=5),
-        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=4),
-        Column("speed-up", cells("speedup"), numeric=True, dispensable=2),
-        Column("error", cells("error"), numeric=True, dispensable=3),
-        Column("verdict", cells("verdict")),
+        Column("±", tuple(row.uncertainty for row in rows), numeric=True, dispensable=6),
+        Column("other timer", tuple(row.other_timer for row in rows), numeric=True, dispensable=1),
+        Column("rate", tuple(row.rate for row in rows), numeric=True, dispensable=5),
+        Column("of ceiling", tuple(row.ceiling for row in rows), numeric=True, dispensable=4),
+        Column("speed-up", tuple(row.speedup for row in rows), numeric=True, dispensable=2),
+        Column("error", tuple(row.error for row in rows), numeric=True, dispensable=3),
+        Column("verdict", tuple(row.verdict for row in rows)),
     ]
 
 
