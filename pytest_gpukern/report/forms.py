@@ -34,7 +34,6 @@ class RunReport(RunResults):
         shortened: why fewer sessions were recorded than asked for → cases.
         stale: recorded cases that no longer exist, by file.
         files: those that were written.
-        others: those of `RunResults`.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -50,20 +49,14 @@ class RunReport(RunResults):
 def file_text(path: Path, runs: Sequence[RunResults], of_forms: Mapping[str, Any]) -> str:
     """Returns what a file holds that tells of runs, in the form that its suffix names.
 
-    Args:
-        path: ends in a suffix of `FORMS`.
-        runs: one, where the form takes no more.
-        of_forms: option of a form → its value; for those that were given.
+    `of_forms` maps options of forms to their values, where these were given.
 
     Raises:
         EmptyReportError: it would hold nothing.
     """
     form = FORMS[suffix_of(path) or ""]
-    given = {
-        option.name.replace("-", "_"): of_forms[option.name]
-        for option in form.options
-        if option.name in of_forms
-    }
+    options = [option.name for option in form.options if option.name in of_forms]
+    given = {name.replace("-", "_"): of_forms[name] for name in options}
     text: str = pkgutil.resolve_name(form.function)(runs if form.several else runs[0], **given)
     return text
 

@@ -44,11 +44,8 @@ def write(report: RunReport, config: pytest.Config) -> None:
             with path.open("ab") as file:  # what earlier commands of the step wrote stays
                 file.write(summary(report, most=LONGEST_SUMMARY - 1 - file.tell()).encode())
         except OSError as error:
-            raise FileError(
-                path,
-                f"cannot be written: {error.strerror or error}",
-                "Unset GITHUB_STEP_SUMMARY, or name a file that can be written",
-            ) from error
+            remedy = "Unset GITHUB_STEP_SUMMARY, or name a file that can be written"
+            raise FileError(path, f"cannot be written: {error.strerror or error}", remedy) from error
 
 
 def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
@@ -56,8 +53,8 @@ def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -
 
     Args:
         run: with the failures.
-        places: test → file and line of its variant, or of itself.
-        root: the folder of the repository's checkout. A place outside it is left out.
+        places: test → file and line of its variant, or of itself. One outside of `root` is left out.
+        root: the folder of the repository's checkout.
     """
     ids = {result.nodeid: result.case_name for result in run.results}
     lines = []

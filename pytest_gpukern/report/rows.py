@@ -224,36 +224,36 @@ def rows_of(
         failure: the first line of why the test failed by itself, or None.
     """
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
+    variant = variant_label(result)
+    case = ResultRow(
+        result, f"{variant} {size}".rstrip(), "", "", variant=variant, size=size, error=error_text(result)
+    )
     if result.correctness is Correctness.INCORRECT or not result.measurements:
-        return [_unmeasured(result, size, failure)]
-    times = scope_times(result)
-    first, *others = (_measured(result, time, peers, size, first=time is times[0]) for time in times)
+        return [_unmeasured(case, failure)]
+    again = dataclasses.replace(case, variant="", size="", error="")
+    first, *others = scope_times(result)
+    row, rest = _measured(case, first, peers), [_measured(again, time, peers) for time in others]
     if failure is not None:
-        footnotes = (Footnote(FAILED, failure), *first.footnotes)
-        first = dataclasses.replace(first, footnotes=footnotes, state=FAILED)
-    return [first, *others]
+        row = dataclasses.replace(row, footnotes=(Footnote(FAILED, failure), *row.footnotes), state=FAILED)
+    return [row, *rest]
 
 
-def _unmeasured(result: Result, size: str, failure: str | None) -> ResultRow:
+def _unmeasured(case: ResultRow, failure: str | None) -> ResultRow:
+    result = case.result
     kind, reason, _ = judged(result, None, failure)
     unchecked = result.correctness is Correctness.UNCHECKED and not result.simulated
     state = "simulated" if result.simulated else "unchecked" if unchecked else "checked"
-    return ResultRow(
-        result=result,
-        label=f"{variant_label(result)} {size}".rstrip(),
+    return dataclasses.replace(
+        case,
         state=kind or state,
         kind=kind,
-        variant=variant_label(result),
-        size=size,
         time=units.NOTHING if kind or unchecked else state,
-        error=error_text(result),
         footnotes=(*([Footnote(kind, reason)] if reason else ()), *_told(result.notes)),
     )
 
 
-def _measured(
-    result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool
-) -> ResultRow:
+def _measured(case: ResultRow, time: ScopeTime, peers: Sequence[Result]) -> ResultRow:
+    result, first = case.result, bool(case.variant)
     measurement = time.shown
     kind, reason, verdict = came_to = judged(result, time)
     footnotes = _told(_remarks(measurement))
@@ -265,18 +265,15 @@ def _measured(
         ratio = verdict.ratio if verdict is not None else None
         footnotes.insert(0, Footnote(kind, reason, measurement.key, ratio, quiet))
     first_ns = result.first_call_ns if first else None
-    row = ResultRow(
-        result=result,
-        label=f"{variant_label(result)} {size}".rstrip() + f" {measurement.scope}",
+    row = dataclasses.replace(
+        case,
+        label=f"{case.label} {measurement.scope}",
         state=kind or ("simulated" if result.simulated else "measured"),
         kind=kind,
         judged=verdict,
         scope=time,
-        variant=variant_label(result) if first else "",
-        size=size if first else "",
         first_call=units.time(first_ns) if units.is_number(first_ns) else "",
         time="simulated",
-        error=error_text(result) if first else "",
         footnotes=tuple(footnotes),
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it

@@ -52,7 +52,6 @@ class Failure:
 
     @property
     def by_the_gate(self) -> bool:
-        """Whether the gate failed it, and nothing before."""
         return bool(self.reasons)
 
 
@@ -129,5 +128,4 @@ class RunResults:
         return None if failure is None or failure.by_the_gate else failure.text
 
     def sessions_of(self, result: Result) -> Sequence[Result]:
-        """Returns the sessions of one test besides the one that is reported."""
         return self.sessions.get(result.nodeid, ())

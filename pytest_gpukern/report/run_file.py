@@ -37,7 +37,6 @@ _DAMAGED = "Write the run again with --gpukern-report, or read it with the relea
 
 
 def run_text(run: RunResults) -> str:
-    """Returns a run as JSON."""
     stored = _File(
         gpukern=run.version,
         created=run.created.replace(microsecond=0),
@@ -75,14 +74,8 @@ def read_run(path: Path) -> RunResults:
     for session in stored.sessions:
         sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)
     as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
-    return RunResults(
-        stored.results,
-        sessions,
-        **as_they_are,
-        created=stored.created,
-        version=stored.gpukern,
-        name=path.name,
-    )
+    of_file: dict[str, Any] = {"created": stored.created, "version": stored.gpukern, "name": path.name}
+    return RunResults(stored.results, sessions, **as_they_are, **of_file)
 
 
 def _unpacked(content: bytes) -> bytes:

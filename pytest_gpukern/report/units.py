@@ -123,20 +123,17 @@ def change_range(low: float | None, high: float | None) -> str:
 
 def ulps(value: float | None) -> str:
     """Returns an error in units in the last place: `0.5 ULP`, `4000 ULP`, `1.2e+06 ULP`."""
-    if not is_number(value):
-        return NOTHING
-    if value == 0:
-        return EXACT
-    return (
-        f"{value:.2g} ULP" if value < 9.95 else f"{value:.0f} ULP" if value < 99999.5 else f"{value:.1e} ULP"
-    )
+    if not is_number(value) or value == 0:
+        return EXACT if value == 0 else NOTHING
+    digits = ".2g" if value < 9.95 else ".0f" if value < 99999.5 else ".1e"
+    return f"{value:{digits}} ULP"
 
 
 def relative_error(value: float | None) -> str:
     """Returns a relative error: `2.3e-07`."""
-    if not is_number(value):
-        return NOTHING
-    return EXACT if value == 0 else f"{value:.1e}"
+    if not is_number(value) or value == 0:
+        return EXACT if value == 0 else NOTHING
+    return f"{value:.1e}"
 
 
 def absolute_error(value: float | None) -> str:
