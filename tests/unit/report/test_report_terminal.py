@@ -242,18 +242,6 @@ def test_an_invalid_measurement_is_invalid_even_without_a_baseline():
     )
 
 
-LOUD = ["SLOWER", "FASTER", "UNCOMPARABLE", "INVALID"]
-
-
-@pytest.mark.parametrize("kind", LOUD)
-@pytest.mark.parametrize("verbose", [True, False])
-def test_a_verdict_that_needs_a_reader_is_told_once_with_its_reason_above_the_table(kind, verbose):
-    case = result("cupy.exp", measured(), verdicts=[verdict(kind, reason="the moon is full")])
-    text = text_of(case, verbose=verbose)
-    assert text.startswith(f"{kind} vector_exp/cupy.exp/n=1000 (kernel/event/cold): the moon is full\n\n")
-    assert text.count("moon") == 1
-
-
 def test_an_undecided_time_is_counted_and_told_with_v():
     host = result("host.numpy", measured(**HOST), verdicts=[verdict("UNDECIDED", reason="the moon is full")])
     gpu = result("cupy.exp", measured(), verdicts=[verdict("UNDECIDED")])

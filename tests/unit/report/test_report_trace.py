@@ -76,15 +76,6 @@ def test_the_table_has_nvprofs_columns_in_their_order():
     assert empty == ""
 
 
-def test_the_columns_stand_to_the_right_but_for_the_name():
-    _, header, *rows, _, _, _ = texts(traced(COPY, KERNEL))
-    assert {
-        row.index(unit) + len(unit) for row, unit in zip(rows, ["10.500 µs", "135.78 µs"], strict=True)
-    } == {header.index("Duration") + len("Duration")}
-    starts = [row.index(name) for row, name in zip(rows, ["[CUDA", "tile"], strict=True)]
-    assert starts == [header.index("Name")] * 2
-
-
 @pytest.mark.parametrize("width", range(50, 190, 10))
 def test_a_narrow_terminal_loses_columns_and_says_which(width):
     _, header, *rest = texts(traced(COPY, MEMSET, KERNEL), width=width)
