@@ -122,44 +122,45 @@ def test_the_rate_is_operations_where_there_is_no_traffic_or_much_more_work_than
     assert "1.00 TFLOP/s" in text_of(result("a.b", alone))
 
 
-def test_speedup_is_against_the_named_variant_in_the_same_scope_if_it_has_it():
-    against = {"speedup_against": "numba.slow"}
-    slow = result("numba.slow", measured(100.0), measured(900.0, **END), **against)
-    fast = result("cupy.exp", measured(25.0), measured(300.0, **END), **against)
-    kernel, end = table_of(slow, fast)[4:6]
-    assert "4.00×" in cells(kernel)
-    assert "3.00×" in cells(end)
-    assert "speed-up against numba.slow" in table_of(slow, fast)[0].text
+def host(*measurements, **changes):
+    return result("host.numpy", *measurements, **changes)
 
 
-def test_speedup_falls_back_to_the_only_scope_of_the_named_variant():
-    host = result("host.numpy", measured(1200.0, **HOST), speedup_against="host.numpy")
-    fast = result("cupy.exp", measured(100.0), speedup_against="host.numpy")
-    assert "12.0×" in cells(row_with("cupy.exp", host, fast))
-    assert "1.00×" in cells(row_with("  host.numpy", host, fast))
+def slow(ns, block):
+    return result("numba.slow", measured(ns), parameters={"block": block})
 
 
 @pytest.mark.parametrize(
-    "host",
+    ("references", "speedup"),
     [
-        result("host.numpy", measured(1200.0, **HOST), point={"n": 7}),
-        result("host.numpy", measured(1200.0, **HOST), measured_point={"n": 7}),
-        result("host.numpy", measured(1200.0, **HOST), correctness=Correctness.INCORRECT),
-        result("host.numpy", measured(1200.0, invalid="no", **HOST)),
-        result("host.numpy", measured(1200.0, "transfer"), measured(12.0, "end_to_end")),
+        ([host(measured(400.0), measured(900.0, **END))], "4.00×"),  # in the same scope
+        ([host(measured(1200.0, **HOST))], "12.0×"),  # or its only one
+        ([slow(400.0, 64), slow(200.0, 128)], "2.00×"),  # of several parameter values the fastest
+        ([result("numba.slow", measured(900.0, timer="cupti"), measured(400.0, beside=True))], "4.00×"),
+        # no comparable time: another point, another size run, incorrect, invalid, two other scopes
+        ([host(measured(1200.0, **HOST), point={"n": 7})], "–"),
+        ([host(measured(1200.0, **HOST), measured_point={"n": 7})], "–"),
+        ([host(measured(1200.0, **HOST), correctness=Correctness.INCORRECT)], "–"),
+        ([host(measured(1200.0, invalid="no", **HOST))], "–"),
+        ([host(measured(1200.0, "transfer"), measured(12.0, "end_to_end"))], "–"),
     ],
-    ids=["another point", "another size run", "incorrect", "invalid", "two other scopes"],
 )
-def test_speedup_is_a_dash_where_the_named_variant_has_no_comparable_time(host):
-    fast = result("cupy.exp", measured(100.0), speedup_against="host.numpy")
-    assert "–" in cells(row_with("cupy.exp", host, fast))
+def test_a_speedup_is_against_the_named_variant(references, speedup):
+    case = references[0].case
+    fast = result("cupy.exp", measured(100.0), speedup_against=f"{case.backend}.{case.variant}")
+    assert speedup in cells(row_with("cupy.exp", *references, fast))
+    titled = f"speed-up against {fast.speedup_against}" in text_of(*references, fast)
+    assert titled, "a dash is a speed-up too"
 
 
-def test_of_a_reference_with_several_parameter_values_the_fastest_counts():
-    slow = result("numba.slow", measured(400.0), parameters={"block": 64})
-    best = result("numba.slow", measured(200.0), parameters={"block": 128})
-    fast = result("cupy.exp", measured(100.0), speedup_against="numba.slow")
-    assert "2.00×" in cells(row_with("cupy.exp", slow, best, fast))
+def test_each_scope_has_its_speedup_and_the_named_variant_one_of_its_own():
+    against = {"speedup_against": "numba.slow"}
+    slow = result("numba.slow", measured(100.0), measured(900.0, **END), **against)
+    fast = result("cupy.exp", measured(25.0), measured(300.0, **END), **against)
+    found = [cells(line) for line in table_of(slow, fast)[2:6]]
+    assert all(
+        speedup in row for speedup, row in zip(("1.00×", "1.00×", "4.00×", "3.00×"), found, strict=True)
+    )
 
 
 def test_the_error_is_the_worst_over_outputs_in_a_unit_that_all_have():
@@ -184,9 +185,7 @@ def test_a_case_without_measurement_says_checked_or_simulated_in_place_of_the_ti
 @pytest.mark.parametrize("measurements", [(), (measured(),)])
 @pytest.mark.parametrize("simulated", [False, True])
 def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
-    unchecked = result(
-        "cupy.exp", *measurements, correctness=Correctness.UNCHECKED, errors={}, simulated=simulated
-    )
+    unchecked = result("cupy.exp", *measurements, correctness=Correctness.UNCHECKED, simulated=simulated)
     assert "unchecked" in cells(row_with("cupy.exp", unchecked))
     assert totals(RunResults([unchecked])).startswith("0 passed, 1 unchecked")
 
@@ -551,13 +550,6 @@ def test_a_time_that_is_shown_may_lie_beside_one_that_is_invalid():
     assert "baseline: 1 invalid" in totals(RunResults([both]))
 
 
-def test_speedup_compares_times_of_one_timer_where_there_are():
-    against = {"speedup_against": "numba.slow"}
-    slow = result("numba.slow", *by_both(100_000.0, 104_000.0), **against)
-    without_cupti = result("cupy.exp", measured(52_000.0), **against)
-    assert "2.00×" in cells(row_with("cupy.exp", slow, without_cupti))
-
-
 def test_what_timers_read_for_nothing_is_said_once_a_table():
     text = text_of(result("a.b", *by_both()), result("a.c", *by_both(fixed_cost_ns=3140.0)))
     assert (
@@ -572,45 +564,46 @@ def test_what_timers_read_for_nothing_is_said_once_a_table():
 # what else is known of a measurement
 
 
-def test_samples_that_were_not_used_are_counted_under_the_table():
-    def note(count, **changes):
-        return text_of(result("a.b", measured(invalid_samples=count, **changes)))
-
-    assert "  a.b n=1000 kernel: 12 samples were taken while the device was disturbed, and not used" in note(
-        12
-    )
-    assert "1 sample was taken" in note(1)
-    assert "not used" not in note(0)
-    assert "not used" not in note(12, invalid="could not be measured cleanly")
-
-
-def test_gaps_between_the_kernels_of_a_call_are_said():
-    def note(busy_ns, scope="kernel"):
-        return text_of(result("a.b", measured(1e5, scope, timer="cupti", busy_ns=busy_ns)))
-
-    assert (
-        "  a.b n=1000 kernel: kernels ran 80 % of the time between the first's start and the last's end"
-        in note(8e4)
-    )
-    assert "kernels ran" not in note(9.95e4)
-    assert "kernels ran" not in note(None)
-    assert "kernels ran" not in note(8e4, "end_to_end")
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"invalid_samples": 12}, "12 samples were taken while the device was disturbed, and not used"),
+        ({"invalid_samples": 1}, "1 sample was taken while the device was disturbed, and not used"),
+        ({"invalid_samples": 0}, ""),
+        ({"invalid_samples": 12, "invalid": "could not be measured cleanly"}, ""),
+        ({"busy_ns": 8e4}, "kernels ran 80 % of the time between the first's start and the last's end"),
+        ({"busy_ns": 9.95e4}, ""),
+        ({"busy_ns": None}, ""),
+        ({"busy_ns": 8e4, "scope": "end_to_end"}, ""),
+    ],
+)
+def test_samples_not_used_and_gaps_between_kernels_are_told_under_the_table(changes, told):
+    text = text_of(result("a.b", measured(1e5, timer="cupti", **changes)))
+    assert (f"  a.b n=1000 kernel: {told}" in text) == bool(told)
+    assert ("not used" in text, "kernels ran" in text) == ("not used" in told, "kernels ran" in told)
 
 
-def test_of_two_ceilings_the_nearer_is_shown():
-    def shown(dtype="float32", **changes):
-        made = result("cupy.exp", measured(timer="cupti", **changes), ceilings=CEILINGS, dtype=dtype)
-        return row_with("cupy.exp", made).text
+TRAFFIC, FLOPS = 0.97 * 4e12 * 48.6e-6, 0.81 * 60e12 * 48.6e-6
 
-    traffic, flops = 0.97 * 4e12 * 48.6e-6, 0.81 * 60e12 * 48.6e-6
-    assert "97 % copy" in shown(traffic_bytes=traffic)
-    assert "97 % copy" in shown(traffic_bytes=traffic, flops=flops)
-    assert "81 % FMA" in shown(traffic_bytes=traffic / 2, flops=flops)
-    assert "FMA" not in shown(dtype="float64", flops=flops)
-    assert "FMA" not in shown(dtype=None, flops=flops)
-    assert "FMA" not in shown(dtype="a_dtype_of_tomorrow", flops=flops)
-    assert "copy" not in shown(traffic_bytes=traffic, cache="hot")
-    assert "0.034 % copy" in shown(traffic_bytes=traffic * 0.00035)
+
+@pytest.mark.parametrize(
+    ("dtype", "declared", "ceiling"),
+    [
+        ("float32", {"traffic_bytes": TRAFFIC}, "97 % copy"),
+        ("float32", {"traffic_bytes": TRAFFIC, "flops": FLOPS}, "97 % copy"),
+        ("float32", {"traffic_bytes": TRAFFIC / 2, "flops": FLOPS}, "81 % FMA"),
+        ("float32", {"traffic_bytes": TRAFFIC * 0.00035}, "0.034 % copy"),
+        ("float32", {"traffic_bytes": TRAFFIC, "cache": "hot"}, ""),
+        ("float64", {"flops": FLOPS}, ""),
+        (None, {"flops": FLOPS}, ""),
+        ("a_dtype_of_tomorrow", {"flops": FLOPS}, ""),
+    ],
+)
+def test_of_two_ceilings_the_nearer_is_shown(dtype, declared, ceiling):
+    made = result("cupy.exp", measured(timer="cupti", **declared), ceilings=CEILINGS, dtype=dtype)
+    text = row_with("cupy.exp", made).text
+    assert ceiling in text
+    assert ceiling or not re.search("copy|FMA", text)
 
 
 def test_copies_to_and_from_the_host_have_their_own_ceiling():
