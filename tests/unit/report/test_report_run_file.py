@@ -18,10 +18,7 @@ from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import (
-    GateFailure,
-    SessionRole,
-)
+from pytest_gpukern.values.result import GateFailure, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 
 KEY = "kernel/event/cold"
