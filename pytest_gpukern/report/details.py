@@ -101,7 +101,7 @@ def _cells(work: DeviceWork, whole_ns: float) -> tuple[str, ...]:
     return (
         _share(work.time_ns, whole_ns),
         units.time(work.time_ns),
-        units.count(work.count),
+        units.quantity(work.count, ""),
         units.time(work.time_ns / work.count) if work.count and work.time_ns else units.NOTHING,
         units.size(work.size_bytes) if work.size_bytes else "",
         units.bandwidth(work.size_bytes, work.time_ns) if work.size_bytes else "",

@@ -554,7 +554,8 @@ def _ceilings(run: RunResults) -> list[tuple[str, str, float, str]]:
     return ceilings
 
 
-_ERROR_TITLES = ("output", "elements#", "mismatches#", "ULP#", "relative#", "absolute#", "repeated launches")
+_FIGURES = ("elements", "mismatches", "ULP", "relative", "absolute")
+_ERROR_TITLES = ("output", *((title, True) for title in _FIGURES), "repeated launches")
 
 
 def _error(name: str, error: OutputError) -> tuple[str, ...]:
@@ -569,7 +570,8 @@ def _error(name: str, error: OutputError) -> tuple[str, ...]:
     )
 
 
-_WORK_TITLES = (*(f"{title}#" for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
+_WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
+"""Those of figures stand to the right."""
 
 
 def _work(work: Breakdown | None) -> JsonDict | None:

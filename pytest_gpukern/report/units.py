@@ -73,11 +73,6 @@ def throughput(flops: float | None, nanoseconds: float | None) -> str:
     return _rate(flops, nanoseconds, "FLOP/s")
 
 
-def count(value: float | None) -> str:
-    """Returns a number of times, on average: `2`, `1.5`."""
-    return f"{value:.4g}" if is_number(value) else NOTHING
-
-
 def size(count: float | None) -> str:
     """Returns an amount of memory in bytes, in binary units: `512 MiB`, `1.50 GiB`."""
     if not is_number(count):

@@ -145,7 +145,7 @@ def test_sessions_of_the_record_come_before_those_of_the_run_with_card_and_epoch
 def test_kernels_stand_in_nvprofs_table_with_their_launch():
     data = data_of(made_up_runs.gpu_run(1))["runs"][0]
     (row,) = data["scopes"][0]["work"]["rows"]
-    told = dict(zip(data["work_titles"], row, strict=True))
+    told = dict(zip(map(str, data["work_titles"]), row, strict=True))
     assert told["Name"] == "saxpy_kernel<float>"
     assert (told["Block Size"], told["Regs"], told["Occupancy"]) == ("256", "32", "75 %")
 
