@@ -65,12 +65,11 @@ def because(
 ) -> tuple[Difference, ...]:
     """Returns what else changed between the recorded sessions and a result, for a verdict that something did.
 
-    It also says that the code did not change, or that nothing did: neither is a cause.
-
-    A value has changed if no recorded session had it.
+    A value has changed if no recorded session had it. That the code did not change, or that nothing did, is
+    said too, and is no cause.
 
     Args:
-        result: the new result, with its kernels and fingerprint.
+        result: with its kernels and fingerprint.
         deciding: the measurements that the verdict rests on, all under one key: the result's own, or those of
             the fresh sessions that confirmed or refuted a suspicion.
         verdict: with its ratio.

@@ -480,7 +480,6 @@ def _moment(moment: datetime | str) -> str:
 
 
 def _sampling(measurement: Measurement) -> str:
-    """Says what the timer's number contains, and how often it was taken."""
     calls = f", each the mean of {measurement.iterations} calls" if measurement.iterations > 1 else ""
     stopped = f"; stopped: {measurement.stopped}" if measurement.stopped else ""
     contains = f"{measurement.measures}; " if measurement.measures else ""
@@ -537,7 +536,7 @@ def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
     rows = []
     for name, by_session in times.items():
         moved, time = changes.get(name), units.time(statistics.median(by_session.values()))
-        change = (units.change(moved.ratio), "moved" if moved.moved else "") if moved else ("", "")
+        change = (units.change(moved.ratio), "moved" * moved.moved) if moved else ("", "")
         rows.append((name, time, *change))
     return rows
 
@@ -559,15 +558,9 @@ _ERROR_TITLES = ("output", *((title, True) for title in _FIGURES), "repeated lau
 
 
 def _error(name: str, error: OutputError) -> tuple[str, ...]:
-    return (
-        name,
-        str(error.size),
-        str(error.mismatches),
-        units.ulps(error.max_ulp),
-        units.relative_error(error.max_rel),
-        units.relative_error(error.max_abs),
-        error.determinism or "",
-    )
+    sizes = units.relative_error(error.max_rel), units.relative_error(error.max_abs)
+    counts = str(error.size), str(error.mismatches), units.ulps(error.max_ulp)
+    return (name, *counts, *sizes, error.determinism or "")
 
 
 _WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
@@ -578,7 +571,7 @@ def _work(work: Breakdown | None) -> JsonDict | None:
     """Returns nvprof's table of a scope, each kernel with how it was launched."""
     if work is None:
         return None
-    none = ("",) * len(LAUNCH_TITLES)
-    launches = [launch_cells(line.kernel) if line.kernel else none for line in work.lines]
-    rows = [[*line.cells, line.name, *launch] for line, launch in zip(work.lines, launches, strict=True)]
+    rows = [
+        [*line.cells, line.name, *(launch_cells(line.kernel) if line.kernel else ())] for line in work.lines
+    ]
     return {"title": work.title, "rows": rows, "notes": work.notes}

@@ -305,11 +305,10 @@ def _remarks(measurement: Measurement) -> Iterator[Note]:
         samples = "1 sample was" if unused == 1 else f"{unused} samples were"
         yield Note(f"{samples} taken while the device was disturbed, and not used", About.NOISE)
     busy, span = measurement.busy_ns, measurement.summary.median_ns
-    known = measurement.scope == "kernel" and units.is_number(busy) and units.is_number(span)
-    if known and busy is not None and 0 < busy < (1 - _GAPS) * span:
-        share = units.share(busy / span)
-        text = f"kernels ran {share} of the time between the first's start and the last's end"
-        yield Note(text, About.NOISE)
+    of_kernel = measurement.scope == "kernel" and units.is_number(span)
+    if of_kernel and units.is_number(busy) and 0 < busy < (1 - _GAPS) * span:
+        ran = f"kernels ran {units.share(busy / span)} of the time"
+        yield Note(f"{ran} between the first's start and the last's end", About.NOISE)
 
 
 def half_width(measurement: Measurement) -> float | None:

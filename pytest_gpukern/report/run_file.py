@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import zlib
 from datetime import datetime
 from pathlib import Path
@@ -31,8 +30,6 @@ SCHEMA = 6
 
 _PACKED = b"\x1f\x8b"
 """How a file begins that gzip packed."""
-_LONGEST = 2**30
-"""Bytes that a packed file may hold; a run of the suites takes 3 MiB."""
 _DAMAGED = "Write the run again with --gpukern-report, or read it with the release that wrote it"
 
 
@@ -79,15 +76,10 @@ def read_run(path: Path) -> RunResults:
 
 
 def _unpacked(content: bytes) -> bytes:
-    """Returns what gzip packed; raises ContentError where it is damaged or too long to be a run."""
     try:
-        with gzip.open(io.BytesIO(content)) as stream:
-            unpacked = stream.read(_LONGEST + 1)
+        return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise ContentError(f"is not complete gzip: {error}") from error
-    if len(unpacked) > _LONGEST:
-        raise ContentError(f"holds more than {_LONGEST >> 20} MiB")
-    return unpacked
 
 
 class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):

@@ -160,7 +160,6 @@ def skip_texts(skips: Sequence[Skip]) -> list[str]:
 
 
 def why(skip: Skip) -> str:
-    """Returns why a test did not run, in words."""
     return skip.reason.strip() or "no reason given"
 
 
@@ -179,12 +178,11 @@ def time_spent(run: RunResults) -> str | None:
 
     Phases below 1 % are left out. Where processes side by side spent more than the run took, it says so.
     """
-    if run.duration_s is None:
-        return None
     whole_s = run.duration_s
+    if whole_s is None:
+        return None
     spent_s = {name: phase_s for name, phase_s in run.spent_s.items() if units.is_number(phase_s)}
-    text = f"time: {_seconds(whole_s)}"
-    together_s = sum(spent_s.values())
+    text, together_s = f"time: {_seconds(whole_s)}", sum(spent_s.values())
     if together_s > whole_s:
         text += f", of all processes side by side {_seconds(together_s)}"
     else:
@@ -201,11 +199,8 @@ def _seconds(seconds: float) -> str:
 
 def _ordered(results: list[Result]) -> list[Result]:
     """Sorts by point, then by variant, each in order of its first arrival: parallel workers mix them."""
-    points: dict[str, int] = {}
-    variants: dict[str, int] = {}
-    for result in results:
-        points.setdefault(_point(result), len(points))
-        variants.setdefault(variant_label(result), len(variants))
+    points = {point: place for place, point in enumerate(dict.fromkeys(map(_point, results)))}
+    variants = {label: place for place, label in enumerate(dict.fromkeys(map(variant_label, results)))}
     return sorted(results, key=lambda r: (points[_point(r)], variants[variant_label(r)]))
 
 
@@ -226,8 +221,5 @@ def _standing(result: Result, run: RunResults) -> str:
 
 def _skipped(skips: Sequence[Skip]) -> str:
     kinds = Counter(skip.kind or why(skip) for skip in skips)
-    if len(kinds) == 1:
-        return f"{len(skips)} skipped ({next(iter(kinds))})"
-    if len(kinds) > _FEW_REASONS:
-        return f"{len(skips)} skipped"
-    return f"{len(skips)} skipped ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
+    told = [f"{count} {kind}" for kind, count in kinds.items()] if len(kinds) > 1 else [*kinds]
+    return f"{len(skips)} skipped" + (f" ({', '.join(told)})" if len(kinds) <= _FEW_REASONS else "")

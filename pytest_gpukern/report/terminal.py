@@ -34,10 +34,8 @@ from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone,
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
-_MOST_LINES = 20
-"""Lines of the summary."""
-_COMMANDS = 3
-"""Those of them that are left for commands."""
+_MOST_LINES, _COMMANDS = 20, 3
+"""Lines of the summary, and those of them that are left for commands."""
 _SHORT_S = 20.0
 """Nobody asks where the time of a shorter run went."""
 _MOST_TOLD = 5
