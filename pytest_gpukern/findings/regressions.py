@@ -192,7 +192,10 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
     new = [time_of(measurement) for measurement in deciding if measurement.samples_ns]
     old = [session.times[key] for session in past.sessions if key in session.times]
     grown = []
-    for name, figure in (("mean", lambda time: time.mean_ns), ("95th percentile", _q95_ns)):
+    for name, figure in (
+        ("mean", lambda time: time.mean_ns),
+        ("95th percentile", lambda time: (time.quantiles_ns or (None,))[-1]),
+    ):
         now, before = _above_median(new, figure), _above_median(old, figure)
         if len(now) < len(deciding) or len(before) < FEWEST:
             continue
@@ -204,10 +207,6 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
                 f"the {name} is {math.exp(usual_now):.2f} times it (recorded: {math.exp(usual):.2f})"
             )
     return (Finding(TAIL, f"{key}: the median is no slower, but {', '.join(grown)}"),) if grown else ()
-
-
-def _q95_ns(time: SessionTime) -> float | None:
-    return time.quantiles_ns[-1] if time.quantiles_ns is not None else None
 
 
 def _above_median(times: Iterable[SessionTime], figure: Callable[[SessionTime], float | None]) -> list[float]:

@@ -62,7 +62,8 @@ def summary(run: RunResults, *, most: int) -> str:
     title = f"### gpukern: {count or 'no'} test{'s' * (count != 1)} failed"
     if not run.ran:
         title = "### gpukern: nothing ran"
-    counts = [f"gpukern: {totals(run)}", _devices(run), *run.since_record, *run.problems]
+    devices = {f"{of.device_name}, driver {of.driver_version}" for of in run.on_gpus() if of.device_name}
+    counts = [f"gpukern: {totals(run)}", "; ".join(sorted(devices)), *run.since_record, *run.problems]
     end = "\n\n".join(_fitting([_text(text) for text in counts if text], most // 4))
     room = most - len(f"{title}\n\n{end}\n".encode())
     parts = [title]
@@ -152,11 +153,6 @@ def _sides(
 
 def _by_size(row: _Row) -> tuple[bool, float]:
     return (row.ratio is None, -abs(math.log(row.ratio)) if row.ratio else 0.0)
-
-
-def _devices(run: RunResults) -> str:
-    devices = {f"{of.device_name}, driver {of.driver_version}" for of in run.on_gpus() if of.device_name}
-    return "; ".join(sorted(devices))
 
 
 def _first_line(text: str) -> str:

@@ -63,23 +63,18 @@ def read_run(path: Path) -> RunResults:
 
     content = content_of(path)
     try:
-        content = _unpacked(content) if content.startswith(_PACKED) else content
+        content = gzip.decompress(content) if content.startswith(_PACKED) else content
         stored: _File = read(content, _File, refuse=refuse)
     except ContentError as error:
         raise error.of_file(path, _DAMAGED) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise ContentError(f"is not complete gzip: {error}").of_file(path, _DAMAGED) from error
     sessions: dict[str, tuple[Result, ...]] = {}
     for session in stored.sessions:
         sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)
     as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
     of_file: dict[str, Any] = {"created": stored.created, "version": stored.gpukern, "name": path.name}
     return RunResults(stored.results, sessions, **as_they_are, **of_file)
-
-
-def _unpacked(content: bytes) -> bytes:
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ContentError(f"is not complete gzip: {error}") from error
 
 
 class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
