@@ -164,11 +164,7 @@ def confirmed(
 ) -> dict[str, list[str]]:
     """Returns which suspicions hold: card → classes in which it is slower than its neighbour by the limit.
 
-    Args:
-        suspects: card → classes, as `suspected` returns them.
-        fresh: times of rounds after the suspicion.
-        classes: kernel → class.
-        beside: card → its neighbour.
+    `fresh` are times of rounds after the suspicion, `classes` those of kernels, and `beside` the neighbours.
     """
     held = {}
     for card, names in suspects.items():
@@ -352,12 +348,8 @@ def findings(
 ) -> dict[str, CardFinding]:
     """Returns card → what was found, by the rules of this module.
 
-    Args:
-        shifts: card → class → shift.
-        suspects: cards that were suspected.
-        held: card → classes that were confirmed.
-        facts: card → what is known of it.
-        since_record: card → log ratio of its times to its own recorded ones, where they are known.
+    `held` has the classes that were confirmed, and `since_record` the log ratio of a card's times to its own
+    recorded ones, where they are known.
     """
     results = {}
     for card, classes in shifts.items():

@@ -128,9 +128,7 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
         logs = {session: math.log(ns) for session, ns in times.items() if session and ns > 0}
         for session, value in logs.items():
             shifts.setdefault(session, []).append(value - statistics.fmean(logs.values()))
-    medians = [
-        statistics.median(deviations) for deviations in shifts.values() if len(deviations) >= FEWEST_CASES
-    ]
+    medians = [statistics.median(logs) for logs in shifts.values() if len(logs) >= FEWEST_CASES]
     count = len(medians)
     if count < _FEWEST_SESSIONS:
         return 0.0
@@ -158,13 +156,11 @@ def canary_changes(
 
 def told(shift: Shift, changed: Sequence[Difference]) -> str:
     """Says in words how all kernels changed, and whether the canaries did."""
-    slower = shift.ratio > 1
-    percent = [100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high)]
-    low, high = sorted(percent[1:])
+    median, *ends = (100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high))
     text = (
-        f"all kernels {percent[0]:.1f} % {'slower' if slower else 'faster'} "
-        f"(median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"
+        f"all kernels {median:.1f} % {'slower' if shift.ratio > 1 else 'faster'} (median of {shift.cases}, "
     )
+    text += f"95 %: {min(ends):.1f} … {max(ends):.1f} %)"
     if not shift.canaries:
         return f"{text}; the record has no canaries by this timer, which could tell whether it is the machine"
     readings = {name: f"{_name(name)} {_change(c)}" for name, c in shift.canaries.items()}
@@ -174,9 +170,8 @@ def told(shift: Shift, changed: Sequence[Difference]) -> str:
         so_is = f"so is {_name(first)} ({_change(shift.canaries[first])})"
         rest = "".join(f", {readings[name]}" for name in others)
         return f"{text}, {so_is}{rest}: the machine, not your change"
-    what = "; no recorded version differs, so look at the code"
-    if changed:
-        what = f" ({', '.join(map(str, changed))})"
+    differs = f" ({', '.join(map(str, changed))})"
+    what = differs if changed else "; no recorded version differs, so look at the code"
     still = f"{text}; the canaries were not ({', '.join(readings.values())})"
     if any(change.what == DEVICE for change in changed):
         return f"{still}, but this is another card, and cards of a model differ a little"

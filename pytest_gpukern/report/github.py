@@ -51,10 +51,8 @@ def write(report: RunReport, config: pytest.Config) -> None:
 def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
     """Returns a workflow command for each failed test, at most ten.
 
-    Args:
-        run: with the failures.
-        places: test → file and line of its variant, or of itself. One outside of `root` is left out.
-        root: the folder of the repository's checkout.
+    `places` has file and line of a test's variant, or of the test. One outside of `root`, the folder of the
+    repository's checkout, is left out.
     """
     ids = {result.nodeid: result.case_name for result in run.results}
     lines = []

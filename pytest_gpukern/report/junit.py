@@ -11,11 +11,8 @@ from pytest_gpukern.values.verdict_table import INCORRECT
 def properties(result: Result, failure: str | None = None) -> list[tuple[str, str]]:
     """Returns names and values as text, for the scope that the report shows first, without empty ones.
 
-    Changes are relative, 0.05 for 5 % longer, within a 90 % interval.
-
-    Args:
-        result: what the test found out.
-        failure: the first line of why the test failed by itself, or None.
+    Changes are relative, 0.05 for 5 % longer, within a 90 % interval. `failure` says why the test failed by
+    itself.
     """
     time = next(iter(scope_times(result)), None)
     kind, reason, verdict = judged(result, time, failure)

@@ -62,10 +62,7 @@ class TimeLeft:
 
 
 class Progress:
-    """Shows one line about a run.
-
-    On a terminal, the line stands below what pytest writes, and is gone at the end. In a log it is a line of
-    its own.
+    """Shows one line about a run: below what pytest writes on a terminal, or now and then in a log.
 
     Args:
         reporter: pytest's terminal reporter; None shows nothing.

@@ -69,12 +69,7 @@ class Footnote:
 
 @dataclass(frozen=True)
 class ScopeTime:
-    """Holds the measurements of one scope.
-
-    Attributes:
-        shown: whose time is shown and judged.
-        others: those of the same scope by other timers.
-    """
+    """Holds the measurements of one scope: whose time is shown and judged, and those by other timers."""
 
     shown: Measurement
     others: tuple[Measurement, ...] = ()
@@ -218,7 +213,7 @@ def rows_of(
     """Returns the rows of one result; only the first names the case and its error.
 
     Args:
-        result: what one test found out.
+        result: of one test.
         peers: all results of its problem at its point, among which the variant for the speed-up is looked up.
         shared: axes and parameters that are said elsewhere.
         failure: the first line of why the test failed by itself, or None.
