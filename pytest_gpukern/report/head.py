@@ -50,14 +50,10 @@ def changes_since(compared: Sequence[Compared]) -> dict[Difference, int]:
 
 def _clock(compared: Sequence[Compared]) -> Difference | None:
     """Returns the multiprocessors' clock as measured, where it moved for most of the kernels."""
-    moved, known = [], 0
-    for entry in compared:
-        for measurement in entry.result.measurements:
-            if measurement.scope == "kernel" and DeviceClocks.of(measurement).sm_mhz:
-                change = sm_clock_change([measurement], entry.past)
-                known += 1
-                moved += [change] if change is not None else []
-    if 2 * len(moved) <= known:
+    times = ((time, entry.past) for entry in compared for time in entry.result.measurements)
+    known = [(time, past) for time, past in times if time.scope == "kernel" and DeviceClocks.of(time).sm_mhz]
+    moved = [change for time, past in known if (change := sm_clock_change([time], past)) is not None]
+    if 2 * len(moved) <= len(known):
         return None
     before = statistics.median(change.before_mhz for change in moved)
     return ClockChange(before, statistics.median(change.now_mhz for change in moved)).difference()

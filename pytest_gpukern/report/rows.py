@@ -179,13 +179,17 @@ def judged(result: Result, time: ScopeTime | None, failure: str | None = None) -
     """
     if result.correctness is Correctness.INCORRECT:
         return Judged(INCORRECT, (result.diagnosis or "").strip())
-    verdict = result.verdicts.get(time.shown.key) if time else None
-    came_to = Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
-    for measurement in reversed(time.all if time else ()):
-        if measurement.invalid is not None:
-            by = "" if time and measurement is time.shown else f"by {measurement.timer}: "
-            came_to = Judged(VerdictKind.INVALID.value, f"{by}{measurement.invalid}")
+    came_to = _by_time(result, time) if time is not None else Judged()
     return came_to if failure is None else came_to._replace(kind=FAILED, reason=failure)
+
+
+def _by_time(result: Result, time: ScopeTime) -> Judged:
+    for measurement in time.all:
+        if measurement.invalid is not None:
+            by = "" if measurement is time.shown else f"by {measurement.timer}: "
+            return Judged(VerdictKind.INVALID.value, f"{by}{measurement.invalid}")
+    verdict = result.verdicts.get(time.shown.key)
+    return Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
 
 
 def variant_label(result: Result) -> str:
@@ -204,11 +208,7 @@ def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
 
 
 def rows_of(
-    result: Result,
-    peers: Sequence[Result],
-    shared: Collection[str] = (),
-    *,
-    failure: str | None = None,
+    result: Result, peers: Sequence[Result], shared: Collection[str] = (), *, failure: str | None = None
 ) -> list[ResultRow]:
     """Returns the rows of one result; only the first names the case and its error.
 
@@ -219,10 +219,9 @@ def rows_of(
         failure: the first line of why the test failed by itself, or None.
     """
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
-    variant = variant_label(result)
-    case = ResultRow(
-        result, f"{variant} {size}".rstrip(), "", "", variant=variant, size=size, error=error_text(result)
-    )
+    variant, error = variant_label(result), error_text(result)
+    label = f"{variant} {size}".rstrip()
+    case = ResultRow(result, label, state="", kind="", variant=variant, size=size, error=error)
     if result.correctness is Correctness.INCORRECT or not result.measurements:
         return [_unmeasured(case, failure)]
     again = dataclasses.replace(case, variant="", size="", error="")
