@@ -237,7 +237,6 @@ def is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
 
 
 def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> list[Difference]:
-    """Returns what changed in the launches of one kernel."""
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
     methods = {hash_method(code) for code in codes}
     # Older releases recorded hashes by another method, which tell nothing.

@@ -198,7 +198,6 @@ def _figures(values: Mapping[str, Value], row: ObserverRow) -> Iterator[str]:
 
 
 def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
-    """Returns a line for each observer of each measurement and test, and then an empty line."""
     lines = [
         line
         for result in results

@@ -193,7 +193,6 @@ class _RunData:
         self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
 
     def json(self) -> JsonDict:
-        """Returns all that the page says of the run."""
         run = self.run
         by_result: dict[int, list[ResultRow]] = {}
         for row in self.rows:

@@ -134,7 +134,6 @@ def repeat(result: Result) -> str:
 
 
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
-    """Returns what was written, accepted though it is slower, and refused by reason."""
     lines = [f"wrote {path}" for path in report.written]
     lines += _accepted(results, set(report.updated))
     reasons: dict[str, list[str]] = {}

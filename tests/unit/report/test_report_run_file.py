@@ -126,17 +126,12 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     assert read_run(tmp_path / "run.json").results[0].measurements[0].summary.median_ns is None
 
 
-def test_missing_folders_are_made_and_nothing_else_is_left_behind(tmp_path):
-    write(tmp_path / "new" / "run.json", result())
-    write(tmp_path / "new" / "run.json", result())
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["run.json"]
-
-
-def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
-    path = tmp_path / "run.json"
+def test_a_run_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "new" / "run.json"
     write(path, result("cupy.old"))
     path.chmod(0o444)
     with pytest.raises(FileError, match="--gpukern-report") as caught:
         write(path, result("cupy.new"))
     assert caught.value.path == path
     assert read_run(path).results[0].case.variant == "old"
+    assert [*path.parent.iterdir()] == [path]
