@@ -34,33 +34,31 @@ def record_lines(report: RunReport, config: pytest.Config, *, stored: bool) -> l
     settings, results = report.settings, report.results
     lines: list[str] = []
     if settings.benchmark and settings.baseline == "compare":
-        to_do = "; ".join([*_no_folder(report, config), *_to_create(config, results)])
-        lines += [to_do] if to_do else []
-        lines += _to_accept(report, config, stored=stored)
-        lines += _to_keep(report, config)
+        lines += ["; ".join(filter(None, (_no_folder(report, config), _to_create(config, results))))]
+        lines += [_to_accept(report, config, stored=stored), _to_keep(report, config)]
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
     lines += [_to_prune(stale, config) for stale in report.stale]
     if not settings.asked and any(skip.kind == NO_GPU for skip in report.skips):
         lines.append(try_the_simulator(config))
-    return lines
+    return [line for line in lines if line]
 
 
-def _no_folder(report: RunReport, config: pytest.Config) -> list[str]:
+def _no_folder(report: RunReport, config: pytest.Config) -> str:
     """Says that a folder of baselines is missing, where the run was given that, or to compare with it."""
     folder, (_, given, ini) = report.settings.baseline_dir, values_of(config)
     folders = [] if folder is None else [folder]
     if folder is None and "compare" in (given["baseline"], ini["baseline"]):
         folders = [Path(result.case.baseline_dir) for result in report.results if result.verdicts]
     missing = " and no ".join(dict.fromkeys(str(folder) for folder in folders if not folder.is_dir()))
-    return [f"nothing to compare with: there is no folder {missing}"] if missing else []
+    return f"nothing to compare with: there is no folder {missing}" if missing else ""
 
 
-def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
+def _to_create(config: pytest.Config, results: Sequence[Result]) -> str:
     new = _judged_as(VerdictKind.NEW, results)
     if not new:
-        return []
+        return ""
     here = config.invocation_params.dir
     paths = [config.rootpath / result.nodeid.partition("::")[0] for result in new]
     if len(set(paths)) > _MOST_FILES:
@@ -70,17 +68,17 @@ def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
     if all(FOLDER in path.parents for path in paths):  # records there would go with the next installation
         elsewhere = [] if config.getoption("gpukern_baseline_dir") else ["--gpukern-baseline-dir=FOLDER"]
         command = ["gpukern", "validate", "--gpukern-baseline=create", *elsewhere, *_options(config)]
-    return [f"{_are(new)} new; to record: {shlex.join(command)}"]
+    return f"{_are(new)} new; to record: {shlex.join(command)}"
 
 
-def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> list[str]:
+def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> str:
     """Returns the command that accepts what became slower, from the run file if there is one, or nothing."""
     with_hosts = "host" in report.settings.fail_on
     slower = [
         result for result in report.results if (result.case.on_gpu or with_hosts) and confirmed_slower(result)
     ]
     if not slower:
-        return []
+        return ""
     root, here = config.rootpath, config.invocation_params.dir
     many, settings = len(slower) > _SHOWN, report.settings
     if stored and settings.run_file is not None:
@@ -92,14 +90,14 @@ def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> lis
         where = "" if here == root else f" in {root}"
     else:
         command, where = _update(slower, config), ""
-    return [f"{_are(slower)} slower; if that is meant{where}: {shlex.join(command)}"]
+    return f"{_are(slower)} slower; if that is meant{where}: {shlex.join(command)}"
 
 
-def _to_keep(report: RunReport, config: pytest.Config) -> list[str]:
+def _to_keep(report: RunReport, config: pytest.Config) -> str:
     """Returns the command that records what became faster, so that its loss is seen, or nothing."""
     faster = [result for result in _judged_as(VerdictKind.FASTER, report.results) if result.case.on_gpu]
     command = shlex.join(_update(faster, config))
-    return [f"{_are(faster)} faster; to gate at the new time: {command}"] if faster else []
+    return f"{_are(faster)} faster; to gate at the new time: {command}" if faster else ""
 
 
 def _are(cases: Sequence[Result]) -> str:

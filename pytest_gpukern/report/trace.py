@@ -16,8 +16,6 @@ from pytest_gpukern.report.layout import Column, Line, hint_at, table, wrapped
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.result import DeviceActivity, HostCall, JsonDict, Result, Trace
 
-_NOTHING = "-"
-"""Stands where an activity has no value, as in nvprof's table."""
 _DIGITS = 5
 _SHORTEST_NAME = 24
 _LEFT_OUT_FIRST = (
@@ -70,13 +68,13 @@ def _cells(activity: DeviceActivity, result: Result) -> dict[str, str]:
         "Duration": units.time(took_ns, digits=_DIGITS),
         "Grid Size": _dimensions(activity.grid),
         "Block Size": _dimensions(activity.block),
-        "Regs": _NOTHING if activity.registers is None else str(activity.registers),
-        "SSMem": _bytes(activity.static_shared_bytes),
-        "DSMem": _bytes(activity.dynamic_shared_bytes),
-        "Size": units.size(activity.size_bytes) if copies else _NOTHING,
-        "Throughput": units.bandwidth(activity.size_bytes, took_ns) if copies else _NOTHING,
-        "SrcMemType": activity.source or _NOTHING,
-        "DstMemType": activity.target or _NOTHING,
+        "Regs": units.NOTHING if activity.registers is None else str(activity.registers),
+        "SSMem": units.size(activity.static_shared_bytes),
+        "DSMem": units.size(activity.dynamic_shared_bytes),
+        "Size": units.size(activity.size_bytes) if copies else units.NOTHING,
+        "Throughput": units.bandwidth(activity.size_bytes, took_ns) if copies else units.NOTHING,
+        "SrcMemType": activity.source or units.NOTHING,
+        "DstMemType": activity.target or units.NOTHING,
         "Device": f"{device} ({activity.device})" if device else str(activity.device),
         "Context": str(activity.context),
         "Stream": str(activity.stream),
@@ -85,11 +83,7 @@ def _cells(activity: DeviceActivity, result: Result) -> dict[str, str]:
 
 
 def _dimensions(sizes: tuple[int, int, int] | None) -> str:
-    return _NOTHING if sizes is None else f"({' '.join(map(str, sizes))})"
-
-
-def _bytes(count: int | None) -> str:
-    return _NOTHING if count is None else units.size(count)
+    return units.NOTHING if sizes is None else f"({' '.join(map(str, sizes))})"
 
 
 def timeline(runs: Sequence[RunResults]) -> str:
@@ -130,7 +124,7 @@ def _events(result: Result, trace: Trace, numbers: Iterator[int]) -> list[JsonDi
         for activity in activities:
             cells = _cells(activity, result)
             event = _slice(activity, cells["Name"], activity.kind, process, row)
-            event["args"] |= {title: text for title, text in cells.items() if text != _NOTHING}
+            event["args"] |= {title: text for title, text in cells.items() if text != units.NOTHING}
             events.append(event)
             if activity.correlation in callers:
                 events += _arrow(callers[activity.correlation], event, next(numbers))

@@ -61,15 +61,15 @@ def test_the_table_has_nvprofs_columns_in_their_order():
     title, header, *rows, empty, _, _ = texts(traced(COPY, MEMSET, KERNEL))
     assert title == "vector_exp/cupy.matmul/n=1000 · end_to_end"
     assert split(header) == TITLES
-    nothing, where = ["-"] * 5, ["NVIDIA H200 (0)", "1", "7"]
+    nothing, where = ["–"] * 5, ["NVIDIA H200 (0)", "1", "7"]
     assert [split(row) for row in rows] == [
         [
             *("2.0000 µs", "10.500 µs", *nothing, "1.56 MiB", "156 GB/s", "Pageable", "Device", *where),
             "[CUDA memcpy HtoD]",
         ],
-        ["13.000 µs", "640.00 ns", *nothing, "4 B", "6.25 MB/s", "Device", "-", *where, "[CUDA memset]"],
+        ["13.000 µs", "640.00 ns", *nothing, "4 B", "6.25 MB/s", "Device", "–", *where, "[CUDA memset]"],
         [
-            *("1.2346 ms", "135.78 µs", "(10 10 1)", "(32 32 1)", "29", "8.00 KiB", "0 B", *["-"] * 4),
+            *("1.2346 ms", "135.78 µs", "(10 10 1)", "(32 32 1)", "29", "8.00 KiB", "0 B", *["–"] * 4),
             *("NVIDIA H200 (0)", "1", "13", "tile::matmul(float*)"),
         ],
     ]
