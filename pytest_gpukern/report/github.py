@@ -57,13 +57,13 @@ def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -
     ids = {result.nodeid: result.case_name for result in run.results}
     lines = []
     for nodeid, failure in list(run.failures.items())[:_MOST_ANNOTATIONS]:
-        first, *_ = failure.text.split("\n")
         what = {"title": bounded(ids.get(nodeid, nodeid), _LONGEST_TITLE)}
         file, line = places.get(nodeid, ("", 0))
         if file and Path(file).is_relative_to(root):
             what = {"file": Path(file).relative_to(root).as_posix(), "line": str(line), **what}
         properties = ",".join(f"{name}={_property(value)}" for name, value in what.items())
-        lines.append(f"::error {properties}::{_data(bounded(first, _LONGEST_MESSAGE))}")
+        first_line = bounded(failure.text.partition("\n")[0], _LONGEST_MESSAGE)
+        lines.append(f"::error {properties}::{_data(first_line)}")
     return lines
 
 

@@ -198,6 +198,7 @@ class _RunData:
         for row in self.rows:
             by_result.setdefault(id(row.result), []).append(row)
         remarks = needs_a_reader(self.rows, other_failures(run, self.rows))
+        since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
         tables = {
             "cases": _table([self._case(result, by_result[id(result)]) for result in self.results]),
             "scopes": _table([scope for result in self.results for scope in self._scopes(result)]),
@@ -209,10 +210,7 @@ class _RunData:
             "verdict": totals(run),
             "facts": _facts(run),
             "problems": run.problems,
-            "since": [
-                *filter(None, map(str.strip, run.heading)),
-                *(*run.since_record, *false_alarms(run.results), *filter(None, [time_spent(run)])),
-            ],
+            "since": [text for text in since if text],
             "canaries": _canaries(run),
             "told": [
                 (kind or "note", remark.footnote.text, self._who(remark))

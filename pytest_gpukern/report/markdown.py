@@ -59,9 +59,8 @@ def summary(run: RunResults, *, most: int) -> str:
     """Returns what failed, changes with the largest first, and counts, of at most `most` bytes in UTF-8."""
     failed, changed = list(_failed(run)), sorted(_changed(run), key=_by_size)
     count = len(run.failures)
-    title = f"### gpukern: {count or 'no'} test{'s' * (count != 1)} failed"
-    if not run.ran:
-        title = "### gpukern: nothing ran"
+    outcome = f"{count or 'no'} test{'s' * (count != 1)} failed" if run.ran else "nothing ran"
+    title = f"### gpukern: {outcome}"
     devices = {f"{of.device_name}, driver {of.driver_version}" for of in run.on_gpus() if of.device_name}
     counts = [f"gpukern: {totals(run)}", "; ".join(sorted(devices)), *run.since_record, *run.problems]
     end = "\n\n".join(_fitting([_text(text) for text in counts if text], most // 4))

@@ -105,12 +105,11 @@ class RunResults:
 
     def only(self, text: str) -> RunResults:
         """Returns the run with those cases alone whose id holds a text, and with what is about them."""
-        results = [result for result in self.results if text in result.case_name]
-        tests = {result.nodeid for result in results}
+        results = {result.nodeid: result for result in self.results if text in result.case_name}
         return RunResults(
-            results,
-            {test: sessions for test, sessions in self.sessions.items() if test in tests},
-            failures={test: failure for test, failure in self.failures.items() if test in tests},
+            [*results.values()],
+            {test: sessions for test, sessions in self.sessions.items() if test in results},
+            failures={test: failure for test, failure in self.failures.items() if test in results},
             history=self.history,
             compared_with=self.compared_with,
             created=self.created,

@@ -163,24 +163,23 @@ def why(skip: Skip) -> str:
     return skip.reason.strip() or "no reason given"
 
 
-def false_alarms(results: Sequence[Result]) -> list[str]:
+def false_alarms(results: Sequence[Result]) -> str:
     """Says how many verdicts could fail a test, and how often they would do so for nothing."""
     verdicts = [verdict for result in results for verdict in result.verdicts.values()]
     gated = [verdict for verdict in verdicts if (verdict.false_alarm or 0.0) > 0]
-    if not gated:
-        return []
     times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
-    return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"]
+    expected = f"{expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"
+    return f"{times} gated: {expected}" if gated else ""
 
 
-def time_spent(run: RunResults) -> str | None:
-    """Returns `time: 193 s: checking 62 s, timing 36 s, …`, the longest phase first; None where unknown.
+def time_spent(run: RunResults) -> str:
+    """Returns `time: 193 s: checking 62 s, timing 36 s, …`, the longest phase first; empty where unknown.
 
     Phases below 1 % are left out. Where processes side by side spent more than the run took, it says so.
     """
     whole_s = run.duration_s
     if whole_s is None:
-        return None
+        return ""
     spent_s = {name: phase_s for name, phase_s in run.spent_s.items() if units.is_number(phase_s)}
     text, together_s = f"time: {_seconds(whole_s)}", sum(spent_s.values())
     if together_s > whole_s:

@@ -88,8 +88,8 @@ def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, d
     if small or verbose:
         lines += _tables(problems, width, verbose=verbose)
     above = [] if small else _by_backend(rows, width)
-    texts = [*run.since_record, *false_alarms(run.results)]
-    texts += [time_spent(run) or ""] if (run.duration_s or 0.0) > _SHORT_S else []
+    spent = time_spent(run) if (run.duration_s or 0.0) > _SHORT_S else ""
+    texts = [*run.since_record, false_alarms(run.results), spent]
     below = [line for text in texts for line in wrapped(text, width)]
     below += [] if verbose else _quiet(rows, width, details)
     below.append(Line(f"gpukern: {totals(run)}", _BOLD))

@@ -29,6 +29,7 @@ SPENT = {"starting": 8.4, "checking": 62.0, "preparing": 0.4, "timing": 36.5}
 )
 def test_the_longest_phase_comes_first_and_small_ones_are_left_out(duration_s, spent_s, told):
     assert time_spent(RunResults(duration_s=duration_s, spent_s=spent_s)) == f"time: {told}"
+    assert time_spent(RunResults(spent_s=spent_s)) == "", "as of an older release"
 
 
 def test_only_a_run_over_20_s_says_it_in_its_summary():
