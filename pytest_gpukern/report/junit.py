@@ -30,7 +30,7 @@ def properties(result: Result, failure: str | None = None) -> list[tuple[str, st
 
 
 def _change(ratio: float | None) -> str:
-    return _number(ratio - 1, 6) if units.is_number(ratio) else ""
+    return "" if ratio is None else _number(ratio - 1, 6)
 
 
 def _number(value: float, digits: int) -> str:

@@ -84,10 +84,7 @@ def test_it_says_what_the_terminal_says():
     ("changes", "outcome"),
     [
         ({}, "PASSED"),
-        (
-            {"failures": {"test_it.py::test_it": Failure("SLOWER", (GateFailure("SLOWER", "it grew"),))}},
-            "FAILED",
-        ),
+        ({"failures": {"test_it": Failure("SLOWER", (GateFailure("SLOWER", "it grew"),))}}, "FAILED"),
         ({"problems": ("the run measured nothing on a GPU",)}, "FAILED"),
         ({"results": (), "skips": (Skip("test_it.py::test_it", "no GPU"),)}, "NOTHING RAN"),
         ({"results": (), "rejected": ("exp/numba.wrong",)}, "PASSED"),

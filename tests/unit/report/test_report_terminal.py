@@ -14,14 +14,7 @@ from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.report.terminal import render, skip_lines
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import (
-    Correctness,
-    Finding,
-    GateFailure,
-    HostCopy,
-    OutputError,
-    Result,
-)
+from pytest_gpukern.values.result import Correctness, Finding, GateFailure, HostCopy, OutputError, Result
 
 HOST = {"scope": "end_to_end", "timer": "host", "cache": "hot"}
 END = {"scope": "end_to_end", "timer": "host"}
