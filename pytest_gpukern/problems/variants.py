@@ -11,6 +11,7 @@ from pytest_gpukern.problems.axes import Axes
 from pytest_gpukern.problems.call_by_name import Names, ProblemError, takes_by_name, users_line
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.note import NotRun
 
 SCOPES = ("kernel", "transfer", "end_to_end", "launch")
 """What we time: work on the device, copies in and out, both, or what the call costs the host."""
@@ -65,10 +66,10 @@ class Variant:
         """Says why the variant cannot run at `point`, in words, or None."""
         for axis, largest in self.max_size.items():
             if point[axis] > largest:
-                return f"too large: {axis}={point[axis]}, but its max_size is {largest:g}"
+                return NotRun("too large", f"{axis}={point[axis]}, but its max_size is {largest:g}")
         for axis, smallest in self.min_size.items():
             if point[axis] < smallest:
-                return f"too small: {axis}={point[axis]}, but its min_size is {smallest:g}"
+                return NotRun("too small", f"{axis}={point[axis]}, but its min_size is {smallest:g}")
         return None
 
 

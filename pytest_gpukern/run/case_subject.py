@@ -40,7 +40,7 @@ from pytest_gpukern.run.spine import Evidence, NotRunError, SubjectContext, Time
 from pytest_gpukern.timers.timer import Executions, Iteration, open_host_timer
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.marker import MarkerOptions
-from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.note import NOT_SIMULATED, Note, NotRun
 from pytest_gpukern.values.options import sanitizing_tool
 from pytest_gpukern.values.result import CaseInfo, Measurement, OutputError, Result, Trace
 from pytest_gpukern.values.timer_table import timer_row
@@ -287,12 +287,12 @@ def why_not_here(case: Case, environment: Environment) -> str | None:
         return f"runs only at {at}: use --gpukern-size=huge"
     in_simulator = environment.gpu.simulated.active and case.on_gpu
     if in_simulator and settings.size == "huge":
-        return "not in the simulator: huge sizes"
+        return NotRun(NOT_SIMULATED, "huge sizes")
     if in_simulator and variant.needs_gpu:
-        return f"not in the simulator: {variant.needs_gpu}"
+        return NotRun(NOT_SIMULATED, variant.needs_gpu)
     if settings.benchmark and not scopes_of(case, environment):
         wanted = ",".join(settings.scopes)
-        return f"not selected: --gpukern-scope={wanted}, but it has {','.join(case.scopes)}"
+        return NotRun("not selected", f"--gpukern-scope={wanted}, but it has {','.join(case.scopes)}")
     return None
 
 
@@ -301,10 +301,8 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
     on_host = dataset.input_bytes + 2 * dataset.output_bytes
     available = available_host_bytes()
     if on_host > available:
-        raise NotRunError(
-            f"too large: it needs {on_host / 2**30:.1f} GiB of host memory, "
-            f"and {available / 2**30:.1f} are available"
-        )
+        host = f"{on_host / 2**30:.1f} GiB of host memory, and {available / 2**30:.1f} are available"
+        raise NotRunError(NotRun("too large", f"it needs {host}"))
     if not backend.on_gpu:
         return
     from pytest_gpukern.gpu.runtime import runtime
@@ -316,9 +314,8 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
         runtime().forget_copies()
     free = runtime().free_bytes()
     if needed > free:
-        raise NotRunError(
-            f"too large: it needs {needed / 2**30:.1f} GiB of device memory, and {free / 2**30:.1f} are free"
-        )
+        device = f"{needed / 2**30:.1f} GiB of device memory, and {free / 2**30:.1f} are free"
+        raise NotRunError(NotRun("too large", f"it needs {device}"))
 
 
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:

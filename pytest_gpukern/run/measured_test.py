@@ -142,7 +142,7 @@ class MeasuredTest:
             evidence = Evidence(subject.begin())
             run(subject, evidence, self.environment)
         except NotRunError as reason:
-            pytest.skip(str(reason))
+            pytest.skip(reason.args[0])
         except ProblemError as error:
             self._fail(error.located)
         return evidence
