@@ -146,6 +146,10 @@ class Prepared(Launch):
             for name, error in self.errors.items()
         }
 
+    def launch_and_keep(self) -> None:
+        """Launches an allocating variant, and keeps what it returned, to be checked."""
+        self.last_returned = self.launch()
+
     def let_go(self) -> None:
         """Drops the launch and what it returned, so that its memory can be freed; it cannot be made again."""
         del self.launch

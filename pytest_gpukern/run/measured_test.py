@@ -215,7 +215,7 @@ class MeasuredTest:
             self._fail_where_incorrect()
         if self.seen is not None and not self._has_check:
             self.evidence.leaves_unchecked(self.seen.never_compared)
-        self.evidence.add_duration(time.monotonic() - self._begun_s)
+        self.evidence.add(duration_s=time.monotonic() - self._begun_s)
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
         settled = settle(self.evidence.result, self.environment, marker, expects_check=expects_check)

@@ -7,6 +7,7 @@ is `Evidence`; `TimedScope` times it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -27,9 +28,17 @@ from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the
 from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
 from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
 from pytest_gpukern.measure.rounds import rule_of_rounds
+from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.run.environment import Environment
-from pytest_gpukern.timers.timer import Executions, NothingLaunched, PerCall, Timer, TimerUnavailable
+from pytest_gpukern.timers.timer import (
+    Executions,
+    NothingLaunched,
+    PerCall,
+    Timer,
+    TimerUnavailable,
+    open_host_timer,
+)
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.phases import phase
@@ -428,61 +437,40 @@ class Evidence:
         self.result = result
         self.diagnosis: Diagnosis | None = None
 
+    def add(self, **known: Any) -> None:
+        """Adds what is known of the result, by its fields."""
+        self.result = dataclasses.replace(self.result, **known)
+
     def add_note(self, *notes: Note) -> None:
-        """Adds notes to the result."""
-        if not notes:
-            return
-        self.result = dataclasses.replace(self.result, notes=(*self.result.notes, *notes))
-
-    def add_first_call(self, time_ns: float | None) -> None:
-        """Adds how long the first call took, in nanoseconds, compiling and loading included."""
-        self.result = dataclasses.replace(self.result, first_call_ns=time_ns)
-
-    def add_duration(self, duration_s: float) -> None:
-        """Adds how long the whole test took, in seconds."""
-        self.result = dataclasses.replace(self.result, duration_s=duration_s)
-
-    def add_measurements(self, measurements: tuple[Measurement, ...]) -> None:
-        """Adds what was measured."""
-        self.result = dataclasses.replace(self.result, measurements=measurements)
+        self.add(notes=(*self.result.notes, *notes))
 
     def drop_simulated_times(self) -> None:
         """Drops times that contain work of the simulator, as of a host variant that launches."""
-        self.result = dataclasses.replace(self.result, simulated=True, measurements=())
+        self.add(simulated=True, measurements=())
         self.add_note(Note("not timed: the timed calls ran kernels in the simulator, which never times"))
 
     def add_trace(self, take: Callable[[], Trace]) -> None:
         """Adds what one more execution did, or a note that says why nothing could record it."""
         try:
-            trace = take()
+            self.add(trace=take())
         except TimerUnavailable as reason:
             self.add_note(Note(f"no trace: {reason}"))
-            return
-        self.result = dataclasses.replace(self.result, trace=trace)
 
     def passes(self, errors: Mapping[str, OutputError] | None = None) -> None:
         """Notes that a check found nothing wrong, and the errors of its outputs; a fault stays."""
         wrong = self.result.correctness is Correctness.INCORRECT
-        self.result = dataclasses.replace(
-            self.result,
-            correctness=Correctness.INCORRECT if wrong else Correctness.PASSED,
-            errors={**self.result.errors, **(errors or {})},
-        )
+        correctness = Correctness.INCORRECT if wrong else Correctness.PASSED
+        self.add(correctness=correctness, errors={**self.result.errors, **(errors or {})})
 
     def leaves_unchecked(self, outputs: tuple[str, ...]) -> None:
         """Notes the declared outputs that nothing compared; with one, the result is not PASSED."""
         if outputs and self.result.correctness is not Correctness.INCORRECT:
-            unchecked = Correctness.UNCHECKED
-            self.result = dataclasses.replace(self.result, correctness=unchecked, unchecked=outputs)
+            self.add(correctness=Correctness.UNCHECKED, unchecked=outputs)
 
     def fails(self, diagnosis: str, errors: Mapping[str, OutputError] | None = None) -> None:
         """Notes what is wrong, in words; `errors` as in `passes`."""
-        self.result = dataclasses.replace(
-            self.result,
-            correctness=Correctness.INCORRECT,
-            diagnosis=diagnosis,
-            errors={**self.result.errors, **(errors or {})},
-        )
+        errors = {**self.result.errors, **(errors or {})}
+        self.add(correctness=Correctness.INCORRECT, diagnosis=diagnosis, errors=errors)
 
     @contextmanager
     def noting_what_is_wrong(self) -> Iterator[None]:
@@ -493,7 +481,7 @@ class Evidence:
         except IncorrectError as error:
             self.diagnosis = error.diagnosis
             self.fails(error.diagnosis.message, error.errors)
-            self.result = dataclasses.replace(self.result, measurements=(), trace=None)
+            self.add(measurements=(), trace=None)
             # Else, since Python 3.12, the error and the frame of `__exit__` hold each other and all frames
             # below: the test's objects would go when the collector runs, and not as the test ends.
             error.__traceback__ = None
@@ -504,56 +492,84 @@ class TimedScope:
     """Says what is timed in one scope: a case's launch or its copies, or a plain test's call.
 
     Attributes:
+        scope: one of `problems.variants.SCOPES`.
         executions: what the timer takes.
-        call: what observers are told of it.
-        environment: the observers.
-        cache: `cold` or `hot`.
+        context: the test and its run.
+        on_gpu: whether it is work on the GPU.
         call_ns: its approximate time, in nanoseconds.
-        traffic_bytes: declared bytes of the work.
-        flops: declared operations of the work.
+        work_bytes: declared bytes of the work; of a launch only the host's time is measured, and no work.
+        work_flops: declared operations of the work.
+        dtypes: NumPy's names of its dtypes; without any, operations give no bound.
         inspect: checks what a call left that the main timer timed; None if it cannot be checked.
         count: samples of the main timer, or None to sample until the median is known.
-        calls_a_sample: calls in each.
+        calls_a_sample: calls in each; of several only the first would find a cold cache.
         elsewhere: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
     """
 
+    scope: str
     executions: Executions
-    call: ObservedCall
-    environment: Environment
-    cache: str
+    context: SubjectContext
+    on_gpu: bool
     call_ns: float
-    traffic_bytes: float | None = None
-    flops: float | None = None
+    work_bytes: float | None = None
+    work_flops: float | None = None
+    dtypes: Iterable[str] = ()
     inspect: Callable[[], None] | None = None
     count: int | None = None
     calls_a_sample: int = 1
     elsewhere: bool = False
 
-    def by_timers(
-        self, wanted: str, stream: Any, *, any_stream: bool, refuses_host_calls: bool = False
+    @property
+    def cache(self) -> str:
+        """The cache policy; what does not depend on the L2 is timed hot."""
+        flushes = self.on_gpu and self.scope != "launch" and self.calls_a_sample == 1
+        return self.context.cache if flushes else "hot"
+
+    @functools.cached_property
+    def _call(self) -> ObservedCall:
+        """What observers are told of it. They may not run it for longer."""
+        peaks, floor = self.context.environment.gpu.peaks, None
+        if self.scope == "kernel" and peaks is not None:
+            floor = peaks.floor(
+                cache=self.cache, traffic_bytes=self.work_bytes, flops=self.work_flops, dtypes=self.dtypes
+            )
+        return ObservedCall(self.scope, self.on_gpu, floor)
+
+    def measured(
+        self,
+        synchronize: Callable[[], None],
+        stream: Any,
+        *,
+        any_stream: bool,
+        leaves_host_calls: bool = False,
     ) -> list[Measurement]:
-        """Measures on the device by the main timer and, if that tells more, by a second one beside it.
+        """Measures it on the host or, by the main timer and perhaps a second one beside it, on the device.
 
         Args:
-            wanted: the timer, as in `--gpukern-timer`.
-            stream: the timed stream, as a cuda.core stream.
+            synchronize: waits for all work on the device.
+            stream: the timed stream, as a cuda.core stream; None on the host.
             any_stream: whether the call's work may outlast the timed stream.
-            refuses_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
+            leaves_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
 
         Raises:
             NothingLaunched: the call puts nothing on the GPU, and that is refused.
             IncorrectError: a timed call left an output wrong.
         """
-        scope = self.call.scope
+        if not self.on_gpu:
+            return [self.by(open_host_timer(self.context.host_timer, synchronize), beside=False)]
+        scope = self.scope
         try:
             if scope == "kernel" and self.elsewhere:
                 raise NothingLaunched(ELSEWHERE)
-            measurements = measured_by(self.by, wanted, scope=scope, stream=stream, any_stream=any_stream)
+            measurements = measured_by(
+                self.by, self.context.timer, scope=scope, stream=stream, any_stream=any_stream
+            )
         except NothingLaunched as reason:
-            if refuses_host_calls:
+            if leaves_host_calls:
                 raise
             measurements = [not_of_the_device(self.by, stream, f"{reason}; {HOST_REMEDY}")]
-        return [self.environment.gpu.observers.measured(self.call, measurements[0]), *measurements[1:]]
+        observers = self.context.environment.gpu.observers
+        return [observers.measured(self._call, measurements[0]), *measurements[1:]]
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:
         """Measures it by one timer, alone or beside the main one.
@@ -561,22 +577,41 @@ class TimedScope:
         Only a kernel that the device times is measured while other workers work on the host.
         """
         by_host = not timer_row(timer.name).device_timed
-        gpu = self.environment.gpu
         rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
-        with nullcontext() if self.call.scope == "kernel" and not by_host else gpu.timing_by_host():
-            return Sampler(
-                self.executions,
-                PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
-                scope=self.call.scope,
-                cache=self.cache,
-                call_ns=self.call_ns,
-                rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
-                observing={} if self.elsewhere else gpu.observers.observe(self.call, timer, beside=beside),
-                inspect=None if beside else self.inspect,
-                traffic_bytes=self.traffic_bytes,
-                flops=self.flops,
-                beside=beside,
-            ).measure()
+        if self.count is not None:
+            rule = rule_of_rounds(self.count, rule, beside=beside)
+        alone = self.scope != "kernel" or by_host
+        with self.context.environment.gpu.timing_by_host() if alone else nullcontext():
+            return self.sampler(timer, rule, beside=beside).measure()
+
+    def sampler(self, timer: Timer, rule: StoppingRule, *, beside: bool = False) -> Sampler:
+        """Returns what takes its samples by a timer."""
+        observers, launch = self.context.environment.gpu.observers, self.scope == "launch"
+        return Sampler(
+            self.executions,
+            PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
+            scope=self.scope,
+            cache=self.cache,
+            call_ns=self.call_ns,
+            rule=rule,
+            observing={} if self.elsewhere else observers.observe(self._call, timer, beside=beside),
+            inspect=None if beside else self.inspect,
+            traffic_bytes=None if launch else self.work_bytes,
+            flops=None if launch else self.work_flops,
+            beside=beside,
+        )
+
+    def trace(self, stream: Any) -> Trace:
+        """Executes it once more, and returns what that did.
+
+        Raises:
+            TimerUnavailable: CUPTI cannot be used here; the message says why.
+        """
+        from pytest_gpukern.timers.cupti.timer import trace_of
+
+        cold = self.cache == "cold"
+        (iteration,) = self.executions.take(1, cold=cold)
+        return trace_of(self.scope, iteration, stream, cold=cold)
 
 
 class ObservedFromOutside:

@@ -180,11 +180,10 @@ def contents(monkeypatch):
     """Contents of the buffer sets when measuring began."""
     found = []
 
-    def measure_scopes(sets, *arguments):
-        found.extend(prepared.workspace.arrays["a"].tobytes() for prepared in sets)
-        return ()
+    def measure(subject, evidence):
+        found.extend(prepared.workspace.arrays["a"].tobytes() for prepared in subject.sets)
 
-    monkeypatch.setattr(case_subject, "measure_scopes", measure_scopes)
+    monkeypatch.setattr(case_subject.CaseSubject, "measure", measure)
     return found
 
 
@@ -231,7 +230,7 @@ def test_further_sets_take_half_of_the_memory_that_is_left(gpu, contents, monkey
 
 
 def test_copies_of_inputs_and_references_make_room_for_sets(gpu, contents, monkeypatch):
-    free = [2**30, 2**30, 100, 2**30]
+    free = [2**30, 100, 2**30]
     monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free.pop(0) if len(free) > 1 else free[0])
     run(case_of(right), FakeEnvironment(gpu))
     assert gpu.events.count("forget") == 1
