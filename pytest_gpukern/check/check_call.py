@@ -35,6 +35,7 @@ from pytest_gpukern.backends.foreign_array import (
     refuse_what_proves_nothing,
     to_host,
     users_array,
+    why_lazy,
     why_untrusted,
 )
 from pytest_gpukern.backends.host import bits_of
@@ -159,11 +160,9 @@ class CheckedCalls(Launch):
         looks: bool = True,
         poisons: tuple[int, int] = POISONS,
     ) -> None:
-        super().__init__()
-        self._function, self._marker, self._where = function, marker, where
-        self._wait, self._guarded = synchronize, guarded
+        super().__init__(synchronize, guarded.damage, marker.determinism)
+        self._function, self._marker, self._where, self._guarded = function, marker, where, guarded
         self._fixed, self._repeats, self._looks = fixed, repeats, looks
-        self.determinism = marker.determinism
         self._declares = bool(marker.outputs or marker.inout) and looks
         self._poisons, self._poison = itertools.cycle(poisons), poisons[0]
         self._outputs: dict[str, UsersArray] = {}
@@ -171,6 +170,7 @@ class CheckedCalls(Launch):
         self._left: list[Written] = []
         self._returned: dict[str, UsersArray] = {}
         self._digests: dict[str, str | None] = {}
+        self.inputs: Mapping[str, UsersArray] = {}
         self._first_inputs: tuple[Any, ...] | None = None
         self._returns_new = False
         self.seen = SeenOutputs(marker.determinism, fixed=fixed)
@@ -191,7 +191,7 @@ class CheckedCalls(Launch):
 
     def _bind(self) -> None:
         """Finds the declared outputs, and every other array among the arguments."""
-        self._wait()
+        self.synchronize()
         marker, (_, args, kwargs) = self._marker, self._turn
         named = functools.partial(
             declared_arguments, function=self._function, args=args, kwargs=kwargs, where=self._where
@@ -212,19 +212,17 @@ class CheckedCalls(Launch):
             leaf for name, value in arguments_of(self._function, args, kwargs) for leaf in leaves(name, value)
         ]
         arrays = {name: (value, users_array(value)) for name, value in rest if name not in outputs}
-        self.inputs = self._inputs = {
+        self.inputs = {
             name: array
             for name, (_, array) in arrays.items()
             if array is not None and not any(array.overlaps(outputs[other]) for other in updated)
         }
         self._given = [value for _, value in declared] + [value for value, array in arrays.values() if array]
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
-        self.seen.given_empty |= not all(
-            array.nbytes for array in (*outputs.values(), *self._inputs.values())
-        )
+        self.seen.given_empty |= not all(array.nbytes for array in (*outputs.values(), *self.inputs.values()))
         in_place = {f"the output {name}": outputs[name] for name in updated}
         poisoned_only = {name: array for name, array in outputs.items() if name not in updated}
-        shared = diagnose_aliasing(poisoned_only, self._inputs, in_place, _IN_PLACE)
+        shared = diagnose_aliasing(poisoned_only, self.inputs, in_place, _IN_PLACE)
         if shared is not None:
             raise IncorrectError(shared)
         if not (self._fixed and self._before):
@@ -249,14 +247,9 @@ class CheckedCalls(Launch):
                 array.put(before.contents(self._poison))
 
     def run(self) -> Any:
-        """Makes the call and waits."""
         returned = self._turn.call()
-        self._wait()
+        self.synchronize()
         return returned
-
-    def synchronize(self) -> None:
-        """Waits for all work on the device."""
-        self._wait()
 
     def why_undone(self, value: Any) -> str | None:
         """Says why a returned value may compute when it is read, or None.
@@ -264,7 +257,7 @@ class CheckedCalls(Launch):
         Raises:
             NothingLaunched: it is lazy, and we are not to look.
         """
-        undone = why_untrusted(value) if self._looks else super().why_undone(value)
+        undone = (why_untrusted if self._looks else why_lazy)(value)
         if undone is not None and not self._looks:
             raise NothingLaunched(f"the call returned {undone}")
         return undone
@@ -288,10 +281,6 @@ class CheckedCalls(Launch):
         if self._declares and self._fixed:
             self._look_at_outputs(same_inputs=True)
 
-    def damage(self) -> list[Damage]:
-        """Returns what was written into the zones of guarded arrays."""
-        return self._guarded.damage()
-
     def written(self) -> list[Written]:
         """Returns what the call left unwritten of each declared output, or changed elsewhere."""
         return self._left
@@ -301,12 +290,11 @@ class CheckedCalls(Launch):
         return self._digests if self._outputs else {}
 
     def digests(self) -> dict[str, str | None]:
-        """Returns a hash of each input now."""
-        return {name: array.bits() for name, array in self._inputs.items()}
+        return {name: array.bits() for name, array in self.inputs.items()}
 
     def bits(self) -> dict[str, str | None]:
         """Returns a hash of each array that the call was given or has returned."""
-        arrays = {**self._inputs, **self._outputs, **self._returned}
+        arrays = {**self.inputs, **self._outputs, **self._returned}
         return {name: array.bits() for name, array in arrays.items()}
 
     def _region(self, name: str, region: Any) -> Any:
@@ -387,8 +375,8 @@ class CheckedCalls(Launch):
             given = any(value is argument for argument in self._given)
             if given or any(array.overlaps(output) for output in self._outputs.values()):
                 continue
-            shared = [other for other, theirs in self._inputs.items() if array.overlaps(theirs)]
-            if shared and (self._declares or any(array.span != self._inputs[other].span for other in shared)):
+            shared = [other for other, theirs in self.inputs.items() if array.overlaps(theirs)]
+            if shared and (self._declares or any(array.span != self.inputs[other].span for other in shared)):
                 results[name] = array
             elif shared:
                 self._note_view(name, array, shared[0])
@@ -407,7 +395,7 @@ class CheckedCalls(Launch):
 
     def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
         """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
-        if not array.lies_as(self._inputs[argument]):
+        if not array.lies_as(self.inputs[argument]):
             remedy = "declare what the call writes with outputs=, so that we check it"
             self.notes[Note(f"{name} is a view of all of {argument}, not a new result: {remedy}")] = None
 

@@ -140,11 +140,14 @@ class Launch(ABC):
     Attributes:
         by: what to call it in messages.
         place: which launch of several it is, in words; often empty.
+        synchronize: waits for all work on the device.
+        damage: returns what was written into guard zones; the device must be idle.
         determinism: what is declared for its outputs, or None.
         returns_apart: whether the arrays that it returns must not overlap each other.
         sharing_remedy: what to do about a result that shares memory with an input.
         renewing_remedy: what to do about one that shares memory with an earlier result.
         modified_remedy: what to do about an input that is written, if it is written on purpose.
+        why_undone: says why a returned value stands for work that the launch has not done, or None.
         errors: worst error of each output so far.
         notes: what is doubtful but not wrong, each once.
         seen_bits: a hash of each output after each launch on the same inputs.
@@ -158,12 +161,15 @@ class Launch(ABC):
 
     by = "the launch"
     place = ""
-    determinism: str | None = None
     returns_apart = True
     sharing_remedy = renewing_remedy = "each launch must return new memory"
     modified_remedy = ""
+    why_undone: Callable[[Any], str | None] = staticmethod(why_lazy)
 
-    def __init__(self) -> None:
+    def __init__(
+        self, synchronize: Callable[[], None], damage: Callable[[], list[Damage]], determinism: str | None
+    ) -> None:
+        self.synchronize, self.damage, self.determinism = synchronize, damage, determinism
         self.errors: dict[str, OutputError] = {}
         self.notes: dict[Note, None] = {}
         self.seen_bits: dict[str, list[str | None]] = {}
@@ -188,24 +194,12 @@ class Launch(ABC):
         """Launches once, waits, and returns what was returned."""
 
     @abstractmethod
-    def synchronize(self) -> None:
-        """Waits for all work on the device."""
-
-    @abstractmethod
     def take(self, returned: Any) -> None:
         """Makes what a launch returned its outputs, and looks at what it left in them."""
 
     @abstractmethod
     def take_timed(self) -> None:
         """Does the same after a launch that was timed."""
-
-    def why_undone(self, value: Any) -> str | None:
-        """Says why a returned value stands for work that the launch has not done, or None."""
-        return why_lazy(value)
-
-    @abstractmethod
-    def damage(self) -> list[Damage]:
-        """Returns what was written into guard zones; the device must be idle."""
 
     def written(self) -> Iterable[Written]:
         """Returns what the launch left of each output that has no reference."""

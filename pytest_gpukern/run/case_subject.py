@@ -20,7 +20,6 @@ from pytest_gpukern.check.check_variant import (
     check_corners,
     check_nothing_is_late,
     checked_copy,
-    corners_of,
     giving_back,
     recheck,
     turn_to_others_if_slow,
@@ -145,14 +144,11 @@ class CaseSubject:
         """Checks the variant in its corners."""
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
         with environment.gpu.loading_observed(on_gpu=on_gpu):
-            corners = corners_of(self._case, simulated=self._backend.simulated)
-            corners = check_corners(
-                self._case, corners, self._backend, self._placing, environment.corner_datasets
+            corners, notes = check_corners(
+                self._case, self._backend, self._placing, environment.corner_datasets
             )
-        evidence.add(corners=corners.labels)
-        evidence.add_note(
-            *environment.datasets.examined(problem, self._point, first.datasets), *corners.notes
-        )
+        evidence.add(corners=corners)
+        evidence.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *notes)
 
     def measure(self, evidence: Evidence) -> None:
         """Times the case in its scopes."""

@@ -8,7 +8,6 @@ from fakes import FakeEnvironment, diagnose_case, doubling, measuring, right, ru
 
 from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.check.check_variant import Corner, corners_of
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.cases import cases_of as iter_cases
 from pytest_gpukern.run.spine import NotRunError
@@ -220,23 +219,26 @@ def test_a_limit_of_the_simulator_on_an_unknown_axis_is_refused():
         doubling(simulator_limits={"m": 3})
 
 
-def corners(problem, *, simulated=False, **arguments):
-    problem.variant("host", **arguments)(right)
-    return corners_of(cases_of(problem)[0], simulated=simulated)
-
-
-def test_what_is_too_large_for_the_simulator_is_left_out_there_and_said():
-    problem = with_sizes(1, 8, 9, 17, simulator_limits={"n": 8})
-    found = corners(problem, simulated=True)
-    assert found.checked == (Corner("n=1", {"n": 1}), Corner("n=8", {"n": 8}))
-    assert found.notes == (Note("not checked at n=9, n=17: too large for the simulator", About.SIZES),)
-    assert len(corners_of(cases_of(problem)[0], simulated=False).checked) == 4
+def test_what_is_too_large_for_the_simulator_is_left_out_there_and_said(gpu):
+    sizes, limits = (1, 8, 9, 17), {"n": 8}
+    assert checked(with_sizes(*sizes, simulator_limits={"n": 8}), right).corners == (
+        "n=1",
+        "n=8",
+        "n=9",
+        "n=17",
+    )
+    gpu.on_gpu, gpu.simulated = False, True
+    problem = with_sizes(*sizes, simulator_limits=limits)
+    problem.variant("numba")(right)
+    result = run(cases_of(problem)[0], FakeEnvironment(gpu, settings=CHECKING, simulating=True))
+    assert result.corners == ("n=1", "n=8")
+    assert result.notes == (Note("not checked at n=9, n=17: too large for the simulator", About.SIZES),)
 
 
 def test_what_the_variant_cannot_run_is_left_out_and_said():
-    found = corners(with_sizes(0, 8, 9), max_size={"n": 8}, min_size={"n": 1})
-    assert found.labels == ("n=8",)
-    assert found.notes == (
+    result = checked(with_sizes(0, 8, 9), right, max_size={"n": 8}, min_size={"n": 1})
+    assert result.corners == ("n=8",)
+    assert result.notes == (
         Note("not checked at n=0: too small for the variant", About.SIZES),
         Note("not checked at n=9: too large for the variant", About.SIZES),
     )

@@ -11,7 +11,6 @@ from fakes import FakeEnvironment, diagnose_case, doubling, right, run
 from pytest_gpukern import Output, ProblemError, Tolerance
 from pytest_gpukern.arrays.memory import LAYOUTS, placements
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.check.check_variant import corners_of
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import Correctness
@@ -124,21 +123,14 @@ def test_a_layout_is_checked_once_a_variant_and_left_out_where_it_cannot_run():
     problem = doubling(layouts=BOTH)
     problem.variant("host", layouts=("strided",), min_size={"n": 9})(right)
     (case,) = cases_of(problem, "full")
-    assert corners_of(case, simulated=False).notes == (
+    assert run(case, FakeEnvironment(settings=CHECKING)).notes == (
         Note("not checked at strided: too small for the variant", About.SIZES),
     )
 
 
-@pytest.mark.parametrize(
-    ("layouts", "message"),
-    [({"transposed": ("a",)}, "layout 'transposed' is none of misaligned, strided")],
-)
-def test_a_problem_with_an_unknown_layout_is_refused(layouts, message):
-    with pytest.raises(ProblemError, match=message):
-        doubling(layouts=layouts)
-
-
-def test_a_variant_with_a_layout_that_the_problem_does_not_declare_is_refused():
+def test_an_unknown_layout_is_refused_and_so_is_one_that_the_problem_does_not_declare():
+    with pytest.raises(ProblemError, match="layout 'transposed' is none of misaligned, strided"):
+        doubling(layouts={"transposed": ("a",)})
     with pytest.raises(ProblemError, match="the problem does not declare layout 'strided'"):
         doubling().variant("host", layouts=("strided",))(right)
 
