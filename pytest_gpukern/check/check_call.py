@@ -11,7 +11,7 @@ import functools
 import itertools
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,6 +63,7 @@ from pytest_gpukern.check.engine import (
     judge_output,
     repeat_while_steady,
 )
+from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
@@ -831,13 +832,9 @@ class GuardedArrays:
     def close(self) -> None:
         """Frees the arrays; a lost CUDA context leaves nothing to free."""
         held, self._held = self._held, []
-        with ExitStack() as freed:
-            for backend, workspace in held:
-                if backend.on_gpu:
-                    from pytest_gpukern.gpu.libcuda import CudaError
-
-                    freed.enter_context(suppress(CudaError))
-                freed.callback(workspace.close)
+        for _, workspace in held:
+            with suppress(CudaError):
+                workspace.close()
 
     @property
     def _next_name(self) -> str:

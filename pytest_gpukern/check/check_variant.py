@@ -401,14 +401,19 @@ def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
     its variant has met both poisons at its own point. Under a tool of compute-sanitizer no launch is
     repeated: the tool would see the same, slowly.
     """
-    if sanitizing_tool() is not None:
+    if launches_cost_much(prepared.backend):
         return
-    simulated, count = prepared.backend.simulated, len(prepared.datasets)
-    if count == 1 and not checked_again and not simulated:
+    count = len(prepared.datasets)
+    if count == 1 and not checked_again:
         checked_launch(prepared)
-    quick = not (prepared.is_slow or simulated)
-    if count == len(POISONS) and prepared.dataset.expected and quick and prepared.turn_to_others():
+    is_quick = not prepared.is_slow
+    if count == len(POISONS) and prepared.dataset.expected and is_quick and prepared.turn_to_others():
         checked_launch(prepared, poisoned=False)
+
+
+def launches_cost_much(backend: Backend) -> bool:
+    """Returns whether each launch takes long: in the simulator, and under a tool of compute-sanitizer."""
+    return backend.simulated or sanitizing_tool() is not None
 
 
 def repeat_while_bitwise(prepared: Prepared) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.compare import Tolerance
-from pytest_gpukern.problems.call_by_name import Names, Point
+from pytest_gpukern.problems.call_by_name import Point
 from pytest_gpukern.problems.problem import Output, Problem
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 from pytest_gpukern.values.note import Note
@@ -68,7 +68,7 @@ class Dataset:
         """Makes the set of integers, which outputs must match bit by bit."""
         import numpy as np
 
-        made = cls._of(problem, point, problem.exact(point, seed), 0, seed)
+        made = cls._of(problem, point, problem.inputs(point, 0, seed, exact=True), 0, seed)
         expected = made.expected
         assert expected is not None
         for name, spec in made.specs.items():
@@ -102,7 +102,7 @@ class Dataset:
         """
         import numpy as np
 
-        inputs = problem.inputs_with_few_changed(point, self.seed_offset, self.seed)
+        inputs = problem.inputs(point, self.seed_offset, self.seed, changes_few=True)
         if list(inputs) != list(self.inputs):
             return None
         changed = []
@@ -115,10 +115,13 @@ class Dataset:
         return self._of(problem, point, inputs, seed_offset, self.seed) if changed and all(changed) else None
 
     @property
+    def input_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {name: value for name, value in self.inputs.items() if getattr(value, "ndim", 0)}
+
+    @property
     def arrays(self) -> tuple[str, ...]:
         """Names of the input arrays, then of the outputs."""
-        inputs = [name for name, value in self.inputs.items() if getattr(value, "ndim", 0)]
-        return tuple(dict.fromkeys((*inputs, *self.specs)))
+        return tuple(dict.fromkeys((*self.input_arrays, *self.specs)))
 
     @property
     def updated(self) -> tuple[str, ...]:
@@ -127,15 +130,18 @@ class Dataset:
 
     @property
     def input_bytes(self) -> int:
-        """Size of the input arrays."""
-        return sum(int(getattr(value, "nbytes", 0)) for value in self.inputs.values())
+        return sum(array.nbytes for array in self.input_arrays.values())
 
     @property
     def output_bytes(self) -> int:
-        """Size of the output arrays."""
         import numpy as np
 
         return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in self.specs.values())
+
+    @property
+    def device_bytes(self) -> int:
+        """Size of inputs and outputs together, as a launch takes them."""
+        return self.input_bytes + self.output_bytes
 
     @property
     def expected_bytes(self) -> int:
@@ -152,9 +158,8 @@ class Dataset:
         """NumPy's names of the dtypes of input and output arrays."""
         import numpy as np
 
-        arrays = [value.dtype for value in self.inputs.values() if getattr(value, "ndim", 0)]
         outputs = [np.dtype(spec.dtype) for spec in self.specs.values()]
-        return frozenset(str(dtype) for dtype in (*arrays, *outputs))
+        return frozenset(str(dtype) for dtype in (*(a.dtype for a in self.input_arrays.values()), *outputs))
 
     @property
     def output_dtype(self) -> str | None:
@@ -167,7 +172,8 @@ class Dataset:
     @property
     def scalars(self) -> dict[str, Any]:
         """The inputs that are not arrays; a variant takes them when it prepares."""
-        return {name: value for name, value in self.inputs.items() if not getattr(value, "ndim", 0)}
+        arrays = self.input_arrays
+        return {name: value for name, value in self.inputs.items() if name not in arrays}
 
 
 def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Iterator[str]:
@@ -178,7 +184,8 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
         whole, expected = expected, first.specs[name].of_written(expected)
 
         def again(output: str = name) -> np.ndarray[Any, Any]:
-            made = problem.reference(point, lower_inputs(first.inputs))
+            lower = {name: rounded(array, array.dtype) for name, array in first.input_arrays.items()}
+            made = problem.reference(point, {**first.inputs, **lower})
             assert made is not None
             return first.specs[output].of_written(made[output])
 
@@ -201,21 +208,12 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
     """Returns the first set, then for each input array the second set with that array of the first."""
-    arrays = [name for name, value in first.inputs.items() if getattr(value, "ndim", 0)]
     sets = [first]
-    for number, name in enumerate(arrays, start=1):
-        inputs = {**second.inputs, name: first.inputs[name]}
+    for number, (name, array) in enumerate(first.input_arrays.items(), start=1):
+        inputs = {**second.inputs, name: array}
         expected = problem.reference(point, inputs)
         sets.append(Dataset(number, inputs, second.specs, expected, second.tolerances, first.seed))
     return sets
-
-
-def lower_inputs(inputs: Names) -> dict[str, Any]:
-    """Rounds each input to the next lower precision."""
-    return {
-        name: rounded(value, value.dtype) if getattr(value, "ndim", 0) else value
-        for name, value in inputs.items()
-    }
 
 
 def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> None:

@@ -512,7 +512,7 @@ def _repository(folder: Path) -> Path | None:
 def waiting_for(device: Device | None) -> Callable[[], None]:
     """Returns a function that waits for all work on the device; without a real one it does nothing."""
     if device is None or device.is_simulated:
-        return lambda: None
+        return list[None]().clear  # does nothing, and costs the host's clock less than a function of ours
     from pytest_gpukern.gpu.runtime import runtime
 
     return runtime().synchronize

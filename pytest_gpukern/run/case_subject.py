@@ -21,6 +21,7 @@ from pytest_gpukern.check.check_variant import (
     check_nothing_is_late,
     checked_copy,
     giving_back,
+    launches_cost_much,
     recheck,
     turn_to_others_if_slow,
     what_raised,
@@ -106,9 +107,8 @@ class CaseSubject:
             available_bytes=available_host_bytes(),
         )
         in_turn = self.is_timed and self._backend.on_gpu
-        costs_time = self._backend.simulated or sanitizing_tool() is not None
         datasets = sets_of(contents=CONTENTS if in_turn else 2)
-        if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
+        if not launches_cost_much(self._backend) and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
             datasets = sets_of(contents=CONTENTS)
         if not self._checked:
             self._environment.datasets.examined(self._case.problem, self._point, datasets)
@@ -216,7 +216,7 @@ class CaseSubject:
         count = sets_wanted(datasets[0], self._context) - 1
         others = [dataset for dataset in datasets if dataset is not first.dataset][: CONTENTS - 1]
         in_turn = itertools.islice(itertools.cycle([*others, first.dataset]), count)
-        needed = first.dataset.input_bytes + first.dataset.output_bytes
+        needed = first.dataset.device_bytes
         fitting = int(free_device_bytes(2 * needed * count) / 2 // max(1, needed))
         return list(in_turn)[:fitting] if others else []
 
@@ -267,9 +267,7 @@ class CaseSubject:
 
         work_bytes = problem.traffic_bytes(point)
         if backend.on_gpu and scope != "kernel":
-            work_bytes = (
-                problem.transfer_bytes(point) or first.dataset.input_bytes + first.dataset.output_bytes
-            )
+            work_bytes = problem.transfer_bytes(point) or first.dataset.device_bytes
         return TimedScope(
             scope,
             executions,
@@ -348,8 +346,8 @@ def hash_of_inputs(sets: Sequence[Prepared]) -> str:
     described = []
     for prepared in sets:
         dataset = prepared.dataset
-        arrays = {name: value for name, value in dataset.inputs.items() if name not in dataset.scalars}
-        forms = {name: (value.dtype.str, value.shape, value.strides) for name, value in arrays.items()}
+        arrays = dataset.input_arrays.items()
+        forms = {name: (array.dtype.str, array.shape, array.strides) for name, array in arrays}
         described.append((dataset.digests[type(prepared.workspace)], dataset.scalars, forms, dataset.specs))
     return hashlib.sha256(repr(described).encode()).hexdigest()
 
@@ -415,7 +413,7 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
         return
     # If the check is statistical only, an array of zeros replaces the reference.
     reference = dataset.expected_bytes or dataset.output_bytes
-    needed = dataset.input_bytes + dataset.output_bytes + reference  # compared on the device
+    needed = dataset.device_bytes + reference  # compared on the device
     free = free_device_bytes(needed)
     if needed > free:
         raise NotRunError(
@@ -480,7 +478,7 @@ def sets_that_evict(dataset: Dataset) -> int:
     from pytest_gpukern.gpu.runtime import runtime
     from pytest_gpukern.timers.graph import sets_needed
 
-    return sets_needed(dataset.input_bytes + dataset.output_bytes, runtime().l2_bytes)
+    return sets_needed(dataset.device_bytes, runtime().l2_bytes)
 
 
 def free_device_bytes(needed: float) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -17,6 +17,9 @@ import pytest
 from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
+from pytest_gpukern.findings.findings import findings_that_fail
+from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.cases import Case
@@ -26,7 +29,6 @@ from pytest_gpukern.run.spine import (
     NO_CALL,
     Evidence,
     NotRunError,
-    ObservedFromOutside,
     SubjectContext,
     run,
     settle,
@@ -51,7 +53,6 @@ class MeasuredTest:
         verified: whether it compared anything itself, here or in the child session that ran it.
         gate_failures: why the gate failed the test, if nothing before it did.
         ended: whether its body came to its end.
-        observed: what observers see of the test from its set-up to its teardown.
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """
 
@@ -67,7 +68,8 @@ class MeasuredTest:
         self.verified = False
         self.gate_failures: tuple[GateFailure, ...] = ()
         self.ended = False
-        self.observed = ObservedFromOutside(context.environment)
+        self._begun_to_observe = False
+        self._observed: ObservedTest | None = None
         self.seen: SeenOutputs | None = None
         self._failed_with: str | None = None
         self._loading = ExitStack()
@@ -88,12 +90,27 @@ class MeasuredTest:
 
     def begin(self) -> None:
         """Starts to observe the test, and the machine code that it loads before its first call."""
-        self.observed.begin()
+        if self.environment.settings.benchmark:
+            with self.environment.gpu.exclusive(), suppress(CudaError):  # whose test reports a lost context
+                self.environment.gpu.observers.begin_test()
+                self._begun_to_observe = True
         self._loading.enter_context(self.environment.gpu.loading_observed(begins=True))
 
     def stop_observing(self) -> None:
         """Stops watching the code that the test loads; that of its calls is still watched."""
         self._loading.close()
+
+    def finish_observing(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:
+        """Looks at the device after the teardown; returns why the gate fails the test for what was found.
+
+        If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
+        `let_go` drops what pytest still refers to.
+        """
+        if self._begun_to_observe:
+            with self.environment.gpu.exclusive(), suppress(CudaError):
+                self._observed = self.environment.gpu.observers.end_test(passed=passed, let_go=let_go)
+        findings = self._observed.findings if self._observed is not None else ()
+        return findings_that_fail(findings, self.environment.settings.fail_on)
 
     def measure_call(self, target: CallTarget) -> CallSubject:
         """Checks and measures a call; returns the subject, which has what the first and last call returned.
@@ -235,7 +252,7 @@ class MeasuredTest:
     def torn_down_to_json(self) -> JsonDict:
         """Returns what observers saw of the test, once it is torn down, as plain JSON."""
         return {
-            "observed": self.observed.to_json(),
+            "observed": None if self._observed is None else self._observed.to_json(),
             "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
         }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.record import Past, choice_of
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
-from pytest_gpukern.findings.findings import explained, failures, findings_that_fail
+from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
@@ -26,7 +26,7 @@ from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_has
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the_device
 from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
-from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
+from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
@@ -46,7 +46,6 @@ from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
     GateFailure,
-    JsonDict,
     Measurement,
     OutputError,
     Result,
@@ -612,49 +611,3 @@ class TimedScope:
         cold = self.cache == "cold"
         (iteration,) = self.executions.take(1, cold=cold)
         return trace_of(self.scope, iteration, stream, cold=cold)
-
-
-class ObservedFromOutside:
-    """Holds what observers see of one test; nothing unless we measure.
-
-    Args:
-        environment: the device, its observers, and what fails a test.
-    """
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._begun = False
-        self._seen: ObservedTest | None = None
-
-    def begin(self) -> None:
-        """Begins before the test; what wider fixtures have made already exists."""
-        if self._environment.settings.benchmark:
-            with self._environment.gpu.exclusive(), _context_may_be_lost():
-                self._environment.gpu.observers.begin_test()
-                self._begun = True
-
-    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:
-        """Ends after the teardown; returns why the gate fails the test for what was found.
-
-        If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
-        `let_go` drops what pytest still refers to.
-        """
-        settings = self._environment.settings
-        if not self._begun:
-            return ()
-        with self._environment.gpu.exclusive(), _context_may_be_lost():
-            self._seen = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
-        return findings_that_fail(self._seen.findings if self._seen else (), settings.fail_on)
-
-    def to_json(self) -> JsonDict | None:
-        """Returns what observers saw, after the teardown, as plain JSON."""
-        return None if self._seen is None else self._seen.to_json()
-
-
-@contextmanager
-def _context_may_be_lost() -> Iterator[None]:
-    """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
-    from pytest_gpukern.gpu.libcuda import CudaError
-
-    with suppress(CudaError):
-        yield

@@ -44,7 +44,7 @@ def test_bytes_are_those_of_the_arrays():
     )
     made = Dataset.make(problem, POINT, 0)
     assert made.output_bytes == 8 * 2 * 4 + 1
-    assert made.input_bytes == 8 * 8 + 8
+    assert made.input_bytes == 8 * 8
 
 
 def test_scalars_are_the_inputs_that_are_no_arrays():

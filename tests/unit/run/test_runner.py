@@ -345,7 +345,7 @@ def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
     """Nothing is flushed between the calls of a graph."""
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 640)
     environment = FakeEnvironment(gpu, settings=measuring(timer=timer, cache=cache))
-    wanted = sets_wanted(SimpleNamespace(input_bytes=48, output_bytes=16), context_of(environment, marker))
+    wanted = sets_wanted(SimpleNamespace(device_bytes=64), context_of(environment, marker))
     assert wanted == (1 + 2 * 640 // 64 if rotates else 3)
 
 
@@ -353,7 +353,7 @@ def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
 def test_cold_graphs_take_three_sets_at_least_and_512_at_most(gpu, monkeypatch, one_set, sets):
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 900)
     environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
-    dataset = SimpleNamespace(input_bytes=one_set, output_bytes=0)
+    dataset = SimpleNamespace(device_bytes=one_set)
     assert sets_wanted(dataset, context_of(environment)) == sets
 
 
