@@ -93,30 +93,42 @@ class Turn(NamedTuple):
     kwargs: Mapping[str, Any]
 
 
-class _Before(NamedTuple):
-    """Holds the contents before each call of an output that is not poisoned, or only partly.
+@dataclass
+class _Declared:
+    """Holds an output that a marker declares.
 
     Attributes:
-        original: what it held before the first call.
-        region: index or mask of the poisoned part; None if the call updates the output in place.
+        value: the array as it was given.
+        array: where it lies.
+        updates: whether the call updates it in place.
+        region: index or mask of the part that is written, and poisoned; None for all of it.
+        original: what it held before the first call; None if all of it is poisoned.
     """
 
-    original: np.ndarray[Any, Any]
+    value: Any
+    array: UsersArray
+    updates: bool
     region: Any = None
+    original: np.ndarray[Any, Any] | None = None
 
-    def contents(self, poison: int) -> np.ndarray[Any, Any]:
-        """Returns what the output holds before a call."""
-        if self.region is None:
-            return self.original
-        filled = self.original.copy()
-        pattern = poison_bytes(poison, filled.nbytes).view(filled.dtype).reshape(filled.shape)
-        filled[self.region] = pattern[self.region]
-        return filled
+    def fill(self, poison: int) -> None:
+        """Puts into it what it holds before a call."""
+        if self.original is None:
+            self.array.poison(poison)
+            return
+        filled = self.original
+        if self.region is not None:
+            filled = filled.copy()
+            pattern = poison_bytes(poison, filled.nbytes).view(filled.dtype).reshape(filled.shape)
+            filled[self.region] = pattern[self.region]
+        self.array.put(filled)
 
-    def split(self, left: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def split(self, left: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
         """Returns what a call left, with zeros outside the region, and which elements it changed there."""
         import numpy as np
 
+        if self.region is None or self.original is None:
+            return left, None
         raw, looked = f"V{left.dtype.itemsize}", np.zeros_like(left)
         looked[self.region] = left[self.region]
         differ: np.ndarray[Any, Any] = left.view(raw) != self.original.view(raw)
@@ -166,8 +178,7 @@ class CheckedCalls(Launch):
         self._fixed, self._repeats, self._looks = fixed, repeats, looks
         self._declares = bool(marker.outputs or marker.inout) and looks
         self._poisons, self._poison = itertools.cycle(poisons), poisons[0]
-        self._outputs: dict[str, UsersArray] = {}
-        self._before: dict[str, _Before] = {}
+        self._outputs: dict[str, _Declared] = {}
         self._left: list[Written] = []
         self._returned: dict[str, UsersArray] = {}
         self._digests: dict[str, str | None] = {}
@@ -197,41 +208,42 @@ class CheckedCalls(Launch):
         named = functools.partial(
             declared_arguments, function=self._function, args=args, kwargs=kwargs, where=self._where
         )
-        poisoned, put_back = named("outputs", marker.outputs), named("inout", marker.inout)
-        self._updated = updated = {name for name, _ in put_back}
-        for name, _ in poisoned:
-            if name in updated:
-                raise DeclarationError(f"{self._where}: gpu_benchmark: {name} is in outputs= and in inout=")
-        declared = [*poisoned, *put_back]
-        self._outputs = outputs = {name: self._writable(name, value) for name, value in declared}
-        regions = {
-            name: self._region(name, region)
-            for key, region in marker.written.items()
-            for name, _ in named("written", [key])
-        }
+        outputs: dict[str, _Declared] = {}
+        for option, updates in (("outputs", False), ("inout", True)):
+            for name, value in named(option, getattr(marker, option)):
+                if name in outputs:
+                    raise DeclarationError(
+                        f"{self._where}: gpu_benchmark: {name} is in outputs= and in inout="
+                    )
+                outputs[name] = _Declared(value, self._writable(name, value, updates=updates), updates)
+        for key, region in marker.written.items():
+            for name, _ in named("written", [key]):
+                self._declare_region(name, region, outputs.get(name))
         rest = [
             leaf for name, value in arguments_of(self._function, args, kwargs) for leaf in leaves(name, value)
         ]
         arrays = {name: (value, users_array(value)) for name, value in rest if name not in outputs}
+        in_place = {f"the output {name}": output.array for name, output in outputs.items() if output.updates}
         self.inputs = {
             name: array
             for name, (_, array) in arrays.items()
-            if array is not None and not any(array.overlaps(outputs[other]) for other in updated)
+            if array is not None and not any(array.overlaps(other) for other in in_place.values())
         }
-        self._given = [value for _, value in declared] + [value for value, array in arrays.values() if array]
+        self._given = [output.value for output in outputs.values()]
+        self._given += [value for value, array in arrays.values() if array]
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
-        self.seen.given_empty |= not all(array.nbytes for array in (*outputs.values(), *self.inputs.values()))
-        in_place = {f"the output {name}": outputs[name] for name in updated}
-        poisoned_only = {name: array for name, array in outputs.items() if name not in updated}
-        shared = diagnose_aliasing(poisoned_only, self.inputs, in_place, _IN_PLACE)
+        taken = (*(output.array for output in outputs.values()), *self.inputs.values())
+        self.seen.given_empty |= not all(array.nbytes for array in taken)
+        poisoned = {name: output.array for name, output in outputs.items() if not output.updates}
+        shared = diagnose_aliasing(poisoned, self.inputs, in_place, _IN_PLACE)
         if shared is not None:
             raise IncorrectError(shared)
-        if not (self._fixed and self._before):
-            self._before = {
-                name: _Before(array.fetch(), regions.get(name))
-                for name, array in outputs.items()
-                if name in updated or name in regions
-            }
+        for name, output in outputs.items():
+            if self._fixed and name in self._outputs:
+                output.original = self._outputs[name].original
+            elif output.updates or output.region is not None:
+                output.original = output.array.fetch()
+        self._outputs = outputs
         # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
         self._digests = self.digests() if self._declares or self._returns_new else {}
 
@@ -240,12 +252,8 @@ class CheckedCalls(Launch):
     def fill(self, *, poisoned: bool = True) -> None:  # noqa: ARG002
         """Fills the declared outputs with the next poison, or with what they held before the first call."""
         self._poison = next(self._poisons)
-        for name, array in self._outputs.items():
-            before = self._before.get(name)
-            if before is None:
-                array.poison(self._poison)
-            else:
-                array.put(before.contents(self._poison))
+        for output in self._outputs.values():
+            output.fill(self._poison)
 
     def run(self) -> Any:
         returned = self._turn.call()
@@ -264,7 +272,6 @@ class CheckedCalls(Launch):
         return undone
 
     def take(self, returned: Any) -> None:
-        """Looks at what a call left in its outputs, and at the arrays that it returned."""
         if not self._looks:
             return
         inputs, first = (self._digests, self._scalars), self._first_inputs is None
@@ -276,14 +283,12 @@ class CheckedCalls(Launch):
             self._first_inputs = inputs if self._declares else (after, self._scalars)
 
     def take_timed(self) -> None:
-        """Looks at what a timed call left in outputs that are the same in each."""
         self.place = "in a timed call"
         self.results, self.renewed = {}, {}
         if self._declares and self._fixed:
             self._look_at_outputs(same_inputs=True)
 
     def written(self) -> list[Written]:
-        """Returns what the call left unwritten of each declared output, or changed elsewhere."""
         return self._left
 
     def digests_before(self) -> Mapping[str, str | None]:
@@ -295,29 +300,29 @@ class CheckedCalls(Launch):
 
     def bits(self) -> dict[str, str | None]:
         """Returns a hash of each array that the call was given or has returned."""
-        arrays = {**self.inputs, **self._outputs, **self._returned}
+        declared = {name: output.array for name, output in self._outputs.items()}
+        arrays = {**self.inputs, **declared, **self._returned}
         return {name: array.bits() for name, array in arrays.items()}
 
-    def _region(self, name: str, region: Any) -> Any:
-        """Returns the index or mask of the written part of an output; DeclarationError if it does not fit."""
+    def _declare_region(self, name: str, region: Any, output: _Declared | None) -> None:
+        """Notes which part of an output is written; raises DeclarationError if it does not fit."""
         import numpy as np
 
         label = f"{self._where}: gpu_benchmark(written={{…: {region!r}}}): {name}"
-        if name not in self._outputs or name in self._updated:
+        if output is None or output.updates:
             raise DeclarationError(f"{label} is not in outputs=")
-        output = self._outputs[name]
         try:
-            some = np.empty(output.shape, bool)[region].size
+            some = np.empty(output.array.shape, bool)[region].size
         except (IndexError, TypeError) as error:
             raise DeclarationError(f"{label}: {error}") from None
-        if not some and output.nbytes:
-            raise DeclarationError(f"{label}: selects no element of shape {output.shape}")
-        return region
+        if not some and output.array.nbytes:
+            raise DeclarationError(f"{label}: selects no element of shape {output.array.shape}")
+        output.region = region
 
-    def _writable(self, name: str, value: Any) -> UsersArray:
+    def _writable(self, name: str, value: Any, *, updates: bool) -> UsersArray:
         array = users_array(value)
         label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
-        if array is None or not (array.holds_numbers or name in self._updated):
+        if array is None or not (array.holds_numbers or updates):
             shown = f"{value!r}"[:60]
             raise DeclarationError(
                 f"{label} {shown}, not an array of numbers: name an array of NumPy, CuPy and so on, or its "
@@ -328,21 +333,19 @@ class CheckedCalls(Launch):
         return array
 
     def _look_at_outputs(self, *, same_inputs: bool) -> None:
-        """Records what each declared output holds after a call."""
         self._left = []
-        for value, (name, array) in zip(self._given, self._outputs.items(), strict=False):
-            before = self._before.get(name)
-            output = self._seen(name, value, array, poisoned=before is None or before.region is not None)
+        for name, declared in self._outputs.items():
+            array, poisoned = declared.array, not declared.updates
+            output = self._seen(name, declared.value, array, poisoned=poisoned)
             bits = array.bits()
-            known = output.results.get(bits) if bits is not None else None
-            left = array.fetch() if known is None else known
-            looked, changed = left, None
-            if before is not None and before.region is not None:
-                looked, changed = before.split(left)
+            left = output.results.get(bits) if bits is not None else None
+            if left is None:
+                left = array.fetch()
+            looked, changed = declared.split(left)
             last, output.last = output.last, (looked, self._poison)
             unwritten = (0, -1)
             if (
-                output.poisoned
+                poisoned
                 and last is not None
                 and last[0] is not left
                 and (last[0].shape, last[0].dtype) == (left.shape, left.dtype)
@@ -374,7 +377,7 @@ class CheckedCalls(Launch):
                 continue
             self._returned[name] = array
             given = any(value is argument for argument in self._given)
-            if given or any(array.overlaps(output) for output in self._outputs.values()):
+            if given or any(array.overlaps(output.array) for output in self._outputs.values()):
                 continue
             shared = [other for other, theirs in self.inputs.items() if array.overlaps(theirs)]
             if shared and (self._declares or any(array.span != self.inputs[other].span for other in shared)):
@@ -422,7 +425,6 @@ class CheckedCalls(Launch):
 
     @property
     def wanted_after_timing(self) -> bool:
-        """Says whether a call after timing has something to check."""
         return self._declares or self._returns_new
 
     def restored(self, executions: Executions) -> Executions:
@@ -438,10 +440,19 @@ class CheckedCalls(Launch):
                 f"{self._where}: gpu_benchmark(inout=…) restores arrays before each call, which rounds "
                 "cannot: call gpu_benchmark(f, …), or pedantic(f, setup=…)"
             )
-        for name in self._updated:
-            if self._outputs[name].on_device and self._outputs[name].strides is not None:
+        updated = {name: output for name, output in self._outputs.items() if output.updates}
+        for name, output in updated.items():
+            if output.array.on_device and output.array.strides is not None:
                 raise DeclarationError(f"{self._where}: gpu_benchmark(inout=…): {name} is not in C order")
-        return _Filled(executions, steps=self._putting_back)
+
+        def putting_back() -> list[Callable[[], Any]]:
+            return [
+                output.array.queueing(output.original)
+                for output in updated.values()
+                if output.original is not None and output.original.nbytes
+            ]
+
+        return _Filled(executions, steps=putting_back)
 
     def timed(self, executions: Executions) -> Executions:
         """Returns the executions; if all have the same outputs, we fill them before each batch."""
@@ -457,14 +468,6 @@ class CheckedCalls(Launch):
         looks = self._guarded or (self._declares and self._fixed)
         return functools.partial(check_left, self) if looks else None
 
-    def _putting_back(self) -> list[Callable[[], Any]]:
-        """Returns functions that queue copies of the original contents into updated arrays."""
-        return [
-            self._outputs[name].queueing(before.original)
-            for name, before in self._before.items()
-            if before.region is None and before.original.nbytes
-        ]
-
 
 class _Filled:
     """Fills arrays of a call while the device is idle before each batch, or in turn before each execution."""
@@ -479,7 +482,6 @@ class _Filled:
         self.largest_batch, self.buffer_sets = executions.largest_batch, executions.buffer_sets
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Returns the next `count` executions."""
         self._batch()
         steps = self._steps()
         taken = self._executions.take(count, cold=cold)
@@ -635,7 +637,6 @@ class SeenOutputs:
         return set(equal[:1]) or held or (holding if len(holding) == 1 else set())
 
     def determinism(self, name: str) -> Determinism | None:
-        """Returns what the calls so far show about an output."""
         return of_launches(self.outputs[name].bits)
 
     def diagnose_others(

@@ -123,7 +123,6 @@ class Prepared(Launch):
 
     @property
     def is_slow(self) -> bool:
-        """Whether the last launch was slow for a device, or for the host."""
         limit_ns = SLOW_ON_DEVICE_NS if self.backend.on_gpu else SLOW_ON_HOST_NS
         return self.last_call_ns > limit_ns
 
@@ -142,7 +141,6 @@ class Prepared(Launch):
         }
 
     def launch_and_keep(self) -> None:
-        """Launches an allocating variant, and keeps what it returned, to be checked."""
         self.last_returned = self.launch()
 
     def let_go(self) -> None:
@@ -254,7 +252,6 @@ class Prepared(Launch):
         return any(not self.workspace.compare(name, other, tolerance).mismatches for other in references)
 
     def written(self) -> Iterator[Written]:
-        """Yields what still holds poison of the outputs without a reference."""
         import numpy as np
 
         for name, spec in self.dataset.specs.items() if self.dataset.expected is None else ():
@@ -281,7 +278,6 @@ class Prepared(Launch):
                 self.seen_bits.setdefault(name, []).append(bits)
 
     def note_run(self) -> None:
-        """Keeps the last launch, if the problem has a statistical check."""
         if self.case.problem.check is not None:
             outputs = {name: self.workspace.fetch(name) for name in self.dataset.specs}
             self.runs[self.dataset.seed_offset] = Run(self.point, self.dataset.inputs, outputs)
@@ -646,7 +642,6 @@ def check_corners(
 
 
 def _why_not_at(corner: Corner, case: Case, *, simulated: bool) -> str | None:
-    """Says why a variant is not checked in a corner, or None."""
     exceeded, limits = case.variant.limit_exceeded(corner.point), case.problem.simulator_limits
     if exceeded is not None:
         return f"{exceeded.partition(':')[0]} for the variant"

@@ -173,7 +173,6 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
 
 
 def _refuse_undone(launch: Launch, returned: Any) -> None:
-    """Raises IncorrectError for a returned value that stands for work that is not done."""
     for name, value in leaves("returned", returned):
         undone = launch.why_undone(value)
         if undone is not None:
@@ -248,6 +247,5 @@ def _first(diagnoses: Iterable[Diagnosis | None]) -> Diagnosis | None:
 
 
 def _left_to_threads(running: str, wrong: str) -> Diagnosis:
-    """Returns the diagnosis of a launch whose threads work on after it has returned."""
     remedy = "a launch must do its own work, or join the threads that do it"
     return Diagnosis(Fault.STILL_RUNNING, f"{running}; {remedy}\n{wrong}")

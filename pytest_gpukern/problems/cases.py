@@ -97,6 +97,5 @@ def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
 
 
 def _parameters(variant: Variant) -> Iterator[dict[str, Any]]:
-    """Yields every combination of the values of a variant's parameters, by name."""
     for values in itertools.product(*variant.parameters.values()):
         yield dict(zip(variant.parameters, values, strict=True))

@@ -90,7 +90,6 @@ class Dataset:
             return replace(cls._of(problem, point, inputs, 0, seed), planted=planted)
 
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
-        """Makes another set by rearranging this one and its reference."""
         assert self.expected is not None
         inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
         return replace(self, seed_offset=seed_offset, inputs=inputs, expected=expected, digests={})
@@ -150,7 +149,6 @@ class Dataset:
 
     @property
     def host_bytes(self) -> int:
-        """Size of inputs and reference together."""
         return self.input_bytes + self.expected_bytes
 
     @property
@@ -345,7 +343,6 @@ class Datasets:
         self._complaints: dict[str, tuple[str, ...]] = {}
 
     def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
-        """Returns the set `seed_offset` of a problem at a point."""
         sets = self._at(problem, point)
         if seed_offset in sets:
             return sets[seed_offset]

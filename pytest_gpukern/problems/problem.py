@@ -396,13 +396,11 @@ class Problem:
         return {"dtype": self.dtypes[0], **point} if self.dtypes else dict(point)
 
     def _call(self, function: Callable[..., Any], point: Point, more: Names | None = None) -> Any:
-        """Calls a declared function with what it names of the point and of `more`."""
         return call_by_name(function, {**self.named(point), **(more or {})})
 
     def _mapping(
         self, argument: str, function: Callable[..., Any], point: Point, more: Names
     ) -> dict[str, Any]:
-        """Calls a declared function that must return values by name."""
         made = self._call(function, point, more)
         if not isinstance(made, Mapping):
             raise self.error(f"{argument} returned {type(made).__name__}; it must return a dict by name")

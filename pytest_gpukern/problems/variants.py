@@ -147,7 +147,6 @@ class Registration:
     parameters: Mapping[str, Sequence[Any]]
 
     def __call__(self, prepare: Prepare) -> Prepare:
-        """Registers the function under its own name."""
         declared = self._named(prepare.__name__, takes_by_name(prepare))
         self.variants.add(replace(declared, prepare=prepare, declared_at=users_line()))
         return prepare

@@ -167,7 +167,6 @@ class CallSubject:
         return None if self._target.leaves_host_calls else self._calls.seen
 
     def begin(self) -> Result:
-        """Returns the result before anything ran, on the GPU or in the simulator."""
         return result_of(self._context, simulated=self._context.environment.gpu.simulated.active)
 
     @contextmanager
@@ -324,7 +323,6 @@ class CallSubject:
             return self._calls.make(turn, place), turn
 
     def _judge(self, evidence: Evidence, made: Made, turn: Turn, when: str) -> None:
-        """Runs the test's own check on a call."""
         __tracebackhide__ = True
         check, (_, args, kwargs) = self._target.check, turn
         if check is None:

@@ -83,7 +83,6 @@ class CaseSubject:
         self.sets: list[Prepared] = []
 
     def begin(self) -> Result:
-        """Returns the result before anything ran."""
         return self._context.new_result(
             case_info(self._case, self._point, self._context.test_file),
             simulated=self._backend.simulated,
@@ -141,7 +140,6 @@ class CaseSubject:
         evidence.add_note(*first.notes)
 
     def _check_elsewhere(self, evidence: Evidence, first: Prepared) -> None:
-        """Checks the variant in its corners."""
         environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
         with environment.gpu.loading_observed(on_gpu=on_gpu):
             corners, notes = check_corners(
@@ -151,7 +149,6 @@ class CaseSubject:
         evidence.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *notes)
 
     def measure(self, evidence: Evidence) -> None:
-        """Times the case in its scopes."""
         first, backend = self.sets[0], self._backend
         turn_to_others_if_slow(first)
         try:
@@ -363,7 +360,6 @@ def sets_wanted(dataset: Dataset, context: SubjectContext) -> int:
 
 
 def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
-    """Returns the part of a case that travels."""
     return CaseInfo(
         id=case.id,
         problem=case.problem.name,
@@ -379,7 +375,6 @@ def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
 
 
 def why_not_here(case: Case, environment: Environment) -> str | None:
-    """Says why a case cannot run here; returns None if it can."""
     variant, settings = case.variant, environment.settings
     reason = variant.unavailable or environment.libraries.unusable(variant.backend)
     if reason is not None:
@@ -526,11 +521,9 @@ class Rotation:
 
     @property
     def last(self) -> Prepared:
-        """Returns the set of the last execution that was handed out."""
         return self._last
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Returns the next `count` executions."""
         return [self._cold() if cold else self._hot(first=not number) for number in range(count)]
 
     def _cold(self) -> Iteration:

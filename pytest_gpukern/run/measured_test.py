@@ -81,7 +81,6 @@ class MeasuredTest:
 
     @property
     def result(self) -> Result | None:
-        """Returns what the test has found so far; None before anything ran."""
         return None if self.evidence is None else self.evidence.result
 
     @result.setter
@@ -134,14 +133,12 @@ class MeasuredTest:
         return subject
 
     def measure_case(self, case: Case) -> None:
-        """Checks and measures a case; skips the test if it cannot run here, fails it if it is wrong."""
         __tracebackhide__ = True
         self._begin_use()
         self.evidence = self._evidence_of(case)
         self._fail_where_incorrect()
 
     def reject(self, case: Case) -> None:
-        """Fails the test unless the checker rejects this broken case for its declared fault."""
         __tracebackhide__ = True
         self.rejected = case
         self.stop_observing()

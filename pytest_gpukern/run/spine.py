@@ -82,7 +82,6 @@ class SubjectContext:
     rootdir: Path = Path()
 
     def new_result(self, case: CaseInfo, *, simulated: bool, **known: Any) -> Result:
-        """Returns the result of the test before anything ran, with what else is `known`."""
         environment = self.environment
         return Result(
             case=case,
@@ -96,12 +95,10 @@ class SubjectContext:
 
     @property
     def timer(self) -> str:
-        """Returns the timer of the test's marker, or of the run."""
         return self.marker.timer or self.environment.settings.timer
 
     @property
     def cache(self) -> str:
-        """Returns the cache policy of the test's marker, or of the run."""
         return self.marker.cache or self.environment.settings.cache
 
     @property
@@ -520,7 +517,6 @@ class TimedScope:
 
     @property
     def cache(self) -> str:
-        """The cache policy; what does not depend on the L2 is timed hot."""
         flushes = self.on_gpu and self.scope != "launch" and self.calls_a_sample == 1
         return self.context.cache if flushes else "hot"
 
@@ -584,7 +580,6 @@ class TimedScope:
             return self.sampler(timer, rule, beside=beside).measure()
 
     def sampler(self, timer: Timer, rule: StoppingRule, *, beside: bool = False) -> Sampler:
-        """Returns what takes its samples by a timer."""
         observers, launch = self.context.environment.gpu.observers, self.scope == "launch"
         return Sampler(
             self.executions,

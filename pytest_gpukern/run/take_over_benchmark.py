@@ -115,7 +115,6 @@ class TakenOver:
         return self._test.measure_call(target).last
 
     def _leave(self, reason: TimerUnavailable) -> None:
-        """Leaves the test to pytest-benchmark, and says why."""
         if not self._is_marked:  # else its calls were checked
             self._test.result = None
         _warn(self._item, f"{reason}; it is left to pytest-benchmark")
