@@ -60,6 +60,8 @@ class Prepared(Launch):
     """Holds a variant that is ready to be launched on a data set in its workspace.
 
     Attributes:
+        point: the point as it runs here.
+        workspace: holds `dataset`, by default the first of `datasets`.
         launch: exactly what is timed.
         dataset: what the buffers hold now.
         datasets: all sets that it is checked on, in that order.
@@ -309,39 +311,21 @@ def giving_back(step: Callable[[], None]) -> Callable[..., None]:
     return end
 
 
-def check(
-    case: Case,
-    point: Point,
-    backend: Backend,
-    workspace: Workspace,
-    datasets: Sequence[Dataset],
-    *,
-    checked_again: bool = False,
-) -> Prepared:
+def check(prepared: Prepared, *, checked_again: bool = False) -> None:
     """Launches the variant on every data set, in the same buffers, and checks each launch.
 
     The first two launches find outputs filled with different poisons, the third finds the answer of the
     second. So a variant that leaves an element unwritten can be right at most once.
 
-    Returns the variant prepared on one of these sets, correct so far.
-
-    Args:
-        case: problem, variant and point as asked for.
-        point: the point as it runs here.
-        backend: the backend of the variant.
-        workspace: holds the first of `datasets`.
-        datasets: different contents.
-        checked_again: whether a check on other contents follows after timing. Then a slow launch on the
-            device is checked on two sets. A slow launch on the host is checked on the first set only, or on
-            three if the check is statistical.
+    If it is `checked_again` on other contents after timing, a slow launch on the device is checked on two
+    sets. A slow launch on the host is checked on the first set only, or on three if the check is statistical.
 
     Raises:
         IncorrectError: a check failed; it holds the first fault.
     """
-    prepared = Prepared(case, point, backend, workspace, datasets)
     declared = prepared.determinism is not None
     prepared.hashes = checked_again or declared
-    for number, dataset in enumerate(datasets):
+    for number, dataset in enumerate(prepared.datasets):
         if number >= _enough(prepared, dataset, checked_again=checked_again):
             break
         if number:
@@ -355,7 +339,6 @@ def check(
         prepared.note_run()
     _check_runs(prepared)
     _check_under_the_rest(prepared, checked_again=checked_again)
-    return prepared
 
 
 def check_nothing_is_late(prepared: Prepared) -> None:
@@ -507,14 +490,6 @@ def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> flo
     return 2 if prepared.backend.on_gpu else 1
 
 
-def checked_copy(first: Prepared, workspace: Workspace, dataset: Dataset) -> Prepared:
-    """Returns the variant on another buffer set, which holds `dataset`, checked there by one launch."""
-    copy = Prepared(first.case, first.point, first.backend, workspace, first.datasets, dataset)
-    copy.errors, copy.seen_bits, copy.first_call_ns = first.errors, first.seen_bits, first.first_call_ns
-    checked_launch(copy)
-    return copy
-
-
 def what_raised(error: BaseException, case: Case, doing: str) -> str:
     """Returns what an exception says, with the innermost line of user code that led to it, if any.
 
@@ -662,7 +637,8 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
         if corner.contents == "special":  # NumPy warns of them, as it should
             given_back.enter_context(catch_warnings(action="ignore", category=RuntimeWarning))
         try:
-            prepared = check(case, corner.point, backend, workspace, sets)
+            prepared = Prepared(case, corner.point, backend, workspace, sets)
+            check(prepared)
         except IncorrectError as error:
             raise error.after(f"{corner.label}: ", _planted(sets[-1])) from error
         prepared.let_go()

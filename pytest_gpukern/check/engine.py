@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.backends.foreign_array import leaves
 from pytest_gpukern.check.diagnosis import (
@@ -165,18 +165,14 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     if first:
         launch.first_call_ns = launch.last_call_ns
     left = tuple(threads_left(threads, first=first))
-    _refuse_undone(launch, returned)
-    launch.take(returned)
-    made = Made(returned, left, launch.bits() if left else {})
-    _judge(launch, looking, made)
-    return made
-
-
-def _refuse_undone(launch: Launch, returned: Any) -> None:
     for name, value in leaves("returned", returned):
         undone = launch.why_undone(value)
         if undone is not None:
             raise IncorrectError(Diagnosis.of(Fault.WRONG_TYPE, f"{launch.by} returned {undone}", name))
+    launch.take(returned)
+    made = Made(returned, left, launch.bits() if left else {})
+    _judge(launch, looking, made)
+    return made
 
 
 def check_left(launch: Launch) -> None:

@@ -12,14 +12,13 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from pytest_gpukern.backends.backend import Backend, Workspace
+from pytest_gpukern.backends.backend import Backend
 from pytest_gpukern.check.check_variant import (
     AFTER_TIMING,
     Prepared,
     check,
     check_corners,
     check_nothing_is_late,
-    checked_copy,
     giving_back,
     launches_cost_much,
     recheck,
@@ -27,7 +26,7 @@ from pytest_gpukern.check.check_variant import (
     what_raised,
 )
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
-from pytest_gpukern.check.engine import check_left
+from pytest_gpukern.check.engine import check_left, checked_launch
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.by_timer import with_note
 from pytest_gpukern.measure.measure import Repeated, warm_up
@@ -122,15 +121,14 @@ class CaseSubject:
         """Checks the variant on each buffer set and, unless an earlier session did, elsewhere."""
         gpu, on_gpu = self._environment.gpu, self._backend.on_gpu
         with gpu.loading_observed(on_gpu=on_gpu):
-            first = self._checked_on_the_first_set()
+            first = self._prepared(self._datasets[0])
+            check(first, checked_again=self.is_timed)
             if not self.is_timed:
                 check_nothing_is_late(first)
         others = self._other_contents(first)
         with gpu.launches_observed() if others else nullcontext():
             for dataset in others:
-                workspace = self._workspace(dataset)
-                self.sets.append(checked_copy(first, workspace, dataset))
-                self._held.callback(self.sets[-1].let_go)
+                checked_launch(self._prepared(dataset))
         evidence.add(errors=self._errors_of(first), first_call_ns=first.first_call_ns)
         if self._environment.datasets.folder is not None:
             evidence.add(inputs=hash_of_inputs(self.sets))
@@ -185,21 +183,18 @@ class CaseSubject:
             return errors
         return {name: dataclasses.replace(error, determinism=None) for name, error in errors.items()}
 
-    def _checked_on_the_first_set(self) -> Prepared:
-        datasets = self._datasets
-        workspace = self._workspace(datasets[0])
-        first = check(
-            self._case, self._point, self._backend, workspace, datasets, checked_again=self.is_timed
-        )
-        self.sets.append(first)
-        self._held.callback(first.let_go)
-        return first
-
-    def _workspace(self, dataset: Dataset) -> Workspace:
-        """Returns arrays for a data set; they are given back at the end."""
+    def _prepared(self, dataset: Dataset) -> Prepared:
+        """Prepares the variant on one more buffer set, which is given back at the end."""
         workspace = self._placing.workspace(dataset.inputs, dataset.specs)
         self._held.push(giving_back(workspace.close))
-        return workspace
+        prepared = Prepared(self._case, self._point, self._backend, workspace, self._datasets, dataset)
+        if self.sets:
+            first = self.sets[0]
+            prepared.errors, prepared.seen_bits = first.errors, first.seen_bits
+            prepared.first_call_ns = first.first_call_ns
+        self.sets.append(prepared)
+        self._held.callback(prepared.let_go)
+        return prepared
 
     def _other_contents(self, first: Prepared) -> list[Dataset]:
         """Returns data sets for the other buffer sets to time on, as many as fit.

@@ -17,7 +17,6 @@ import pytest
 from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
-from pytest_gpukern.findings.findings import findings_that_fail
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
@@ -30,6 +29,7 @@ from pytest_gpukern.run.spine import (
     Evidence,
     NotRunError,
     SubjectContext,
+    end_observing,
     run,
     settle,
 )
@@ -107,9 +107,9 @@ class MeasuredTest:
         """
         if self._begun_to_observe:
             with self.environment.gpu.exclusive(), suppress(CudaError):
-                self._observed = self.environment.gpu.observers.end_test(passed=passed, let_go=let_go)
-        findings = self._observed.findings if self._observed is not None else ()
-        return findings_that_fail(findings, self.environment.settings.fail_on)
+                self._observed, failures = end_observing(self.environment, passed=passed, let_go=let_go)
+                return failures
+        return ()
 
     def measure_call(self, target: CallTarget) -> CallSubject:
         """Checks and measures a call; returns the subject, which has what the first and last call returned.
@@ -174,9 +174,9 @@ class MeasuredTest:
             from pytest_gpukern.gpu.runtime import runtime
 
             runtime().synchronize()
-        errors = self.result.errors if self.result else {}
+        earlier = self.result.errors if self.result else {}
         check = check_against_reference(
-            f"output {len(errors) + 1}" if errors else "output",
+            f"output {len(earlier) + 1}" if earlier else "output",
             actual,
             expected,
             rtol,
@@ -186,16 +186,17 @@ class MeasuredTest:
             asks_what_else=self.evidence is not None,
         )
         self.verified = True
-        name = f"{check.name} {len(errors) + 1}" if check.name in errors else check.name
+        name = f"{check.name} {len(earlier) + 1}" if check.name in earlier else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
-        if self.evidence is not None and wrong is None:
-            if check.loose is not None:
-                self.evidence.add_note(Note(check.loose))
-            self.evidence.passes({} if check.error is None else {name: check.error})
-        elif self.evidence is not None and expect_failure:
-            self.evidence.passes()
-        elif self.evidence is not None and wrong is not None:
-            self.evidence.fails(wrong, {} if check.error is None else {name: check.error})
+        if self.evidence is not None:
+            errors = {} if check.error is None else {name: check.error}
+            if wrong is None:
+                self.evidence.add_note(*([Note(check.loose)] if check.loose is not None else []))
+                self.evidence.passes(errors)
+            elif expect_failure:
+                self.evidence.passes()
+            else:
+                self.evidence.fails(wrong, errors)
         if wrong is not None and not expect_failure:
             self._fail(f"INCORRECT: {wrong}")
         if wrong is None and expect_failure:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pytest_gpukern.baseline.merge import confirmed_slower
 from pytest_gpukern.baseline.record import Past, choice_of
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
-from pytest_gpukern.findings.findings import explained, failures
+from pytest_gpukern.findings.findings import explained, failures, findings_that_fail
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
@@ -26,7 +26,7 @@ from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_has
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the_device
 from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
-from pytest_gpukern.measure.observers import ObservedCall
+from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
 from pytest_gpukern.measure.rounds import rule_of_rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
@@ -606,3 +606,11 @@ class TimedScope:
         cold = self.cache == "cold"
         (iteration,) = self.executions.take(1, cold=cold)
         return trace_of(self.scope, iteration, stream, cold=cold)
+
+
+def end_observing(
+    environment: Environment, *, passed: bool, let_go: Callable[[], object]
+) -> tuple[ObservedTest, Sequence[GateFailure]]:
+    """Returns what observers saw of a test, after its teardown, and why the gate fails it for that."""
+    seen = environment.gpu.observers.end_test(passed=passed, let_go=let_go)
+    return seen, findings_that_fail(seen.findings, environment.settings.fail_on)

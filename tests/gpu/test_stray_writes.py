@@ -11,7 +11,7 @@ from numba import cuda
 
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.backends.backend import open_backend
-from pytest_gpukern.check.check_variant import check
+from pytest_gpukern.check.check_variant import Prepared, check
 from pytest_gpukern.problems.dataset import Datasets
 from pytest_gpukern import Axis, Problem
 from pytest_gpukern.check.diagnosis import IncorrectError
@@ -40,7 +40,7 @@ backend = open_backend("numba", simulated=False)
 datasets = Datasets().for_check(problem, case.point, contents=2, available_bytes=1e9)
 workspace = backend.workspace(datasets[0].inputs, datasets[0].specs)
 try:
-    check(case, case.point, backend, workspace, datasets)
+    check(Prepared(case, case.point, backend, workspace, datasets))
 except IncorrectError as error:
     print(error.diagnosis.message)
 """

@@ -16,7 +16,7 @@ from pytest_gpukern import Output, Tolerance
 from pytest_gpukern.arrays.compare import POISONS, draw_poisons
 from pytest_gpukern.backends.host import HostBackend, HostWorkspace
 from pytest_gpukern.check import check_variant
-from pytest_gpukern.check.check_variant import check, check_nothing_is_late, giving_back, recheck
+from pytest_gpukern.check.check_variant import Prepared, check, check_nothing_is_late, giving_back, recheck
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.problems.dataset import Datasets
@@ -44,7 +44,9 @@ def checked(
     backend = backend or HostBackend()
     backend.on_gpu = on_gpu
     workspace = backend.workspace(datasets[0].inputs, datasets[0].specs)
-    return check(case, case.point, backend, workspace, datasets, checked_again=checked_again)
+    prepared = Prepared(case, case.point, backend, workspace, datasets)
+    check(prepared, checked_again=checked_again)
+    return prepared
 
 
 def rejected(prepare, problem=None, **arguments):

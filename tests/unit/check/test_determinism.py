@@ -249,7 +249,8 @@ def test_launches_are_repeated_for_what_is_declared_and_slow_ones_less_or_not_at
         check_module.Prepared, "compared", lambda prepared: counted.append(prepared.dataset) or ()
     )
     workspace = backend.workspace(sets[0].inputs, sets[0].specs)
-    check_module.check(case, case.point, backend, workspace, sets, checked_again=True)
+    prepared = check_module.Prepared(case, case.point, backend, workspace, sets)
+    check_module.check(prepared, checked_again=True)
     assert len(counted) == launches
 
 
