@@ -584,13 +584,8 @@ def check_corners(
     """Checks the variant in each corner by one launch on the corner's data.
 
     Returns the labels of the corners, and a note for each reason why some were left out: in the simulator
-    large ones, and under a tool of compute-sanitizer sizes above one whose launch was slow.
-
-    Args:
-        case: problem, variant and parameters.
-        backend: the backend of the variant.
-        placing: the backend that makes the arrays.
-        datasets: holds data sets of many small points.
+    large ones, and under a tool of compute-sanitizer sizes above one whose launch was slow. The backend
+    `placing` makes the arrays.
 
     Raises:
         IncorrectError: the variant is wrong in a corner, which the message names first.

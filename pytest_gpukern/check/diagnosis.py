@@ -228,13 +228,9 @@ _UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=;
 def diagnose_values(
     name: str, comparison: Comparison, tolerance: Tolerance, *, poisoned: bool = True
 ) -> Diagnosis | None:
-    """Says what a comparison found in output `name`; None if every element passed.
+    """Says what a comparison found in an output; None if every element passed.
 
-    Args:
-        name: name of the output.
-        comparison: comparison with its reference.
-        tolerance: tolerance of the comparison.
-        poisoned: whether the output held a poison before, which may explain what it holds now.
+    One that was `poisoned` held a poison before, which may explain what it holds now.
     """
     if not comparison.mismatches:
         return None
@@ -357,12 +353,7 @@ def diagnose_aliasing(
 ) -> Diagnosis | None:
     """Says which memory outputs share with inputs, with others, and if `apart` with each other, or None.
 
-    Args:
-        outputs: name → memory of each output.
-        inputs: name → memory of each input.
-        others: words → other memory that no output may share.
-        remedy: what to do about it.
-        apart: whether outputs may not share memory either.
+    Messages call the `others` by their keys.
     """
     near = {**{f"the input {name}": memory for name, memory in inputs.items()}, **others}
     for name, memory in outputs.items():

@@ -325,10 +325,9 @@ class Datasets:
     Args:
         points: how many of the newest points of a problem to keep.
         seed: seed of all inputs, instead of each problem's own.
-        folder: where sessions of the same code keep sets for each other; None for nowhere.
 
     Attributes:
-        folder: the same.
+        folder: where sessions of the same code keep sets for each other; None for nowhere.
         test: the test function whose cases are measured. Each has its own files, since problems that one
             helper declares share line and name.
     """

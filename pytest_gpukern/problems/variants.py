@@ -164,18 +164,14 @@ class Registration:
                     f"parameter with values to try, such as {parameter}=(1, 2)"
                 )
             if takes is not None and parameter not in takes:
+                known = inspect.signature(self.decorator).parameters.values()
+                arguments = (argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY)
                 raise ProblemError(
                     f"variant {name!r}: {parameter}={values!r} is neither an argument of the decorator "
-                    f"({', '.join(self.arguments)}) nor a parameter of {name} ({', '.join(takes) or 'none'})"
+                    f"({', '.join(arguments)}) nor a parameter of {name} ({', '.join(takes) or 'none'})"
                 )
         parameters = {parameter: tuple(values) for parameter, values in self.parameters.items()}
         return replace(self.declared, name=name, parameters=parameters)
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """What the decorator takes besides the backend and the function's own parameters."""
-        known = inspect.signature(self.decorator).parameters.values()
-        return tuple(argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY)
 
 
 def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:

@@ -500,6 +500,9 @@ class Rotation:
         calls: what is timed on each.
         stream: the timed stream, as a cuda.core stream; None on the host.
         poisons: whether a call writes the outputs, so that they may be poisoned before it.
+
+    Attributes:
+        last: the set of the last execution that was handed out.
     """
 
     def __init__(
@@ -514,36 +517,30 @@ class Rotation:
         self.buffer_sets = len(sets)
         self.largest_batch = max(_LARGEST_BATCH, len(sets))
 
-    @property
-    def last(self) -> Prepared:
-        return self._last
-
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        return [self._cold() if cold else self._hot(first=not number) for number in range(count)]
+        return [self._next(cold=cold, first=not number) for number in range(count)]
 
-    def _cold(self) -> Iteration:
-        prepared, call = self._turn(1)
-        launches = 2 + len(prepared.dataset.specs)
-        return self._iteration(call, self._poison(prepared) if self._poisons else None, launches)
+    def _next(self, *, cold: bool, first: bool) -> Iteration:
+        """Returns the next execution; the first hot one of a batch finds its set in the cache, whoever ran
+        before."""
+        stay = 1 if cold else _STAY
+        warms = not cold and self._stream is not None and (first or self._taken % stay == 0)
+        number = self._taken // stay % len(self._sets)
+        self._taken += 1
+        self.last, call = self._sets[number], self._calls[number]
+        poison = functools.partial(self.last.workspace.queue_poison, self._stream)
+        poisons = self._poisons and (cold or warms or self._updates)
 
-    def _hot(self, *, first: bool) -> Iteration:
-        """Returns a hot execution; the first of a batch finds its set in the cache, whoever ran before."""
-        changed = self._taken % _STAY == 0
-        prepared, call = self._turn(_STAY)
-        poison = self._poison(prepared) if self._poisons else None
-        on_host = self._stream is None
-        if on_host or not (first or changed):
-            before = poison if self._updates else None
-            return self._iteration(call, before, launches=2 + len(prepared.dataset.specs) * self._updates)
-
-        def warm() -> None:
-            if poison is not None and self._updates:
+        def before() -> None:
+            if warms and self._updates:
                 poison()
-            call()
-            if poison is not None:
+            if warms:
+                call()
+            if poisons:
                 poison()
 
-        return self._iteration(call, warm, launches=3 + len(prepared.dataset.specs))
+        launches = 2 + warms + len(self.last.dataset.specs) * (cold or warms or self._updates)
+        return self._iteration(call, before if warms or poisons else None, launches)
 
     def _iteration(
         self, call: Callable[[], Any], before: Callable[[], Any] | None, launches: int
@@ -551,12 +548,3 @@ class Rotation:
         """Returns an execution; if the call updates its arrays, each repeat begins with `before`."""
         again = functools.partial(self._iteration, call, before, launches) if self._updates else None
         return Iteration(call, before, again, launches)
-
-    def _turn(self, stay: int) -> tuple[Prepared, Callable[[], Any]]:
-        number = self._taken // stay % len(self._sets)
-        self._taken += 1
-        self._last = self._sets[number]
-        return self._last, self._calls[number]
-
-    def _poison(self, prepared: Prepared) -> Callable[[], None]:
-        return lambda: prepared.workspace.queue_poison(self._stream)

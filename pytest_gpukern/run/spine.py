@@ -379,17 +379,16 @@ def _under(key: str, results: Iterable[Result]) -> list[Measurement]:
 
 def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -> list[Measurement]:
     """Returns the measurements that get a verdict: one for each scope."""
+
+    def is_recorded(time: Measurement) -> bool:  # its given sessions may be of another timer
+        return any(session.key == time.key for session in bases[time.key].sessions)
+
     chosen = []
     for main in (measurement for measurement in measurements if not measurement.beside):
         others = [other for other in measurements if other.beside and other.scope == main.scope]
-        known = [] if _is_recorded(main, bases) else [o for o in others if _is_recorded(o, bases)]
+        known = [] if is_recorded(main) else list(filter(is_recorded, others))
         chosen.append(known[0] if known else main)
     return chosen
-
-
-def _is_recorded(measurement: Measurement, bases: Mapping[str, Basis]) -> bool:
-    """Returns whether there is a record under its key; its given sessions may be of another timer."""
-    return any(session.key == measurement.key for session in bases[measurement.key].sessions)
 
 
 def _fresh(
