@@ -76,12 +76,6 @@ def determinism_of(prepare, backend="host", environment=None, **arguments):
     return found, found.errors["out"].determinism
 
 
-def test_a_timed_case_that_repeats_itself_is_bitwise():
-    found, kind = determinism_of(right)
-    assert found.correctness is Correctness.PASSED
-    assert kind == "bitwise"
-
-
 def test_one_whose_launches_differ_within_the_tolerance_is_tolerant_and_passes(gpu, timer):
     environment = FakeEnvironment(gpu, settings=measuring())
     found, kind = determinism_of(drifting(1), "numba", environment)

@@ -401,11 +401,13 @@ def on_an_h200(gpu):
 
 
 def test_kernel_facts_come_with_the_hash_of_the_loaded_machine_code(gpu, timer, known):
-    result = with_facts(measured(gpu, timer, ("kernel", (work(),))), on_an_h200(gpu))
+    environment = on_an_h200(gpu)
+    environment.ceilings = SimpleNamespace(to_json=lambda: {"copy_bytes_per_s": 4.2e12})
+    result = with_facts(measured(gpu, timer, ("kernel", (work(),))), environment)
     (facts,) = result.kernels
     assert (facts.symbol, facts.name) == ("_Z3addPf", "add(float*)")
     assert (facts.machine_code_sha256, facts.occupancy) == ("c0de", 0.75)
-    assert result.ceilings == {}
+    assert result.ceilings == {"copy_bytes_per_s": 4.2e12}
 
 
 def test_late_warnings_are_noted_with_the_first_result(gpu, timer, known):
@@ -425,13 +427,6 @@ def test_a_kernel_whose_code_was_not_seen_is_named_with_the_reason(gpu, timer, k
     why = refused or "we did not see it loaded, or several kernels share its name"
     text = f"no hash of the machine code of other() and 1 more kernel: {why}"
     assert note == Note(text, About.MACHINE_CODE)
-
-
-def test_a_result_has_the_ceilings_of_the_device(gpu, timer, known):
-    environment = on_an_h200(gpu)
-    environment.ceilings = SimpleNamespace(to_json=lambda: {"copy_bytes_per_s": 4.2e12})
-    result = with_facts(measured(gpu, timer, ("kernel", ())), environment)
-    assert (result.kernels, result.ceilings) == ((), {"copy_bytes_per_s": 4.2e12})
 
 
 def test_the_kernels_are_those_of_the_kernel_scope_where_there_is_one(gpu, timer, known):
