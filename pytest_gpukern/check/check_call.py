@@ -807,20 +807,11 @@ class GuardedArrays:
         Raises:
             TypeError: it is not an array that can be guarded; the message says which can.
         """
-        library, memory = _known(array)
-        name = name or self._next_name
-        made = self._made(library, {name: memory.fetch()}, {}, name)
-        if self._backend(library).on_gpu:
-            from pytest_gpukern.gpu.runtime import runtime
-
-            runtime().forget_dead_copies()  # the contents came through one
-        return made
+        return self._made(array, name, copied=True)
 
     def like(self, array: Any, name: str | None) -> Any:
         """Returns a poisoned array like another, in guarded memory, for a call to write; raises as `copy`."""
-        library, memory = _known(array)
-        name = name or self._next_name
-        return self._made(library, {}, {name: Output(memory.shape, memory.dtype)}, name)
+        return self._made(array, name, copied=False)
 
     def damage(self) -> list[Damage]:
         """Returns what was written into guard zones; waits for the device."""
@@ -837,14 +828,18 @@ class GuardedArrays:
             with suppress(CudaError):
                 workspace.close()
 
-    @property
-    def _next_name(self) -> str:
-        return f"guarded array {len(self._held) + 1}"
-
-    def _made(self, library: str, inputs: Mapping[str, Any], outputs: Mapping[str, Output], name: str) -> Any:
-        backend = self._backend(library)
-        workspace = backend.workspace(inputs, outputs)
+    def _made(self, array: Any, name: str | None, *, copied: bool) -> Any:
+        library, memory = _known(array)
+        backend, name = self._backend(library), name or f"guarded array {len(self._held) + 1}"
+        if copied:
+            workspace = backend.workspace({name: memory.fetch()}, {})
+        else:
+            workspace = backend.workspace({}, {name: Output(memory.shape, memory.dtype)})
         self._held.append((backend, workspace))
+        if copied and backend.on_gpu:
+            from pytest_gpukern.gpu.runtime import runtime
+
+            runtime().forget_dead_copies()  # the contents came through one
         return workspace.arrays[name]
 
 

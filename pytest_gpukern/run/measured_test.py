@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -53,6 +52,7 @@ class MeasuredTest:
         verified: whether it compared anything itself, here or in the child session that ran it.
         gate_failures: why the gate failed the test, if nothing before it did.
         ended: whether its body came to its end.
+        guarded: its arrays between guard zones.
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """
 
@@ -71,13 +71,9 @@ class MeasuredTest:
         self._begun_to_observe = False
         self._observed: ObservedTest | None = None
         self.seen: SeenOutputs | None = None
+        self.guarded = GuardedArrays(context.environment.libraries.backend)
         self._failed_with: str | None = None
         self._loading = ExitStack()
-
-    @functools.cached_property
-    def guarded(self) -> GuardedArrays:
-        """Returns the test's arrays between guard zones, made on first use."""
-        return GuardedArrays(self.environment.libraries.backend)
 
     @property
     def result(self) -> Result | None:
@@ -223,7 +219,7 @@ class MeasuredTest:
         if self.evidence is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
-        if diagnosis is None and "guarded" in vars(self) and self.guarded:
+        if diagnosis is None and self.guarded:
             diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
             self.evidence.fails(diagnosis.message)
@@ -257,8 +253,7 @@ class MeasuredTest:
     def let_go(self) -> None:
         """Drops the arrays kept for `verify`, and the guarded ones."""
         self.seen = None
-        if "guarded" in vars(self):
-            self.guarded.close()
+        self.guarded.close()
 
     def _begin_use(self) -> None:
         self.stop_observing()
