@@ -141,10 +141,7 @@ class CheckedCalls(Launch):
 
     Args:
         function: what is called; its signature may name arguments.
-        marker: what the test declares about outputs and determinism.
-        where: the test.
-        synchronize: waits for the device.
-        guarded: the test's guarded arrays.
+        where: the test, as messages name it.
         fixed: whether every call has the same arguments.
         repeats: whether to repeat a call with nothing declared if it returns new arrays.
         looks: whether to look at arguments and results. Else a lazy result means that nothing was launched.
@@ -542,12 +539,7 @@ class SeenOutput:
 class SeenOutputs:
     """Holds the outputs of one test's calls, by name.
 
-    Args:
-        determinism: what the test declares for all of them, or None.
-        fixed: whether every call has the same arguments.
-
     Attributes:
-        outputs: what is known of each.
         given_empty: whether a call was given an empty array, so its outputs may be empty.
     """
 
@@ -560,12 +552,7 @@ class SeenOutputs:
         self.given_empty = False
 
     def name_of(self, actual: Any, on_host: np.ndarray[Any, Any]) -> str | None:
-        """Returns the name of the output that a test verifies, or a copy of it; None if it is not known.
-
-        Args:
-            actual: what the test verifies.
-            on_host: the same on the host.
-        """
+        """Returns the name of the output that a test verifies, or a copy of it; None if it is not known."""
         for name, output in self.outputs.items():
             if output.value is actual:
                 return name
@@ -690,8 +677,6 @@ class ReferenceCheck:
     """Holds the result of comparing an output with its reference.
 
     Attributes:
-        name: what the output is called.
-        diagnosis: what is wrong, or None.
         error: distance from the reference; None if the shapes differ.
         loose: what else would pass within these bounds, in words, or None.
     """
@@ -719,8 +704,8 @@ def check_against_reference(
         name: what to call the output in messages if it is none that the marker declares.
         actual: array on the device or the host, of any shape.
         expected: reference of the same shape, in the same or a higher precision.
-        rtol: relative bound, or None.
-        atol: absolute bound, or None; if both are None, `default_tolerance` gives them.
+        rtol: relative bound.
+        atol: absolute bound; if both are None, `default_tolerance` gives them.
         seen: what the test's calls left in their outputs; this may be one of them.
         hashes: whether the error includes the hash of the output.
         asks_what_else: whether to say if the bounds would also pass a lower precision or zeros.

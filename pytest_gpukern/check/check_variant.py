@@ -128,8 +128,7 @@ class Prepared(Launch):
         limit_ns = SLOW_ON_DEVICE_NS if self.backend.on_gpu else SLOW_ON_HOST_NS
         return self.last_call_ns > limit_ns
 
-    @property
-    def errors_with_bits(self) -> dict[str, OutputError]:
+    def errors_with_bits(self, *, tells_determinism: bool = True) -> dict[str, OutputError]:
         """The worst error of each output, with its hash for the first data set and its determinism."""
         first, seen = self.datasets[0], self.seen_bits
         comparable = first.expected is not None and first.seed is None
@@ -137,7 +136,7 @@ class Prepared(Launch):
             name: dataclasses.replace(
                 error,
                 bits=seen[name][0] if comparable and name in seen else None,
-                determinism=of_launches(seen.get(name, ())),
+                determinism=of_launches(seen.get(name, ())) if tells_determinism else None,
             )
             for name, error in self.errors.items()
         }
@@ -438,10 +437,6 @@ def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
     launch that replays an answer is right only for the inputs that it was timed on. We skip the last launch
     if the call takes seconds, or is slow on the host, and more than one set was seen. Such a call was timed
     few times, on poisoned outputs.
-
-    Args:
-        sets: the variant on each buffer set.
-        launches: whether to launch again.
 
     Raises:
         IncorrectError: it is no longer right; the message says that it was before timing.

@@ -84,7 +84,6 @@ class Made:
     """Holds what is seen of one launch as it returns.
 
     Attributes:
-        returned: what it returned.
         threads: Python's threads that it started and that still work.
         bits: a hash of each output, taken only if threads still work.
     """

@@ -148,9 +148,7 @@ CHECKS = (
 def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     """Launches once, and has every check look at it.
 
-    Args:
-        launch: what to launch.
-        poisoned: whether to poison the outputs; else they still hold what an earlier launch left.
+    Unless they are `poisoned`, the outputs still hold what an earlier launch left.
 
     Raises:
         IncorrectError: something is wrong; it holds the first fault.

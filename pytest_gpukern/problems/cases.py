@@ -59,7 +59,6 @@ def cases_of(
     Broken variants that destroy the CUDA context have one case each, after all others.
 
     Args:
-        problem: the problem, with its variants registered.
         size: "smoke", "full" or "huge".
         axes: axis → values that the run chose instead of those at `size`.
         wrong: whether to yield the deliberately broken variants instead.

@@ -34,9 +34,7 @@ class Dataset:
     Attributes:
         seed_offset: number of the set; if only one is timed, it is set 0.
         inputs: name → NumPy array or scalar; variants are given copies only.
-        specs: shape and dtype of each output.
         expected: reference of each output; None if the problem has only a statistical check.
-        tolerances: tolerance of each output.
         planted: input → flat index → special value at that place.
         seed: the seed of the whole run, or None for the problem's own.
         digests: type of a workspace → the result of its `digest` for these inputs.
@@ -52,14 +50,17 @@ class Dataset:
     digests: dict[type, dict[str, int]] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def make(cls, problem: Problem, point: Point, seed_offset: int, seed: int | None = None) -> Dataset:
-        """Draws the inputs and computes the reference from them before anybody else holds them."""
-        return cls._of(problem, point, problem.inputs(point, seed_offset, seed), seed_offset, seed)
-
-    @classmethod
-    def _of(
-        cls, problem: Problem, point: Point, inputs: dict[str, Any], seed_offset: int, seed: int | None
+    def make(
+        cls,
+        problem: Problem,
+        point: Point,
+        seed_offset: int,
+        seed: int | None = None,
+        inputs: dict[str, Any] | None = None,
     ) -> Dataset:
+        """Computes the reference from inputs, by default drawn here, before anybody else holds them."""
+        if inputs is None:
+            inputs = problem.inputs(point, seed_offset, seed)
         specs, expected = problem.output_specs(point, inputs), problem.reference(point, inputs)
         return cls(seed_offset, inputs, specs, expected, problem.tolerances(specs, point), seed)
 
@@ -68,7 +69,7 @@ class Dataset:
         """Makes the set of integers, which outputs must match bit by bit."""
         import numpy as np
 
-        made = cls._of(problem, point, problem.inputs(point, 0, seed, exact=True), 0, seed)
+        made = cls.make(problem, point, 0, seed, problem.inputs(point, 0, seed, exact=True))
         expected = made.expected
         assert expected is not None
         for name, spec in made.specs.items():
@@ -87,7 +88,7 @@ class Dataset:
 
         inputs, planted = problem.with_special(point, seed)
         with np.errstate(all="ignore"):
-            return replace(cls._of(problem, point, inputs, 0, seed), planted=planted)
+            return replace(cls.make(problem, point, 0, seed, inputs), planted=planted)
 
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         assert self.expected is not None
@@ -111,7 +112,9 @@ class Dataset:
                 return None
             if not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"):
                 changed.append(one.ndim)
-        return self._of(problem, point, inputs, seed_offset, self.seed) if changed and all(changed) else None
+        if not changed or not all(changed):
+            return None
+        return self.make(problem, point, seed_offset, self.seed, inputs)
 
     @property
     def input_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -284,10 +287,8 @@ def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: i
 class HostResults:
     """Holds the host arrays into which timed copies bring outputs, for all variants of a point.
 
-    Touching new pages takes longer than copying into them. No kernel is ever given these arrays.
-
-    Args:
-        most_bytes: of all that is held; beyond this each case makes its own.
+    Touching new pages takes longer than copying into them. No kernel is ever given these arrays. Beyond
+    `most_bytes` in all each case makes its own.
     """
 
     def __init__(self, most_bytes: float) -> None:
@@ -345,7 +346,9 @@ class Datasets:
         sets = self._at(problem, point)
         if seed_offset in sets:
             return sets[seed_offset]
-        stored = None if self.folder is None else self._stored_in(self.folder, problem, point, seed_offset)
+        identity = (self.test, problem.name, sorted(point.items()), self._seed, seed_offset)
+        name = hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
+        stored = None if self.folder is None else self.folder / name
         made = None if stored is None else load(stored, problem, point, seed_offset, self._seed)
         if made is None:
             if seed_offset == CONTENTS - 1 and problem.check is None:  # a check judges independent runs
@@ -369,10 +372,6 @@ class Datasets:
                 made = [make(problem, point, self._seed)]
             sets.update(enumerate(made))
         return list(sets.values())
-
-    def _stored_in(self, folder: Path, problem: Problem, point: Point, seed_offset: int) -> Path:
-        identity = (self.test, problem.name, sorted(point.items()), self._seed, seed_offset)
-        return folder / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
 
     def _at(self, problem: Problem, point: Point) -> dict[int, Dataset]:
         """Returns the sets of a point; for a new point, we first drop the oldest."""

@@ -131,13 +131,9 @@ class CallTarget:
 class CallSubject:
     """Takes one call of a plain test through the spine.
 
-    Args:
-        target: what is called.
-        context: the test and its run.
-        guarded: the test's guarded arrays; we look at their zones after each call, and after the timed ones.
+    We look at the zones of `guarded` arrays after each call, and after the timed ones.
 
     Attributes:
-        is_timed: whether it is measured in this run.
         first: what the first call returned.
         last: what the last untimed call returned.
     """

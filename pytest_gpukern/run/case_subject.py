@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import itertools
@@ -41,7 +40,7 @@ from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.result import CaseInfo, Measurement, OutputError, Result
+from pytest_gpukern.values.result import CaseInfo, Measurement, Result
 from pytest_gpukern.values.timer_table import timer_row
 
 MOST_SETS = 512
@@ -53,12 +52,9 @@ class CaseSubject:
     """Takes one case through the spine.
 
     Args:
-        case: problem, variant and the requested point.
-        context: the test and its run.
         rejects: whether the case is broken on purpose, and only checked, at the requested point.
 
     Attributes:
-        is_timed: whether it is measured in this run.
         sets: its variant, prepared and checked on each buffer set; corners use the first.
 
     Raises:
@@ -129,7 +125,10 @@ class CaseSubject:
         with gpu.launches_observed() if others else nullcontext():
             for dataset in others:
                 checked_launch(self._prepared(dataset))
-        evidence.add(errors=self._errors_of(first), first_call_ns=first.first_call_ns)
+        evidence.add(
+            errors=first.errors_with_bits(tells_determinism=not self._checked),
+            first_call_ns=first.first_call_ns,
+        )
         if self._environment.datasets.folder is not None:
             evidence.add(inputs=hash_of_inputs(self.sets))
         if not self._checked:
@@ -170,18 +169,15 @@ class CaseSubject:
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(on_gpu=self._backend.on_gpu):
             recheck(self.sets, launches=not self._checked)
+        compile_ns = None  # what the first launch took longer than the last: compiling, loading, allocations
+        if self._backend.on_gpu and first.first_call_ns is not None:
+            compile_ns = max(0.0, first.first_call_ns - first.last_call_ns)
+        # After few launches nothing is known of their determinism.
         evidence.add(
-            errors=self._errors_of(first),
+            errors=first.errors_with_bits(tells_determinism=not self._checked),
             dtype=first.dataset.output_dtype,
-            compile_ns=_compile_time_ns(first) if self._backend.on_gpu else None,
+            compile_ns=compile_ns,
         )
-
-    def _errors_of(self, first: Prepared) -> dict[str, OutputError]:
-        """Returns what is known of the outputs; too few launches tell nothing of their determinism."""
-        errors = first.errors_with_bits
-        if not self._checked:
-            return errors
-        return {name: dataclasses.replace(error, determinism=None) for name, error in errors.items()}
 
     def _prepared(self, dataset: Dataset) -> Prepared:
         """Prepares the variant on one more buffer set, which is given back at the end."""
@@ -420,13 +416,6 @@ def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     return any(frame.f_code.co_filename == source for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _compile_time_ns(prepared: Prepared) -> float | None:
-    """Returns how much longer the first launch took than the last: compiling, loading, first allocations."""
-    if prepared.first_call_ns is None:
-        return None
-    return max(0.0, prepared.first_call_ns - prepared.last_call_ns)
-
-
 def refuse_to_reject(case: Case, *, replaceable: bool) -> None:
     """Raises NotRunError if a broken case cannot be checked in this process, or not without a tool."""
     tool = case.variant.detected_by
@@ -496,8 +485,7 @@ class Rotation:
     before each execution.
 
     Args:
-        sets: the case prepared on each set.
-        calls: what is timed on each.
+        calls: what is timed on each of the `sets`.
         stream: the timed stream, as a cuda.core stream; None on the host.
         poisons: whether a call writes the outputs, so that they may be poisoned before it.
 

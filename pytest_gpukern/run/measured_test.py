@@ -42,7 +42,6 @@ class MeasuredTest:
     """Follows one attempt at a test. The test itself sees only `GpuBenchmark`, which forwards to this.
 
     Args:
-        context: the test and its run.
         begun_s: when its set-up began, by the monotonic clock.
         replaceable: whether another process takes over if this one has lost its CUDA context.
 
@@ -224,8 +223,8 @@ class MeasuredTest:
         if diagnosis is not None:
             self.evidence.fails(diagnosis.message)
             self._fail_where_incorrect()
-        if self.seen is not None and not self._has_check:
-            self.evidence.leaves_unchecked(self.seen.never_compared)
+        if self.seen is not None and not self._has_check and self.seen.never_compared:
+            self.evidence.add(correctness=Correctness.UNCHECKED, unchecked=self.seen.never_compared)
         self.evidence.add(duration_s=time.monotonic() - self._begun_s)
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)

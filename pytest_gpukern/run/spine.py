@@ -65,9 +65,6 @@ class SubjectContext:
     """Holds what a subject needs to know of its test and its run.
 
     Attributes:
-        environment: device, settings, backends and data sets.
-        marker: arguments of the test's marker.
-        nodeid: pytest's name of the test.
         test_file: the test's file; baselines lie beside it.
         checked: whether an earlier session has checked the same code in full. Then a case is checked on what
             it is timed on, before and after: not in its corners, and by no launches after timing.
@@ -423,9 +420,7 @@ def _fresh(
 class Evidence:
     """Gathers what a test finds out: each check and each measurement adds to its result.
 
-    Attributes:
-        result: what is known so far.
-        diagnosis: what the first check that failed says, or None.
+    The `diagnosis` is that of the first check that failed.
     """
 
     def __init__(self, result: Result) -> None:
@@ -457,11 +452,6 @@ class Evidence:
         correctness = Correctness.INCORRECT if wrong else Correctness.PASSED
         self.add(correctness=correctness, errors={**self.result.errors, **(errors or {})})
 
-    def leaves_unchecked(self, outputs: tuple[str, ...]) -> None:
-        """Notes the declared outputs that nothing compared; with one, the result is not PASSED."""
-        if outputs and self.result.correctness is not Correctness.INCORRECT:
-            self.add(correctness=Correctness.UNCHECKED, unchecked=outputs)
-
     def fails(self, diagnosis: str, errors: Mapping[str, OutputError] | None = None) -> None:
         """Notes what is wrong, in words; `errors` as in `passes`."""
         errors = {**self.result.errors, **(errors or {})}
@@ -488,8 +478,6 @@ class TimedScope:
 
     Attributes:
         scope: one of `problems.variants.SCOPES`.
-        executions: what the timer takes.
-        context: the test and its run.
         on_gpu: whether it is work on the GPU.
         call_ns: its approximate time, in nanoseconds.
         work_bytes: declared bytes of the work; of a launch only the host's time is measured, and no work.

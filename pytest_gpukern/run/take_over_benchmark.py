@@ -47,10 +47,6 @@ class TakenOver:
     `--gpukern-all` alone it is left to pytest-benchmark, after a few untimed calls.
 
     Without a GPU the target is called once, or the test skipped, unless a timer of the host was asked for.
-
-    Args:
-        item: the test.
-        fixture: its `benchmark`, from pytest-benchmark.
     """
 
     def __init__(self, item: pytest.Item, fixture: Any) -> None:

@@ -65,7 +65,7 @@ def right(a, out):
 def test_the_hash_of_an_output_is_kept_if_other_sessions_have_its_inputs_too(seed, reference, kept):
     problem = doubling(N) if reference else statistical(lambda runs: None)
     prepared = checked(right, problem, seed=seed, determinism="bitwise")
-    errors = prepared.errors_with_bits
+    errors = prepared.errors_with_bits()
     assert [error.bits is not None for error in errors.values()] == [kept] * len(prepared.errors)
     assert {error.determinism for error in errors.values()} <= {"bitwise"}
 
