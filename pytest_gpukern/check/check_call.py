@@ -462,7 +462,7 @@ class CheckedCalls(Launch):
     @property
     def inspect(self) -> Callable[[], None] | None:
         """Checks what timed calls left; None if each call has other outputs, and nothing is guarded."""
-        looks = self._guarded or (self._declares and self._fixed)
+        looks = self._guarded.held or (self._declares and self._fixed)
         return functools.partial(check_left, self) if looks else None
 
 
@@ -562,19 +562,12 @@ class SeenOutputs:
         for name, output in self.outputs.items():
             if (array.span, array.shape) == (output.array.span, output.array.shape):
                 return name
-        alike = [
-            (name, output)
-            for name, output in self.outputs.items()
-            if (output.array.shape, output.array.dtype) == (on_host.shape, on_host.dtype)
-        ]
-        bits = bits_of(on_host) if alike else None
-        alike.sort(key=lambda pair: pair[0] in self._compared)  # of equal outputs, each has a copy of its own
-        matching = (
-            name
-            for name, output in alike
-            if bits and bits == bits_of(output.array.values(output.array.fetch()))
-        )
-        return next(matching, None)
+        form, bits = (on_host.shape, on_host.dtype), bits_of(on_host)
+        for name in sorted(self.outputs, key=self._compared.__contains__):  # equal outputs: a copy each
+            array = self.outputs[name].array
+            if (array.shape, array.dtype) == form and bits and bits == bits_of(array.values(array.fetch())):
+                return name
+        return None
 
     @property
     def never_compared(self) -> tuple[str, ...]:
@@ -776,15 +769,12 @@ def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> N
         )
 
 
+@dataclass
 class GuardedArrays:
     """Holds the guarded arrays of one test; `backend` opens a backend by its name."""
 
-    def __init__(self, backend: Callable[[str], Backend]) -> None:
-        self._backend = backend
-        self._held: list[tuple[Backend, Workspace]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
+    backend: Callable[[str], Backend]
+    held: list[tuple[Backend, Workspace]] = field(default_factory=list)
 
     def copy(self, array: Any, name: str | None) -> Any:
         """Returns a copy of an array in guarded memory, of the same library, shape and dtype, in C order.
@@ -801,26 +791,26 @@ class GuardedArrays:
     def damage(self) -> list[Damage]:
         """Returns what was written into guard zones; waits for the device."""
         damage = []
-        for backend, workspace in self._held:
+        for backend, workspace in self.held:
             backend.synchronize()
             damage += workspace.damage()
         return damage
 
     def close(self) -> None:
         """Frees the arrays; a lost CUDA context leaves nothing to free."""
-        held, self._held = self._held, []
+        held, self.held = self.held, []
         for _, workspace in held:
             with suppress(CudaError):
                 workspace.close()
 
     def _made(self, array: Any, name: str | None, *, copied: bool) -> Any:
         library, memory = _known(array)
-        backend, name = self._backend(library), name or f"guarded array {len(self._held) + 1}"
+        backend, name = self.backend(library), name or f"guarded array {len(self.held) + 1}"
         if copied:
             workspace = backend.workspace({name: memory.fetch()}, {})
         else:
             workspace = backend.workspace({}, {name: Output(memory.shape, memory.dtype)})
-        self._held.append((backend, workspace))
+        self.held.append((backend, workspace))
         if copied and backend.on_gpu:
             from pytest_gpukern.gpu.runtime import runtime
 

@@ -218,7 +218,7 @@ class MeasuredTest:
         if self.evidence is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
-        if diagnosis is None and self.guarded:
+        if diagnosis is None and self.guarded.held:
             diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
             self.evidence.fails(diagnosis.message)
@@ -252,7 +252,8 @@ class MeasuredTest:
     def let_go(self) -> None:
         """Drops the arrays kept for `verify`, and the guarded ones."""
         self.seen = None
-        self.guarded.close()
+        if self.guarded.held:
+            self.guarded.close()
 
     def _begin_use(self) -> None:
         self.stop_observing()
