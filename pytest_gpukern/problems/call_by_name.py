@@ -25,6 +25,7 @@ class ProblemError(Exception):
 
     @property
     def located(self) -> str:
+        """The message with its place in front."""
         return f"{self.place}: {self}"
 
 

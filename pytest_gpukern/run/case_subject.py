@@ -132,18 +132,13 @@ class CaseSubject:
         if self._environment.datasets.folder is not None:
             evidence.add(inputs=hash_of_inputs(self.sets))
         if not self._checked:
-            self._check_elsewhere(evidence, first)
+            datasets, corner_datasets = self._environment.datasets, self._environment.corner_datasets
+            with gpu.loading_observed(on_gpu=on_gpu):
+                corners, notes = check_corners(self._case, self._backend, self._placing, corner_datasets)
+            evidence.add(corners=corners)
+            evidence.add_note(*datasets.examined(self._case.problem, self._point, first.datasets), *notes)
         evidence.passes()
         evidence.add_note(*first.notes)
-
-    def _check_elsewhere(self, evidence: Evidence, first: Prepared) -> None:
-        environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
-        with environment.gpu.loading_observed(on_gpu=on_gpu):
-            corners, notes = check_corners(
-                self._case, self._backend, self._placing, environment.corner_datasets
-            )
-        evidence.add(corners=corners)
-        evidence.add_note(*environment.datasets.examined(problem, self._point, first.datasets), *notes)
 
     def measure(self, evidence: Evidence) -> None:
         first, backend = self.sets[0], self._backend
