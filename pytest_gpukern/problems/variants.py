@@ -90,18 +90,15 @@ class Variants:
     def add(self, variant: Variant) -> None:
         """Adds a variant; raises ProblemError if its name is taken or it names what the problem lacks."""
         home = self.broken if variant.is_broken else self.right
-        self._refuse_namesake(variant, home.get(variant.label))
+        present = home.get(variant.label)
+        # If the import of a file failed half-way, its unavailable variants replace the registered ones.
+        if present is not None and present.prepare is not None and variant.prepare is not None:
+            old, new = present.prepare.__code__, variant.prepare.__code__
+            same_code = (new.co_filename, new.co_firstlineno) == (old.co_filename, old.co_firstlineno)
+            if not same_code:  # the same file imported twice, under two names, is no clash
+                raise ProblemError(f"problem {self._problem!r} has two variants named {variant.label!r}")
         self._refuse_unknown(variant)
         home[variant.label] = variant
-
-    def _refuse_namesake(self, variant: Variant, present: Variant | None) -> None:
-        # If the import of a file failed half-way, its unavailable variants replace the registered ones.
-        if present is None or present.prepare is None or variant.prepare is None:
-            return
-        old, new = present.prepare.__code__, variant.prepare.__code__
-        same_code = (new.co_filename, new.co_firstlineno) == (old.co_filename, old.co_firstlineno)
-        if not same_code:  # the same file imported twice, under two names, is no clash
-            raise ProblemError(f"problem {self._problem!r} has two variants named {variant.label!r}")
 
     def _refuse_unknown(self, variant: Variant) -> None:
         whose = f"variant {variant.label!r}"

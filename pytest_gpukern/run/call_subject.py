@@ -32,7 +32,7 @@ from pytest_gpukern.timers.timer import (
     open_timer,
 )
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import CaseInfo, Measurement, Result
+from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
 
@@ -246,7 +246,12 @@ class CallSubject:
             )
             for scope in self._scopes()
         ]
-        measurements = [time for scope in timed for time in self._measured_in(scope)]
+        wait, leaves = self._calls.synchronize, self._target.leaves_host_calls
+        measurements = [
+            measurement
+            for scope in timed
+            for measurement in scope.measured(wait, self._stream, any_stream=True, leaves_host_calls=leaves)
+        ]
         if inspect is not None:
             inspect()
         evidence.add(measurements=tuple(measurements))
@@ -270,12 +275,6 @@ class CallSubject:
             marker.flops,
             elsewhere=elsewhere,
             **more,
-        )
-
-    def _measured_in(self, timed: TimedScope) -> list[Measurement]:
-        leaves = self._target.leaves_host_calls
-        return timed.measured(
-            self._calls.synchronize, self._stream, any_stream=True, leaves_host_calls=leaves
         )
 
     @property

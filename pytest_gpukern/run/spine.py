@@ -287,7 +287,7 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
         measurement.key: _basis_of(result, measurement, environment, marker)
         for measurement in result.measurements
     }
-    chosen = {measurement.key for measurement in _to_judge(result.measurements, bases)}
+    chosen = _to_judge(result.measurements, bases)
     verdicts: dict[str, Verdict] = {}
     for measurement in result.measurements:
         key = measurement.key
@@ -374,17 +374,16 @@ def _under(key: str, results: Iterable[Result]) -> list[Measurement]:
     ]
 
 
-def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -> list[Measurement]:
-    """Returns the measurements that get a verdict: one for each scope."""
-
-    def is_recorded(time: Measurement) -> bool:  # its given sessions may be of another timer
-        return any(session.key == time.key for session in bases[time.key].sessions)
-
-    chosen = []
+def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -> set[str]:
+    """Returns the keys of the measurements that get a verdict: one for each scope."""
+    recorded = {  # the given sessions may be of another timer
+        key for key, basis in bases.items() if any(session.key == key for session in basis.sessions)
+    }
+    chosen = set()
     for main in (measurement for measurement in measurements if not measurement.beside):
-        others = [other for other in measurements if other.beside and other.scope == main.scope]
-        known = [] if is_recorded(main) else list(filter(is_recorded, others))
-        chosen.append(known[0] if known else main)
+        others = [other.key for other in measurements if other.beside and other.scope == main.scope]
+        known = [key for key in (main.key, *others) if key in recorded]
+        chosen.add((known or [main.key])[0])
     return chosen
 
 
