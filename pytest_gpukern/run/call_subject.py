@@ -184,14 +184,9 @@ class CallSubject:
                 `determinism` without any.
         """
         __tracebackhide__ = True
-        simulated_before = SimulatedLaunches.made
-        try:
+        with self._noting_what_is_launched(evidence):
             made, turn = self._call("in the first call")
-        finally:
-            evidence.add(first_call_ns=self._calls.first_call_ns)
         self.first = self.last = made.returned
-        if not self._context.environment.gpu.has_gpu and SimulatedLaunches.made == simulated_before:
-            self._leave_or_time_on_the_host(evidence)
         self._judge(evidence, made, turn, "before timing")
         calls = 1
         while self._calls.wants_another(calls):
@@ -199,8 +194,17 @@ class CallSubject:
             self._judge(evidence, *self._call(f"in call {calls}"), "before timing")
         evidence.add_note(*self._calls.notes)
 
-    def _leave_or_time_on_the_host(self, evidence: Evidence) -> None:
-        """Has a call that launches nothing timed by the host's clock or elsewhere, or notes that."""
+    @contextmanager
+    def _noting_what_is_launched(self, evidence: Evidence) -> Iterator[None]:
+        """Notes how long the first call took. What launches nothing is timed by the host's clock, left to
+        others, or noted."""
+        simulated = SimulatedLaunches.made
+        try:
+            yield
+        finally:
+            evidence.add(first_call_ns=self._calls.first_call_ns)
+        if self._context.environment.gpu.has_gpu or SimulatedLaunches.made != simulated:
+            return
         if self._target.leaves_host_calls:
             raise NothingLaunched("the call launched nothing in the simulator")
         evidence.add(simulated=False)
@@ -381,15 +385,10 @@ class LoopSubject(CallSubject):
         """Does nothing: the last round was checked."""
 
     def _run(self, evidence: Evidence) -> None:
-        simulated = SimulatedLaunches.made
         self._calls.restored(self._target.executions)  # refuses what rounds cannot do
-        try:
+        with self._noting_what_is_launched(evidence):
             self._loop.run(self._round)
-        finally:
-            evidence.add(first_call_ns=self._calls.first_call_ns)
         evidence.add_note(*self._calls.notes)
-        if not self._context.environment.gpu.has_gpu and SimulatedLaunches.made == simulated:
-            self._leave_or_time_on_the_host(evidence)
         if isinstance(self._refused, NothingLaunched):
             raise self._refused
 

@@ -105,7 +105,6 @@ class SubjectContext:
 
     @property
     def host_timer(self) -> str:
-        """Returns the timer for what runs on the host."""
         return host_timer(self.timer)
 
 
