@@ -562,10 +562,12 @@ class SeenOutputs:
         for name, output in self.outputs.items():
             if (array.span, array.shape) == (output.array.span, output.array.shape):
                 return name
-        form, bits = (on_host.shape, on_host.dtype), bits_of(on_host)
-        for name in sorted(self.outputs, key=self._compared.__contains__):  # equal outputs: a copy each
-            array = self.outputs[name].array
-            if (array.shape, array.dtype) == form and bits and bits == bits_of(array.values(array.fetch())):
+        form = (on_host.shape, on_host.dtype)
+        arrays = {name: output.array for name, output in self.outputs.items()}
+        alike = [name for name, array in arrays.items() if (array.shape, array.dtype) == form]
+        bits = bits_of(on_host) if alike else None
+        for name in sorted(alike, key=self._compared.__contains__):  # of equal outputs, each has a copy
+            if bits and bits == bits_of(arrays[name].values(arrays[name].fetch())):
                 return name
         return None
 
