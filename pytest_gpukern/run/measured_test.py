@@ -60,7 +60,7 @@ class MeasuredTest:
         self.context = context
         self._begun_s = begun_s
         self._replaceable = replaceable
-        self._target: CallTarget | None = None
+        self._is_ours, self._has_check = True, False
         self.evidence: Evidence | None = None
         self.sessions: tuple[Result, ...] = ()
         self.rejected: Case | None = None
@@ -118,7 +118,7 @@ class MeasuredTest:
         subject_of = CallSubject if target.loop is None else LoopSubject
         subject = subject_of(target, self.context, self.guarded)
         self.seen = subject.seen
-        self._target = target
+        self._is_ours, self._has_check = not target.runs_once, target.check is not None
         self.evidence = Evidence(subject.begin())
         try:
             run(subject, self.evidence, self.environment)
@@ -223,13 +223,11 @@ class MeasuredTest:
         if diagnosis is not None:
             self.evidence.fails(diagnosis.message)
             self._fail_where_incorrect()
-        target, never = self._target, self.seen.never_compared if self.seen is not None else ()
-        if never and (target is None or target.check is None):
-            self.evidence.add(correctness=Correctness.UNCHECKED, unchecked=never)
+        if self.seen is not None and not self._has_check and self.seen.never_compared:
+            self.evidence.add(correctness=Correctness.UNCHECKED, unchecked=self.seen.never_compared)
         self.evidence.add(duration_s=time.monotonic() - self._begun_s)
         marker = self.context.marker
-        is_ours = target is None or not target.runs_once
-        expects_check = is_ours or bool(marker.outputs or marker.inout)
+        expects_check = self._is_ours or bool(marker.outputs or marker.inout)
         settled = settle(self.evidence.result, self.environment, marker, expects_check=expects_check)
         self.evidence.result = settled.result
         self.sessions += settled.sessions
