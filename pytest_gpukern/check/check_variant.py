@@ -352,9 +352,8 @@ def check_nothing_is_late(prepared: Prepared) -> None:
     backend, variant = prepared.backend, prepared.case.variant
     waits_for_others = not getattr(backend.timed_stream, "is_nonblocking", True)
     call_ns = prepared.last_call_ns
-    if not backend.on_gpu or variant.host_data or waits_for_others or call_ns > _VERY_SLOW_NS:
-        return
-    if sanitizing_tool() is not None:
+    costs_much = call_ns > _VERY_SLOW_NS or launches_cost_much(backend)
+    if not backend.on_gpu or variant.host_data or waits_for_others or costs_much:
         return
 
     def launch() -> None:

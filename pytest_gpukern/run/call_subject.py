@@ -115,17 +115,15 @@ class CallTarget:
         """Calls in the requested rounds: each is set up, called and torn down before the next."""
 
         def turn() -> Turn:
-            execute = rounds.begin().execute
-            return Turn(execute, *rounds.arguments)
+            return Turn(rounds.begin().execute, *rounds.arguments)
 
         return cls(rounds.target, turn, rounds, fixed=rounds.setup is None, check=check, called_after=True)
 
     @classmethod
     def in_loop(cls, function: Callable[..., Any], loop: Loop) -> CallTarget:
         """Leaves the calls to a loop."""
-        rounds = Rounds(function)
         turn = Turn(function, (), {})
-        return cls(function, lambda: turn, rounds, fixed=loop.asked["setup"] is None, loop=loop)
+        return cls(function, lambda: turn, Rounds(function), fixed=loop.asked["setup"] is None, loop=loop)
 
 
 class CallSubject:
@@ -439,11 +437,10 @@ class LoopSubject(CallSubject):
         elif timed.elsewhere:
             raise NothingLaunched(ELSEWHERE)
         else:
-            timer = self._opened()
+            timer = self._opened(self._context.timer)
         return timed.sampler(timer, StoppingRule())
 
-    def _opened(self) -> Timer:
-        wanted = self._context.timer
+    def _opened(self, wanted: str) -> Timer:
         names = auto_timers() if wanted == "auto" else (wanted,)
         for name in names[:-1]:
             try:

@@ -342,11 +342,7 @@ class GpuBenchmark:
         __tracebackhide__ = True
         in_turn = teardown is not None or rounds is not None or warmup_rounds != 0 or iterations != 1
         if setup is not None and not (args or kwargs or in_turn):
-
-            def fresh() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-                return arguments_made(setup())
-
-            chosen = CallTarget.set_up(target, fresh, check)
+            chosen = CallTarget.set_up(target, lambda: arguments_made(setup()), check)
         else:
             asked = Rounds(target, args, kwargs or {}, setup, teardown, rounds, warmup_rounds, iterations)
             chosen = CallTarget.in_rounds(asked, check)
