@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.problems.call_by_name import Point
 from pytest_gpukern.problems.problem import Output, Problem
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.untrusted_json import decoded, own_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -236,7 +237,7 @@ def store(made: Dataset, folder: Path) -> None:
     arrays: list[np.ndarray[Any, Any]] = []
 
     def entry(value: Any) -> Any:
-        if type(value) in (bool, int, float, str):
+        if type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
             return {"value": value}
         plain = type(value) is np.ndarray and value.flags.c_contiguous and value.size
         if not (plain or isinstance(value, np.generic)) or value.dtype.isbuiltin != 1:
@@ -253,11 +254,16 @@ def store(made: Dataset, folder: Path) -> None:
         stored = sum(file.stat().st_size for file in folder.parent.glob("*/*.npy"))
         # All sets together take a quarter: the disk is not ours alone, and may be memory.
         if stored + made.host_bytes <= (stored + shutil.disk_usage(partial).free) / 4:
-            (partial / "names.json").write_text(own_json.dumps(entries, allow_nan=False), encoding="utf-8")
+            (partial / "names.json").write_bytes(msgspec.json.encode(entries))
             for number, value in enumerate(arrays, 1):
                 np.save(partial / f"{number}.npy", value, allow_pickle=False)
             partial.rename(folder)
-    except (TypeError, ValueError, OSError):  # such as a value of another type, a NaN, a full disk
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+        OSError,
+    ):  # such as a value of another type, a NaN, a full disk
         pass
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -275,7 +281,7 @@ def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: i
         return np.asarray(np.load(folder / entry["file"], mmap_mode="c"))  # no memmap, which is a subclass
 
     try:
-        entries = decoded((folder / "names.json").read_bytes())
+        entries = msgspec.json.decode((folder / "names.json").read_bytes())
     except FileNotFoundError:
         return None
     inputs = {name: value(entry) for name, entry in entries["inputs"].items()}

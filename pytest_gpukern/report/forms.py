@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpukern.baseline.store import ToPrune, WriteReport
+from pytest_gpukern.baseline.merge import WriteReport
+from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.baseline.merge import confirmed_slower
-from pytest_gpukern.baseline.store import ToPrune, WriteReport
+from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower
+from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import zlib
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +23,6 @@ from pytest_gpukern.values.untrusted_json import (
     FileError,
     content_of,
     of_schema,
-    own_json,
     read,
 )
 
@@ -48,7 +48,7 @@ def run_text(run: RunResults) -> str:
     try:
         content = msgspec.json.encode(stored)
     except UnicodeEncodeError:  # half of a surrogate pair, from a file name that is no UTF-8
-        content = own_json.dumps(plain(stored), ensure_ascii=False).encode(errors="replace")
+        content = json.dumps(plain(stored), ensure_ascii=False).encode(errors="replace")
     return msgspec.json.format(content, indent=1).decode() + "\n"
 
 
@@ -101,7 +101,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     """Holds the content of a file."""
 
     gpukern: str
-    created: Annotated[datetime, Meta(tz=True, description="a time with its offset")]
+    created: Annotated[datetime, Meta(tz=True)]
     results: tuple[Result, ...]
     sessions: tuple[Result, ...]
     skips: tuple[tuple[str, str], ...]

@@ -27,8 +27,8 @@ from pytest_gpukern.check.check_variant import (
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
 from pytest_gpukern.check.engine import check_left, checked_launch
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.measure.by_timer import with_note
 from pytest_gpukern.measure.measure import Repeated, warm_up
+from pytest_gpukern.measure.observers import with_notes
 from pytest_gpukern.problems.call_by_name import Point
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset
@@ -275,7 +275,7 @@ class CaseSubject:
                     f"the L2 may be warm: nothing is flushed inside a graph, and its {count} buffer sets are "
                     f"fewer than the {needed} that evict each other"
                 )
-                main = with_note(main, Note(text))
+                main = with_notes(main, Note(text), first=True)
         return [main, *beside]
 
     def _call(self, scope: str, number: int) -> Callable[[], Any]:

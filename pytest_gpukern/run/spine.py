@@ -34,7 +34,6 @@ from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.timers.timer import (
     Executions,
     NothingLaunched,
-    PerCall,
     Timer,
     TimerUnavailable,
     open_host_timer,
@@ -568,13 +567,14 @@ class TimedScope:
         observers, launch = self.context.environment.gpu.observers, self.scope == "launch"
         return Sampler(
             self.executions,
-            PerCall(timer, self.calls_a_sample) if self.calls_a_sample > 1 else timer,
+            timer,
             scope=self.scope,
             cache=self.cache,
             call_ns=self.call_ns,
             rule=rule,
             observing={} if self.elsewhere else observers.observe(self._call, timer, beside=beside),
             inspect=None if beside else self.inspect,
+            calls=self.calls_a_sample,
             traffic_bytes=None if launch else self.work_bytes,
             flops=None if launch else self.work_flops,
             beside=beside,

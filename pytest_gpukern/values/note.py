@@ -13,7 +13,6 @@ class About(enum.StrEnum):
     """What a short report counts such notes as; empty where it tells each of them."""
 
     def __new__(cls, word: str, counted: str) -> About:
-        """Returns a subject that is its word."""
         about = str.__new__(cls, word)
         about._value_ = word
         about.counted = counted
@@ -33,7 +32,6 @@ class Note:
     """Holds something to know about a result or a measurement; it is no fault.
 
     Attributes:
-        text: in words.
         about: its subject, which says whether a short report tells it or counts it.
     """
 

@@ -40,7 +40,6 @@ class TimeAccount:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """Counts the block for a phase."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -77,6 +76,5 @@ phase = ACCOUNT.phase
 
 
 def add_to(total: dict[str, float], more: dict[str, float]) -> None:
-    """Adds seconds by phase to others."""
     for name, spent_s in more.items():
         total[name] = total.get(name, 0.0) + spent_s

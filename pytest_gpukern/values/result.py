@@ -24,7 +24,7 @@ from pytest_gpukern.values.untrusted_json import Figure, Json, built
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 JsonDict = dict[str, Any]
-Whole = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
+Whole = Annotated[int, Meta(ge=0)]
 Value = bool | int | float | str | tuple[str, ...] | None
 """One value that an observer saw, such as a clock; its label and unit are in the row of the observer."""
 Observations = dict[str, dict[str, Value]]
@@ -167,7 +167,6 @@ class Measurement:
         cache: `cold` (the L2 was flushed before each sample) or `hot`.
         samples_ns: every sample, in the order taken; none is ever dropped.
         iterations: calls in a sample; a sample is their mean.
-        summary: the centre of the samples.
         stopped: why sampling ended, in words.
         jitter_ns: standard deviation of a session's median from what the timer itself adds.
         fixed_cost_ns: what the timer reads for an empty kernel beyond that kernel's own time, in this
@@ -450,8 +449,6 @@ class Result:
     """Holds everything that reports, baselines and pytest-benchmark need to know about one test.
 
     Attributes:
-        fingerprint: device, driver and library versions of the session.
-        provenance: commit, branch and CI run that the session was recorded on.
         unchecked: the declared outputs of a plain test that nothing compared with a reference.
         diagnosis: what was wrong with the outputs, or None.
         errors: output name → how far it was from its reference.
@@ -465,7 +462,6 @@ class Result:
         ceilings: the best that the device was seen to do (`Ceilings.to_json`); empty where there is none.
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
         speedup_against: `backend.variant` that speed-ups refer to, or None.
-        notes: what else there is to say.
         session: id of the process that measured, the same for all its results.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
@@ -534,7 +530,6 @@ class Result:
         )
 
     def to_json(self) -> JsonDict:
-        """Returns the result as plain JSON values."""
         return plain(self)  # type: ignore[no-any-return]
 
     @classmethod

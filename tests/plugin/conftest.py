@@ -18,6 +18,8 @@ import numpy.random  # noqa: F401 - pytester forgets what a run imported, and Nu
 import pynvml  # noqa: F401
 import pytest
 import threadpoolctl  # noqa: F401
+import xdist.dsession
+import xdist.workermanage  # noqa: F401
 from _pytest.config import default_plugins, essential_plugins
 
 import pytest_gpukern
@@ -149,9 +151,9 @@ def _no_further_processes(request, monkeypatch):
     """
     if "on_fake_gpu" in request.fixturenames:
         return
-    from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
+    from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
     from pytest_gpukern.run import spine as settling
-    from pytest_gpukern.run import stash as state
+    from pytest_gpukern.session import stash as state
     from pytest_gpukern.values import settings
 
     last = {}

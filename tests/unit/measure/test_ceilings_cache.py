@@ -11,7 +11,6 @@ import pytest
 
 from pytest_gpukern.gpu.ceiling_kernels import Measured
 from pytest_gpukern.gpu.theory import Peaks
-from pytest_gpukern.measure import ceilings as module
 from pytest_gpukern.measure.ceilings import Ceilings, default_cache_dir, load_or_measure
 from pytest_gpukern.values.fingerprint import Fingerprint
 
@@ -51,11 +50,6 @@ FINGERPRINT = Fingerprint(
 )
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch):
-    monkeypatch.setattr(module, "_unstored", {})
-
-
 PEAKS = Peaks((9, 0), 132, 60 * 2**20, 1980, 3201, 6144)  # 66.9 TFLOP/s of float32, 4.92 TB/s
 
 
@@ -85,9 +79,10 @@ def stored(folder):
 
 
 def test_what_was_measured_is_read_the_next_time(tmp_path):
-    first, second = Measuring(), Measuring({})
-    assert first.load(tmp_path / "new" / "folder") == CEILINGS
-    assert second.load(tmp_path / "new" / "folder") == CEILINGS
+    partly = {name: value for name, value in H200.items() if name != "float16_flop_per_s"}
+    first, second = Measuring(partly), Measuring({})
+    assert first.load(tmp_path / "new" / "folder") == Ceilings(**partly)
+    assert second.load(tmp_path / "new" / "folder") == Ceilings(**partly)
     assert (first.count, second.count) == (1, 0)
     assert first.warnings == second.warnings == []
 
@@ -138,7 +133,6 @@ DAMAGE = {
     "a list": lambda text: "[]",
     "another key": as_json(key={"device_uuid": "another"}),
     "no ceilings": as_json(ceilings=None),
-    "a field too few": as_json(ceilings={"float32_flop_per_s": 1e12}),
     "a text": with_ceiling("float32_flop_per_s", "fast"),
     "zero": with_ceiling("float32_flop_per_s", 0),
     "NaN": with_ceiling("float32_flop_per_s", float("nan")),
@@ -194,10 +188,9 @@ def unwritable(request, tmp_path, monkeypatch):
     return None
 
 
-def test_where_nothing_can_be_stored_this_process_keeps_it_and_says_so_once(unwritable):
+def test_where_nothing_can_be_stored_that_is_said(unwritable):
     measuring = Measuring()
-    assert measuring.load(unwritable) == measuring.load(unwritable) == CEILINGS
-    assert measuring.count == 1
+    assert measuring.load(unwritable) == CEILINGS
     assert "will be measured again by the next run" in measuring.warnings[-1]
     assert "set XDG_CACHE_HOME" in measuring.warnings[-1]
     assert sum("are not stored" in warning for warning in measuring.warnings) == 1
@@ -216,8 +209,6 @@ def test_a_ceiling_above_the_theoretical_peak_is_reported_and_neither_used_nor_s
         "6.691e+13, and is not used"
     )
     assert list(tmp_path.iterdir()) == []
-    assert measuring.load(tmp_path) == found
-    assert measuring.count == 1
 
 
 @pytest.mark.parametrize(
@@ -246,13 +237,10 @@ def test_a_figure_that_is_no_positive_number_is_reported_and_not_used(tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_could_not_be_measured_is_reported_and_tried_again_by_the_next_process(tmp_path, monkeypatch):
+def test_what_could_not_be_measured_is_reported_and_tried_again_by_the_next_process(tmp_path):
     measuring = Measuring(complaints=["the ceiling of copies could not be measured: no memory"])
     measuring.load(tmp_path)
-    measuring.load(tmp_path)
-    assert measuring.count == 1
     assert measuring.warnings == ["the ceiling of copies could not be measured: no memory"]
-    monkeypatch.setattr(module, "_unstored", {})
     measuring.load(tmp_path)
     assert measuring.count == 2
 
@@ -272,14 +260,6 @@ def test_files_are_in_the_users_cache_folder(monkeypatch, variable, expected):
     assert default_cache_dir() == Path(expected or "/home/user/.cache/pytest-gpukern")
 
 
-# JSON
-
-
-def test_ceilings_survive_json_unchanged():
-    for ceilings in (CEILINGS, Ceilings(), Ceilings(launch_gpu_ns=1.0)):
-        assert Ceilings.from_json(json.loads(json.dumps(ceilings.to_json()))) == ceilings
-
-
 # shares
 
 
@@ -288,6 +268,7 @@ def test_ceilings_survive_json_unchanged():
     [
         (CEILINGS, 4.29e9, 1e6, "cold", 1.0),
         (CEILINGS, 4.29e9, 2e6, "cold", 0.5),
+        (CEILINGS, 4.29e3, 0.5, "cold", 2.0),
         (CEILINGS, 4.29e9, 1e6, "hot", None),
         *((CEILINGS, amount, ns, "cold", None) for amount in (None, 0) for ns in (1e6, 0.0, float("nan"))),
         (CEILINGS, 1e9, 0.0, "cold", None),

@@ -14,11 +14,7 @@ from pytest_gpukern.selftest.known_times import NAME, KnownTimes, Node, Spin
 from pytest_gpukern.selftest.targets import Section, conclude, suites_row
 from pytest_gpukern.values.result import plain
 
-KERNELS = {
-    ("exp", 65_536): 1_312.0,
-    ("exp", 10_000_000): 48_640.0,
-    ("sgemm", 2048): 338_720.0,
-}
+KERNELS = {("exp", 65_536): 1_312.0, ("exp", 10_000_000): 48_640.0, ("sgemm", 2048): 338_720.0}
 NAMES = dict(zip(KERNELS, ("exp 64 K f32", "exp 10 M f32", "sgemm 2048"), strict=True))
 SPINS = (500.0, 1_500.0, 20_000.0, 10_000_000.0)
 GAP, REPLAY, EVENT_COST = 40.0, 25.0, 3_200.0
