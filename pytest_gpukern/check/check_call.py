@@ -333,7 +333,7 @@ class CheckedCalls(Launch):
         self._left = []
         for name, declared in self._outputs.items():
             array, poisoned = declared.array, not declared.updates
-            output = self._seen(name, declared.value, array, poisoned=poisoned)
+            output = self._seen(name, declared.value, array, declared=True, poisoned=poisoned)
             bits = array.bits()
             left = output.results.get(bits) if bits is not None else None
             if left is None:
@@ -353,10 +353,10 @@ class CheckedCalls(Launch):
                 output.results[len(output.bits) if bits is None else bits] = left
                 output.bits.append(bits)
 
-    def _seen(self, name: str, value: Any, array: UsersArray, *, poisoned: bool | None = None) -> SeenOutput:
-        """Returns what is known of an output; one that is not declared is not `poisoned`, or not that."""
-        bits, declared = self.seen_bits.setdefault(name, []), poisoned is not None
-        made = SeenOutput(value, array, declared=declared, poisoned=bool(poisoned), bits=bits)
+    def _seen(
+        self, name: str, value: Any, array: UsersArray, *, declared: bool, poisoned: bool = False
+    ) -> SeenOutput:
+        made = SeenOutput(value, array, declared, poisoned, self.seen_bits.setdefault(name, []))
         return self.seen.outputs.setdefault(name, made)
 
     def _look_at_returned(self, returned: Any, *, same_inputs: bool) -> None:
@@ -384,7 +384,7 @@ class CheckedCalls(Launch):
             if shared or _captured(self._function, value, array):
                 continue
             results[name] = array
-            output = self._seen(name, value, array)
+            output = self._seen(name, value, array, declared=False)
             if name in earlier and value is not output.value:
                 renewed[name] = array
             if same_inputs:

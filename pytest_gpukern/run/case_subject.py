@@ -100,8 +100,7 @@ class CaseSubject:
             self._point,
             available_bytes=available_host_bytes(),
         )
-        in_turn = self.is_timed and self._backend.on_gpu
-        datasets = sets_of(contents=CONTENTS if in_turn else 2)
+        datasets = sets_of(contents=CONTENTS if self.is_timed and self._backend.on_gpu else 2)
         if not launches_cost_much(self._backend) and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
             datasets = sets_of(contents=CONTENTS)
         if not self._checked:

@@ -39,10 +39,6 @@ def test_a_variant_is_checked_in_the_layouts_that_it_declares():
     assert seen[1:] == [(4, (4,), 12, (4,)), (0, (8,), 0, (12,))]
 
 
-def test_a_variant_that_declares_none_gets_aligned_arrays_in_c_order():
-    assert checked(right, layouts=()).corners == ()
-
-
 def flat(array, count):
     return np.lib.stride_tricks.as_strided(array, (count,), (array.itemsize,))
 
