@@ -24,7 +24,6 @@ import msgspec
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
 from pytest_gpukern.gpu.processes import ancestors, is_alive, process_id
 from pytest_gpukern.values.fingerprint import file_key
-from pytest_gpukern.values.untrusted_json import decoded
 
 DIRECTORY_VARIABLE = "GPUKERN_LOCK_DIR"
 _COMMAND_LENGTH = 80
@@ -367,8 +366,8 @@ def read_holder(path: Path) -> Holder | None:
     except OSError:
         return None
     try:
-        holder = msgspec.convert(decoded(os.pread(fd, 4096, 0)), Holder)
-    except (OSError, ValueError):  # empty, being written, or somebody else's
+        holder = msgspec.json.decode(os.pread(fd, 4096, 0), type=Holder)
+    except (OSError, ValueError, RecursionError):  # empty, being written, or somebody else's
         return None
     finally:
         os.close(fd)

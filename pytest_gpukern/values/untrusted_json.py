@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import json
 import math
 import re
 import reprlib
-import sys
-import types
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,25 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from pytest_gpukern.values.garbage import uncollected
-
-
-def _copied(package: types.ModuleType) -> Any:
-    """Returns a copy of a package, in which nothing changes if somebody patches the original."""
-    name = f"_gpukern_{package.__name__}"
-    spec = importlib.util.spec_from_file_location(
-        name, package.__file__, submodule_search_locations=list(package.__path__)
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    copy = sys.modules[name] = importlib.util.module_from_spec(spec)  # where its parts look for each other
-    spec.loader.exec_module(copy)
-    return copy
-
-
-own_json = _copied(json)
-"""A copy of the standard library's `json` that no test can patch; our processes talk in it."""
-_INCOMPLETE = json.JSONDecodeError, own_json.JSONDecodeError
-"""The scanner in C raises the original's error, the rest of the copy its own."""
 
 if TYPE_CHECKING:
     Figure = float
@@ -84,7 +62,7 @@ def decoded(content: bytes) -> Any:
     if not content.strip():
         raise ContentError("is empty")
     try:
-        value = own_json.loads(
+        value = json.loads(
             content.decode(),
             object_pairs_hook=_members,
             parse_constant=_constant,
@@ -93,7 +71,7 @@ def decoded(content: bytes) -> Any:
         )
     except UnicodeDecodeError as error:
         raise ContentError(f"is not UTF-8 text: {error.reason}") from error
-    except _INCOMPLETE as error:
+    except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise ContentError(f"is not complete JSON: {error.msg} in {where}") from error
     except RecursionError as error:
