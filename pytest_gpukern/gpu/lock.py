@@ -300,10 +300,6 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         where = "" if self.host == socket.gethostname() else f" on {self.host}"
         return f"pid {self.pid}{where} ({self.user}): {self.command}, since {since}"
 
-    def is_credible(self) -> bool:
-        """Returns whether this can be the current holder, rather than an entry of a dead process."""
-        return self.host != socket.gethostname() or is_alive(self.pid)
-
 
 def default_directory(environ: Mapping[str, str]) -> Path:
     """Returns GPUKERN_LOCK_DIR, or a folder that is the same for every user, unlike TMPDIR.
@@ -371,7 +367,8 @@ def read_holder(path: Path) -> Holder | None:
         return None
     finally:
         os.close(fd)
-    return holder if holder.is_credible() else None
+    may_live = holder.host != socket.gethostname() or is_alive(holder.pid)
+    return holder if may_live else None
 
 
 def _open_existing(path: Path) -> int:

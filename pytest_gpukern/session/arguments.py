@@ -198,7 +198,7 @@ def _noting(option: KnownOption, tokens: list[Token]) -> type[argparse.Action]:
 
 
 def _known(option: Any) -> KnownOption:
-    """Reads one of pytest's options: 8.4 keeps the arguments of `add_argument`, later ones the action."""
+    """Reads one of pytest's options: 9.0 keeps the arguments of `add_argument`, later ones the action."""
     action = getattr(option, "_action", None)
     if action is None:
         scratch = argparse.ArgumentParser(add_help=False)

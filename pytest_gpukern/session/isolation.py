@@ -356,7 +356,7 @@ class _Attempt:
 
     def _report(self, report: pytest.TestReport) -> None:
         # After a subtest the test goes on, and before it begins wider fixtures of others are torn down.
-        if self.begun and not isinstance(report, getattr(pytest, "SubtestReport", ())):
+        if self.begun and not isinstance(report, pytest.SubtestReport):
             self._reported.append(str(report.when))
             self._failed_early = self._failed_early or not report.passed
         report.nodeid = self.item.nodeid

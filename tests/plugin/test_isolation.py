@@ -423,8 +423,6 @@ def test_tests_are_isolated_without_pytests_plugins_unless_an_option_needs_them_
 
 
 def test_a_crash_after_a_subtest_is_the_tests_own(project, pytester):
-    if not hasattr(pytest, "SubtestReport"):
-        pytest.skip("subtests came with pytest 9")
     within = "with subtests.test(msg='one'):\n        pass\n    os.abort()"
     tests = TESTS.replace("gpu_benchmark, request", "gpu_benchmark, subtests")
     result = project(within, tests=tests)
