@@ -25,6 +25,7 @@ from pytest_gpukern.values.untrusted_json import built
 
 TIMEOUT_S = 600.0
 _NAMED = 3
+_SAID_AT_BEGIN = ("collects_all", "checked", "datasets", "watched_roots", "watched_names")
 _NOT_INHERITED = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"),  # of a git hook
     "PYTEST_ADDOPTS",
@@ -45,12 +46,8 @@ class ChildRequest:
             `PYTHONPATH` and the working folder.
         environ: additional environment variables; None for one that the child must not have.
         timeout_s: the longest time for collecting, and for one test.
-        watched_roots: folders; the child lists the modules loaded from below them.
-        watched_names: top-level names of modules that it lists wherever they were loaded from.
-        collects_all: whether it collects all that the command line names, and lists the other tests.
         command_prefix: what comes before Python on the command line, such as a tool that watches it.
-        checked: tests that an earlier session of the same tree has checked in full.
-        datasets: folder in which sessions of that tree keep inputs and references for each other.
+        others: those of `messages.Begin`.
     """
 
     nodeids: tuple[str, ...]
@@ -199,14 +196,8 @@ class ChildSessions:
     ) -> None:
         ran.during, ran.ended_early, ran.problem, ran.status, ran.exit = None, True, None, None, None
         limit_s, slow = request.timeout_s, f"took longer than {request.timeout_s:g} s"
-        begin = msgspec.structs.replace(
-            self.begin(process, nodeids, moved=request.moved),
-            collects_all=request.collects_all,
-            checked=request.checked,
-            datasets=None if request.datasets is None else str(request.datasets),
-            watched_roots=request.watched_roots,
-            watched_names=request.watched_names,
-        )
+        said = {name: getattr(request, name) for name in _SAID_AT_BEGIN}
+        begin = msgspec.structs.replace(self.begin(process, nodeids, moved=request.moved), **said)
         collected = process.begin(begin, ran.hear, timeout_s=limit_s)
         if isinstance(collected, Gone):
             ran.end_with(process, collected)
@@ -281,18 +272,16 @@ class ChildRun:
             self.uncollected.setdefault(message.nodeid, message.text)
         elif isinstance(message, Exit):
             self.exit = message.text
-        elif isinstance(message, Reported):
-            self._add(message)
-
-    def _add(self, report: Reported) -> None:
-        nodeid, when = report.data["nodeid"], report.data["when"]
-        carried = report.data.get("gpukern") or {}
+        if not isinstance(message, Reported):
+            return
+        nodeid, when = message.data["nodeid"], message.data["when"]
+        carried = message.data.get("gpukern") or {}
         if carried.get("listed") is not None:
             self.listed[nodeid] = carried["listed"]
         if carried.get("observed") is not None and nodeid in self.results:
             self.results[nodeid] = built(carried["observed"], ObservedTest).added_to(self.results[nodeid])
-        if when == "call" or report.outcome != "passed":
-            self.outcomes[nodeid] = (report.outcome, report.text)
+        if when == "call" or message.outcome != "passed":
+            self.outcomes[nodeid] = (message.outcome, message.text)
             if carried.get("result") is not None:  # a failed teardown has none
                 self.results[nodeid] = Result.from_json(carried["result"])
 
