@@ -199,15 +199,6 @@ def test_acquiring_again_in_one_process_counts(folder: Path) -> None:
         outer.release()
 
 
-def test_the_environment_speaks_of_the_lock_only_while_it_is_held(folder: Path) -> None:
-    environ: dict[str, str] = {}
-    lock = DeviceLock("MIG-GPU-1/2/0", folder, environ)
-    with lock:
-        assert list(environ) == ["GPUKERN_LOCK_MIG_GPU_1_2_0"]
-    assert environ == {}
-    assert lock.holder() is None
-
-
 def test_file_and_folder_are_open_to_every_user_whatever_the_umask(folder: Path) -> None:
     before = os.umask(0o077)
     try:
@@ -283,10 +274,15 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lo
     assert refused.startswith("refused:")
 
 
-def test_the_folder_is_the_same_for_all_users_unless_the_environment_names_one(tmp_path: Path) -> None:
+def test_the_environment_names_the_folder_and_speaks_of_the_lock_only_while_it_is_held(
+    tmp_path: Path,
+) -> None:
     environ = {"GPUKERN_LOCK_DIR": str(tmp_path / "shared"), "TMPDIR": str(tmp_path)}
-    with DeviceLock(UUID, environ=environ):
-        assert [path.name for path in (tmp_path / "shared").iterdir()] == [f"{UUID}.lock".lower()]
+    before, lock = dict(environ), DeviceLock("MIG-GPU-1/2/0", environ=environ)
+    with lock:
+        assert environ.keys() - before == {"GPUKERN_LOCK_MIG_GPU_1_2_0"}
+        assert [path.parent.name for path in tmp_path.rglob("*.lock")] == ["shared"]
+    assert (environ, lock.holder()) == (before, None)
 
 
 def test_many_processes_that_want_the_lock_get_it_one_after_the_other(folder: Path, tmp_path: Path) -> None:

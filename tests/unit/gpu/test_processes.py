@@ -33,19 +33,12 @@ def foreign(*processes: GpuProcess) -> tuple[GpuProcess, ...]:
     return foreign_processes(nvml, visible_devices(nvml, {})[0])
 
 
-def test_a_stranger_and_a_process_without_pid_are_foreign() -> None:
-    assert foreign(STRANGER, UNKNOWN) == (STRANGER, UNKNOWN)
-
-
-def test_this_process_and_its_ancestors_are_not_foreign() -> None:
-    assert foreign(GpuProcess(os.getpid(), "pytest", 1), GpuProcess(os.getppid(), "sh", 1)) == ()
-
-
-def test_a_child_of_ours_is_not_foreign() -> None:
+def test_processes_other_than_this_one_its_ancestors_and_its_children_are_foreign() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        found = foreign(GpuProcess(child.pid, "python", 1))
+        ours = (GpuProcess(pid, None, 1) for pid in (os.getpid(), os.getppid(), child.pid))
+        found = foreign(*ours, STRANGER, UNKNOWN)
         child.communicate(b"\n")
-    assert found == ()
+    assert found == (STRANGER, UNKNOWN)
 
 
 def test_the_idle_context_of_the_process_that_started_this_session_is_not_foreign() -> None:
