@@ -135,14 +135,19 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Refuses unknown axes and unreadable baselines before anything runs."""
-    from pytest_gpukern.session.collection import counted_as_benchmarks, prepare_tests, sharing_usage_errors
+    from pytest_gpukern.session.collection import USAGE_ERROR, counted_as_benchmarks, prepare_tests
 
     collected = len(items)
-    with sharing_usage_errors(config):
+    try:
         with counted_as_benchmarks(config, items):
             yield
         if asked(config):
             prepare_tests(session, items, deselected=collected - len(items))
+    except pytest.UsageError as error:
+        # xdist takes a worker that stops while it collects for a crash, and fails an assertion.
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[USAGE_ERROR] = str(error)
+        raise
 
 
 @pytest.hookimpl(wrapper=True)

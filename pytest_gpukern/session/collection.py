@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,20 +138,6 @@ def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> Ab
     return counted(config, items)
 
 
-@contextmanager
-def sharing_usage_errors(config: pytest.Config) -> Iterator[None]:
-    """Passes a usage error that an xdist worker found to the controller, which ends the run with it.
-
-    xdist itself takes a worker that stops while it collects for a crash, and fails an assertion.
-    """
-    try:
-        yield
-    except pytest.UsageError as error:
-        if hasattr(config, "workeroutput"):
-            config.workeroutput[USAGE_ERROR] = str(error)
-        raise
-
-
 def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselected: int) -> None:
     """Gets ready to run the selected tests of a run that asked for this plugin.
 
@@ -165,7 +151,11 @@ def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselect
     if settings.axes:
         _refuse_bad_axes(settings.axes, items)
     if settings.benchmark and settings.baseline != "off":
-        _refuse_bad_baselines(config, items)
+        for _, info, model in _measured_here(config, items):
+            try:
+                environment_of(config).store.sessions_for(info, model, "")  # read before anything is measured
+            except FileError as error:
+                raise pytest.UsageError(str(error)) from error
     _load_what_tests_need(config, items)
     if settings.benchmark and CHILD not in config.stash:  # its parent does so
         _note_known_cases(session, items, deselected=deselected)
@@ -248,15 +238,6 @@ def _measured_here(
         info = measured_case(config, item)
         if info is not None and (gpu.has_gpu or not info.on_gpu):
             yield item, info, gpu.model_key(on_gpu=info.on_gpu)
-
-
-def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Reads every baseline that judges a selected test, once, before anything is measured."""
-    for _, info, model in _measured_here(config, items):
-        try:
-            environment_of(config).store.sessions_for(info, model, "")
-        except FileError as error:
-            raise pytest.UsageError(str(error)) from error
 
 
 def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, float]:

@@ -149,8 +149,7 @@ class Controller:
         Workers collect, so one of them also says which cases there are.
 
         Raises:
-            pytest.UsageError: a worker reported an error while it collected (see
-                `collection.sharing_usage_errors`), or died of one before.
+            pytest.UsageError: a worker reported an error while it collected, or died of one before.
         """
         output = getattr(node, "workeroutput", {})
         _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback
@@ -352,7 +351,10 @@ class Controller:
         if not settings.benchmark:
             return []
         problems = []
-        if "no-gpu" in settings.fail_on and not self._judged_on_gpu():
+        judged_on_gpu = any(
+            result.measurements and not result.simulated and result.case.on_gpu for result in self.results
+        )
+        if "no-gpu" in settings.fail_on and not judged_on_gpu:
             why = environment_of(self._config).gpu.missing_gpu
             failed = "--gpukern-fail-on=no-gpu: nothing was measured on a GPU in this run"
             problems.append(failed + (f" ({why})" if why else ""))
@@ -406,10 +408,13 @@ class Controller:
     def _report(self, *, in_summary: bool) -> RunReport:
         from pytest_gpukern.report.forms import RunReport
         from pytest_gpukern.report.records import record_lines
+        from pytest_gpukern.report.summary import REST
 
         add_to(self._spent_s, ACCOUNT.lap())
-        duration_s = time.monotonic() - self._begun_s
-        settings = settings_of(self._config)
+        spent_s, duration_s = dict(self._spent_s), time.monotonic() - self._begun_s
+        settings, workers = settings_of(self._config), workers_of(self._config)
+        if workers is not None and workers.count > 1:  # some may be idle
+            spent_s[REST] = max(0.0, workers.count * duration_s - sum(spent_s.values()))
         report = RunReport(
             results=self.results,
             settings=settings,
@@ -431,22 +436,12 @@ class Controller:
             files=self._files,
             problems=tuple(self.problems),
             duration_s=duration_s,
-            spent_s=self._with_rest_of_workers(duration_s),
+            spent_s=spent_s,
         )
         # The file of the run is written first, and holds the lines that name it.
         stored = settings.run_file is not None and (not in_summary or settings.run_file in self._files)
         lines = record_lines(report, self._config, stored=stored)
         return dataclasses.replace(report, closing=(*self.closing, *lines))
-
-    def _with_rest_of_workers(self, duration_s: float) -> dict[str, float]:
-        """Returns the seconds of each phase; of several workers also those outside of all, idle ones too."""
-        spent_s = dict(self._spent_s)
-        workers = workers_of(self._config)
-        if workers is not None and workers.count > 1:
-            from pytest_gpukern.report.summary import REST
-
-            spent_s[REST] = max(0.0, workers.count * duration_s - sum(spent_s.values()))
-        return spent_s
 
     def _compare_all(self) -> None:
         """Looks up what is recorded, and for a shift common to all results, before anything is written."""
@@ -588,11 +583,6 @@ class Controller:
 
     def _by_model(self, cases: Sequence[KnownCases]) -> Iterable[tuple[KnownCases, str]]:
         return itertools.product(cases, self._model_keys if cases else ())  # else NumPy is not loaded
-
-    def _judged_on_gpu(self) -> bool:
-        return any(
-            result.measurements and not result.simulated and result.case.on_gpu for result in self.results
-        )
 
     def _new_progress(self) -> Progress:
         from pytest_gpukern.report.progress import Progress

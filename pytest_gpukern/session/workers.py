@@ -87,9 +87,18 @@ class Workers:
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         """Refuses more workers here than there are GPUs."""
         self.count = len(specs)
-        here = sum(bool(spec.popen) for spec in specs)
-        if self.cards and here > len(self.cards):
-            raise pytest.UsageError(self._too_many(here))
+        here, count = sum(bool(spec.popen) for spec in specs), len(self.cards)
+        if not self.cards or here <= count:
+            return
+        named, model = settings_of(self._config).device, environment_of(self._config).gpu.cards[0].name
+        there = f"{count} visible {'GPU' if count == 1 else 'GPUs'} of the model {model}"
+        if named is not None:
+            there = f"the one GPU that --gpukern-device={named} names"
+        raise pytest.UsageError(
+            f"-n {here}: {here} workers cannot measure on {there}. Workers that share a GPU take "
+            f"turns, and are slower than one. Use -n auto, which starts one worker for each GPU, or "
+            f"-n {count}"
+        )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -147,19 +156,6 @@ class Workers:
         """Returns a test's name with its GPU, as `test_it.py::test_work@GPU-8d1f0a2c`, if each runs it."""
         card = self.card_of(node)
         return f"{nodeid}@{short_uuid(card, self.cards)}" if self.each and card in self.cards else nodeid
-
-    def _too_many(self, workers: int) -> str:
-        """Says that there are more workers than GPUs, and what to do."""
-        named, count = settings_of(self._config).device, len(self.cards)
-        model = environment_of(self._config).gpu.cards[0].name
-        there = f"{count} visible {'GPU' if count == 1 else 'GPUs'} of the model {model}"
-        if named is not None:
-            there = f"the one GPU that --gpukern-device={named} names"
-        return (
-            f"-n {workers}: {workers} workers cannot measure on {there}. Workers that share a GPU take "
-            f"turns, and are slower than one. Use -n auto, which starts one worker for each GPU, or "
-            f"-n {count}"
-        )
 
 
 class CardScheduling:
