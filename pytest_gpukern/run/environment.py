@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
+import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +88,6 @@ class Environment:
         """Returns the host memory that a shrinkable case may take for inputs, outputs and reference.
 
         It is rounded down to a power of two and asked once, so that two runs on one machine shrink alike.
-
         A sixty-fourth of what is free: others live here, and filling arrays costs time. Up to four copies
         exist at a time: the data set, a variant's private one, what it stages or returns.
         """
@@ -168,13 +169,10 @@ class Libraries:
 
 def available_host_bytes() -> float:
     """Returns host memory that is usable without swapping, by Linux's estimate; else half of all memory."""
-    try:
-        with open("/proc/meminfo", encoding="utf-8") as lines:  # noqa: PTH123 - not a file of ours
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return float(line.split()[1]) * 1024
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        told = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        if told is not None:
+            return 1024.0 * int(told[1])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
 
 

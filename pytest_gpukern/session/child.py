@@ -210,7 +210,7 @@ class Child:
         while (wanted := self._next_test()) is not None:
             item = items[wanted.nodeid]
             if last is not None:
-                self._tear_down(last, item)
+                tear_down(last, item)
             last, following = item, item.parent if wanted.keeps else items.get(wanted.next_nodeid or "")
             with environment.gpu.host.busy():
                 goes_on = self._run(last, following)
@@ -218,15 +218,10 @@ class Child:
                 return True
         lost = session.config.stash.get(LOST, None)
         if last is not None and not (lost is not None and lost.is_fault):
-            self._tear_down(last, None)
+            tear_down(last, None)
         roots, names = self.begin.watched_roots, self.begin.watched_names
         self._tell(TornDown(loaded_below(roots, names) if roots else ()))
         return True
-
-    def _tear_down(self, last: pytest.Item, following: pytest.Item | None) -> None:
-        report = tear_down(last, following)
-        if report is not None:
-            self.pytest_runtest_logreport(report)
 
     def _next_test(self) -> Run | None:
         try:

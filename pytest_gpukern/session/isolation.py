@@ -125,11 +125,11 @@ class Isolation:
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             self._run(item, following)
             if self._given is not None and nextitem is None:
-                self._tear_down_here(item, None)
+                tear_down(item, None)
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             return True
         if self._given is not None:  # xdist takes reports of the current test alone
-            self._tear_down_here(item, item)
+            tear_down(item, item)
             if self._last is not None:
                 self._last.item = item
         if nextitem is following:
@@ -150,11 +150,6 @@ class Isolation:
             return self._next[item]
         elsewhere = nextitem is not None and may_use_gpu(nextitem) != may_use_gpu(item)
         return item.parent if elsewhere else nextitem
-
-    def _tear_down_here(self, item: pytest.Item, following: pytest.Item | None) -> None:
-        report = tear_down(item, following)
-        if report is not None:
-            item.ihook.pytest_runtest_logreport(report=report)
 
     def _run(self, item: pytest.Item, following: Any) -> None:
         """Runs one test, in a new process if the old one was gone before the test began."""

@@ -364,14 +364,16 @@ def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
     return str(crash.message if crash is not None else report.longrepr).strip()
 
 
-def tear_down(item: pytest.Item, following: pytest.Item | None) -> pytest.TestReport | None:
-    """Tears down the wider fixtures that `following` does not need; returns the item's report if one fails.
+def tear_down(item: pytest.Item, following: pytest.Item | None) -> None:
+    """Tears down the wider fixtures that `following` does not need; `item` reports an error.
 
     pytest does so itself where it is told which test follows. It is not where that one runs elsewhere.
     """
     state = item.session._setupstate
     call = pytest.CallInfo.from_call(lambda: state.teardown_exact(following), "teardown")
-    return None if call.excinfo is None else pytest.TestReport.from_item_and_call(item, call)
+    if call.excinfo is not None:
+        report = pytest.TestReport.from_item_and_call(item, call)
+        item.ihook.pytest_runtest_logreport(report=report)
 
 
 def replay(item: pytest.Item, say: Callable[[], None]) -> None:
