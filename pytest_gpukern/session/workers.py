@@ -104,12 +104,13 @@ class Workers:
     def pytest_configure_node(self, node: Any) -> None:
         """Tells a worker its GPU, and how to start processes: it does not know what the run was given."""
         spec, config = node.gateway.spec, self._config
-        card = device_uuid(config) if spec.popen else None
-        if self.cards and spec.popen:
+        here = bool(spec.popen)  # others have neither these GPUs nor our folder
+        card = device_uuid(config) if here else None
+        if self.cards and here:
             used = self.in_use
             free = sorted(self.cards, key=lambda uuid: (uuid in self._failed, used.count(uuid)))
             card = spec.env.get(_PINNED) or free[0]
-        tells = not any(other.workerinput["gpukern"]["tells"] for other in self._nodes)
+        tells = here and not any(other.workerinput["gpukern"]["tells"] for other in self._nodes)
         self._nodes.add(node)
         assignment = Assignment(
             rootdir=str(config.rootpath),
@@ -118,7 +119,7 @@ class Workers:
             children=sessions_of(config, device=None).to_json(),
             card=card,
             others=tuple(uuid for uuid in self.cards if uuid != card),
-            run_folder=str(self._folder) if self._folder is not None else None,
+            run_folder=str(self._folder) if self._folder is not None and here else None,
             tells=tells,
         )
         node.workerinput["gpukern"] = vars(assignment)

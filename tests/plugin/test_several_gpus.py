@@ -201,27 +201,20 @@ def test_a_gpu_on_which_no_process_can_collect_any_more_is_left_too(several, pyt
     result.stdout.fnmatch_lines(["*GPU-? failed, and its worker went on with GPU-?: *CUDA_ERROR_ECC*"])
 
 
-def test_a_worker_that_collects_other_tests_than_the_one_it_replaces_gets_none(several, pytester):
-    pytester.makeconftest(NOTED + COLLECTS_FEWER)
-    pytester.makepyfile(test_it=slowly(dying(KILLS_ITS_WORKER)))
-    result = several("-n", "auto", there=TWO)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.no_fnmatch_line("*INTERNALERROR*")
-    assert (
-        "crashed while running"
-        in read_run(pytester.path / "run.json").failures["test_it.py::test_work[3]"].text
-    )
-    assert len({name for *_, name in ran(pytester)}) == len(ran(pytester)), "no test ran twice"
-    assert "gw2" not in {worker for worker, *_ in ran(pytester)}
-
-
-def test_a_run_ends_that_has_tests_for_a_worker_only_which_collected_others(several, pytester):
+def test_a_worker_that_collects_other_tests_than_the_one_it_replaces_gets_none_and_the_run_ends(
+    several, pytester
+):
     several("--gpukern-baseline=create", "--gpukern-sessions=1", there="GPU-B").assert_outcomes(passed=12)
     pytester.makeconftest(NOTED + COLLECTS_FEWER)
     pytester.makepyfile(test_it=dying(KILLS_ITS_WORKER))
     result = several("-n", "auto", there=TWO)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
     result.stdout.fnmatch_lines(["gpukern: * selected tests did not run: *"])
+    failed = read_run(pytester.path / "run.json").failures["test_it.py::test_work[3]"]
+    assert "crashed while running" in failed.text
+    assert len({name for *_, name in ran(pytester)}) == len(ran(pytester)), "no test ran twice"
+    assert "gw2" not in {worker for worker, *_ in ran(pytester)}
 
 
 COLLECTS_FEWER = """
