@@ -29,7 +29,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepares libraries before any conftest imports them: Numba's simulator, and what scikit-cuda lacks."""
     if asked(early_config):
         from pytest_gpukern.backends.skcuda_imports import supply
-        from pytest_gpukern.run.stash import BEGAN_WITH, simulator_of
+        from pytest_gpukern.session.stash import BEGAN_WITH, simulator_of
 
         early_config.stash[BEGAN_WITH] = dict(os.environ)
         simulator_of(early_config)
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "pytest-benchmark's fixture",
     )
     if asked(config):
-        from pytest_gpukern.run.stash import environment_of
+        from pytest_gpukern.session.stash import environment_of
 
         environment = environment_of(config)
         from pytest_gpukern.values.options import sanitizing_tool
@@ -57,12 +57,14 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.sanitizer.child_setup import prepare
 
             prepare(config, environment)
-    from pytest_gpukern.run.stash import bounds_workers, distributes, isolates, reports, settings_of
+    from pytest_gpukern.session.stash import Where, role_of, settings_of
 
-    if reports(config):
-        from pytest_gpukern.run.controller import Controller, end_on_sigterm
+    role, closing = role_of(config), []
+    if role.reports:
+        from pytest_gpukern.session.controller import Controller, end_on_sigterm
 
         controller = Controller(config)
+        closing = controller.closing
         config.pluginmanager.register(controller, "gpukern-controller")
         if asked(config):
             end_on_sigterm(config)
@@ -70,22 +72,18 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.revisions.comparison import Against
 
             config.pluginmanager.register(Against(config, controller), "gpukern-against")
-        if asked(config) and isolates(config):
-            from pytest_gpukern.run.isolation import Isolation
-
-            config.pluginmanager.register(Isolation(config, controller), "gpukern-isolation")
         if asked(config) and settings_of(config).sanitize:
             from pytest_gpukern.sanitizer.sanitized_run import Sanitizer
 
             config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
-    if (hasattr(config, "workerinput") or distributes(config)) and asked(config) and bounds_workers(config):
-        from pytest_gpukern.run.xdist_workers import OnEachGpu, Replacing, Worker, give_each_worker_a_gpu
+    if role.where is Where.MEASURING:
+        from pytest_gpukern.session.isolation import Isolation
 
-        if distributes(config):
-            give_each_worker_a_gpu(config)
-            config.pluginmanager.register(OnEachGpu(config), "gpukern-each")
-        plugin = Worker(config) if hasattr(config, "workerinput") else Replacing(config)
-        config.pluginmanager.register(plugin, "gpukern-workers")
+        config.pluginmanager.register(Isolation(config, closing), "gpukern-isolation")
+    if role.where is Where.WORKERS and asked(config):
+        from pytest_gpukern.session.workers import Workers
+
+        config.pluginmanager.register(Workers(config), "gpukern-workers")
     leave_ini_values_out_of_help(config)
 
 
@@ -93,7 +91,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Makes one test item for each case."""
     declared = getattr(metafunc.function, "_gpukern_problem", None)
     if declared is not None:
-        from pytest_gpukern.run.collection import parametrize_cases
+        from pytest_gpukern.session.collection import parametrize_cases
 
         parametrize_cases(metafunc, *declared)
 
@@ -108,7 +106,7 @@ def pytest_make_collect_report(
     """
     report = yield
     if report.failed:
-        from pytest_gpukern.run.collection import (
+        from pytest_gpukern.session.collection import (
             hint_at_the_simulator,
             say_what_was_declared_wrong,
             skip_without_gpu,
@@ -127,7 +125,7 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Refuses unknown axes and unreadable baselines before anything runs."""
-    from pytest_gpukern.run.collection import (
+    from pytest_gpukern.session.collection import (
         counted_as_benchmarks,
         load_what_tests_need,
         refuse_bad_items,
@@ -141,7 +139,7 @@ def pytest_collection_modifyitems(
         refuse_bad_items(config, items)
         load_what_tests_need(config, items)
         if measures(config):
-            from pytest_gpukern.run.collection import note_known_cases, tell_what_is_recorded
+            from pytest_gpukern.session.collection import note_known_cases, tell_what_is_recorded
 
             note_known_cases(session, items, deselected=collected - len(items))
             tell_what_is_recorded(config, items)
@@ -151,7 +149,7 @@ def pytest_collection_modifyitems(
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Forgets an earlier attempt, and fails a test whose marker is wrong; a fixture may need a GPU."""
     __tracebackhide__ = True  # a fixture's failure looks as it does without us
-    from pytest_gpukern.run.item import (
+    from pytest_gpukern.session.item import (
         forget,
         refuse_bad_marker,
         refuse_without_context,
@@ -164,7 +162,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     with saying_what_is_missing(item):
         outcome = yield
     if "benchmark" in getattr(item, "fixturenames", ()) and measures(item.config):
-        from pytest_gpukern.run.take_over_benchmark import warn_if_not_taken_over
+        from pytest_gpukern.session.take_over_benchmark import warn_if_not_taken_over
 
         warn_if_not_taken_over(item)
     return outcome
@@ -178,7 +176,7 @@ def pytest_fixture_setup(
     __tracebackhide__ = True
     value = yield
     if fixturedef.argname == "benchmark" and asked(request.config):
-        from pytest_gpukern.run.take_over_benchmark import take_over, unlist_simulated
+        from pytest_gpukern.session.take_over_benchmark import take_over, unlist_simulated
 
         unlist_simulated(request.node, value)
         if measures(request.config):
@@ -190,7 +188,7 @@ def pytest_fixture_setup(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judges inside the test, so that a regression fails it by name."""
     __tracebackhide__ = True
-    from pytest_gpukern.run.item import conclude, note_context, saying_what_is_missing
+    from pytest_gpukern.session.item import conclude, note_context, saying_what_is_missing
 
     note_context(item)
     with saying_what_is_missing(item):
@@ -203,7 +201,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
     """Ends observing once all fixtures of the test have given back what they hold."""
     __tracebackhide__ = True
-    from pytest_gpukern.run.item import end_observing, stop_observing
+    from pytest_gpukern.session.item import end_observing, stop_observing
 
     stop_observing(item)
     outcome = yield
@@ -214,7 +212,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Puts the result on the report as plain JSON."""
-    from pytest_gpukern.run.item import attach
+    from pytest_gpukern.session.item import attach
 
     report = yield
     attach(item, report)
@@ -225,7 +223,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Returns device, driver, CUDA, libraries, simulator state and BLAS; nothing if nobody asked for us."""
     if not asked(config):
         return []
-    from pytest_gpukern.run.collection import header
+    from pytest_gpukern.session.collection import header
 
     return header(config)
 
@@ -234,7 +232,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Returns what we supplied to libraries so that they work here; collecting opens them."""
     if not asked(config):
         return []
-    from pytest_gpukern.run.stash import environment_of
+    from pytest_gpukern.session.stash import environment_of
 
     return [f"gpukern note: {note}" for note in environment_of(config).libraries.notes]
 
@@ -244,40 +242,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Returns one worker for each GPU that is measured on; without a GPU xdist decides."""
     if not measures(config):
         return None
-    from pytest_gpukern.run.stash import environment_of
+    from pytest_gpukern.session.stash import environment_of
 
     return len(environment_of(config).gpu.cards) or None
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Has a case measured on a GPU that it was recorded on."""
-    if not measures(config):
-        return None
-    from pytest_gpukern.run.card_scheduling import scheduler
-
-    return scheduler(config, log)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tells an xdist worker which device it has: the worker sees no other, so an index means another.
-
-    And how child sessions are started on it, since a worker does not know what the run was given.
-    """
-    if asked(node.config):
-        from pytest_gpukern.processes.child_sessions import ChildSessions
-        from pytest_gpukern.run.stash import TELLS, device_uuid, environment_of
-        from pytest_gpukern.run.xdist_workers import gpu_of
-
-        environment = environment_of(node.config)
-        device = gpu_of(node) or device_uuid(node.config)
-        node.workerinput["gpukern_children"] = ChildSessions.of(node.config, device=device).to_json()
-        if device is not None:
-            node.workerinput["gpukern_device"] = device
-        node.workerinput["gpukern_rootdir"] = str(node.config.rootpath)
-        node.workerinput[TELLS] = bool(getattr(node.gateway.spec, TELLS))
-        node.workerinput["gpukern_seed"] = environment.settings.seed  # drawn once, where it is random
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -285,7 +252,7 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
     """Adds the device to pytest-benchmark's JSON."""
     if asked(config):
         from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
-        from pytest_gpukern.run.stash import environment_of
+        from pytest_gpukern.session.stash import environment_of
 
         machine_info.update(describe(environment_of(config).gpu.fingerprint))
 
@@ -308,7 +275,7 @@ def gpu_device(pytestconfig: pytest.Config) -> Device:
     `is_simulated` where Numba's simulator stands in for it. Without either the test is skipped, with the
     reason.
     """
-    from pytest_gpukern.run.stash import environment_for_test
+    from pytest_gpukern.session.stash import environment_for_test
 
     gpu = environment_for_test(pytestconfig).gpu
     if gpu.device is None:
@@ -341,7 +308,7 @@ def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
 @pytest.fixture
 def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
-    from pytest_gpukern.run.item import measured
+    from pytest_gpukern.session.item import measured
 
     with measured(request.node) as benchmark:
         yield benchmark

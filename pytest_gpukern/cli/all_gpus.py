@@ -50,17 +50,17 @@ from pytest_gpukern.gpu.model import Device, short_uuid
 from pytest_gpukern.gpu.nvml import Configuration, DeviceState, Nvml, PcieLink, PowerLimits, open_nvml
 from pytest_gpukern.gpu.selection import visible_devices
 from pytest_gpukern.measure.device_clocks import DeviceClocks
-from pytest_gpukern.processes.child_arguments import (
-    KnownOption,
-    child_environment,
-    is_for_children,
-    known_options,
-    tokenized,
-)
+from pytest_gpukern.processes.sessions import environment, seeing
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.session.arguments import (
+    KnownOption,
+    is_for_children,
+    known_options,
+    tokenized,
+)
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.form_table import suffix_of
 from pytest_gpukern.values.result import Correctness, Measurement, Result
@@ -226,11 +226,6 @@ class _Host:
         return f"{card.index} {short_uuid(uuid, self.uuids)}"
 
 
-def _seeing(uuids: Iterable[str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the environment of a process that sees these GPUs only."""
-    return {**environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-
-
 @contextlib.contextmanager
 def _started(
     arguments: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None
@@ -266,7 +261,7 @@ def _record(host: _Host, given: _Given, command: Callable[..., list[str]], folde
             own = [f"{_REPORT}={_of_gpu(path, short_uuid(uuid, host.uuids))}" for path in given.reports]
             log = stack.enter_context((folder / uuid).open("w+b"))
             arguments = command([_KERNELS_ONLY, *given.options, *own])
-            process = stack.enter_context(_started(arguments, _seeing([uuid]), log))
+            process = stack.enter_context(_started(arguments, os.environ | seeing(uuid), log))
             runs.append((uuid, process, log))
         _say(f"recording {_count(len(runs), 'GPU')} side by side")
         statuses = []
@@ -445,7 +440,7 @@ class _Validation:
         """Runs all suites; returns the run, or None if it did not come to its end."""
         output = self.folder / "first.json"
         options = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"]
-        status = self._wait(self.command(options), _seeing(self.host.uuids))
+        status = self._wait(self.command(options), os.environ | seeing(*self.host.uuids))
         self.statuses.append(status)
         if status not in _RAN:
             return None
@@ -480,9 +475,7 @@ class _Validation:
         unjudged = ("--gpukern-baseline=off", "--gpukern-fail-on=none", f"{_REPORT}={output}")
         options = [_KERNELS_ONLY, *self.given.further, *_SIDE_BY_SIDE, *unjudged]
         with log.open("w+b") as file:
-            status = self._wait(
-                self.command(options, tests), _seeing(uuids, child_environment(os.environ)), file
-            )
+            status = self._wait(self.command(options, tests), environment(seeing(*uuids)), file)
         if status != exits.FINE:
             sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
         if status not in _RAN:

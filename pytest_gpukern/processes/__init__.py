@@ -1,4 +1,4 @@
-"""Starts child sessions of pytest, tells them what to run and reads what they found.
+"""Starts processes that run tests, tells them what to run, hears and ends them. Knows bytes, not pytest.
 
-Start with `child_sessions.py`; `child_main.py` runs in the child.
+Start with `process.py`. `messages.py` lists what is said; `sessions.py` runs named tests in fresh processes.
 """

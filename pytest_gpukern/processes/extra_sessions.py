@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_gpukern.baseline.store import unfit
-from pytest_gpukern.processes.child_sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
 from pytest_gpukern.values.result import Result, SessionRole
 
 FEWEST_TO_RECORD = 3

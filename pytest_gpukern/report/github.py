@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pytest_gpukern.processes.child_main import NAME as CHILD
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.markdown import summary
 from pytest_gpukern.report.run import RunResults
@@ -23,13 +22,11 @@ _LONGEST_TITLE, _LONGEST_MESSAGE = 200, 2000
 
 
 def write(report: RunReport, config: pytest.Config) -> None:
-    """Prints annotations, and appends a summary to the file that GitHub names; a child session does neither.
+    """Prints annotations, and appends a summary to the file that GitHub names.
 
     Raises:
         FileError: the file of the summary cannot be written.
     """
-    if config.pluginmanager.has_plugin(CHILD):
-        return
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("GITHUB_ACTIONS") == "true" and reporter is not None:
         if reporter._tw.width_of_current_line:  # GitHub reads a command at the start of a line only

@@ -17,14 +17,13 @@ import pytest
 
 from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gpu.lock import HostTurns
-from pytest_gpukern.processes.child_main import measures
-from pytest_gpukern.processes.child_sessions import StartedChild
+from pytest_gpukern.processes.process import Process
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import GitError, Revisions, Worktree, resolve, short
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
-from pytest_gpukern.run.controller import Controller
-from pytest_gpukern.run.item import end_as, marker_of, new_test, replay
-from pytest_gpukern.run.stash import (
+from pytest_gpukern.session.controller import Controller
+from pytest_gpukern.session.item import end_as, marker_of, measures_in, new_test, replay
+from pytest_gpukern.session.stash import (
     BEGAN_WITH,
     children_of,
     environment_of,
@@ -34,7 +33,6 @@ from pytest_gpukern.run.stash import (
     tell,
 )
 from pytest_gpukern.values.atomic_file import TemporaryFolder
-from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Result, SessionRole
@@ -90,7 +88,7 @@ class Against:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Measures both sides before the first test runs."""
         if runs_tests(session):
-            items = {item.nodeid: item for item in session.items if measures(item)}
+            items = {item.nodeid: item for item in session.items if measures_in(item)}
             try:
                 with phase("paired sessions"):
                     self._compare(items)
@@ -129,16 +127,14 @@ class Against:
         self._folder = Path(self._held.enter_context(folder))
         self._host = HostTurns(self._folder)
         most = most_ahead() if environment_of(self._config).gpu.measures else 0
-        modules = [name for row in BACKENDS.values() for name in row.imports]
-        self._ahead = Ahead(self._start, most, modules, self._say)
+        self._ahead = Ahead(self._start, most, self._say)
         self._held.callback(self._ahead.close)
 
-    def _start(self, on_base: bool) -> StartedChild:
+    def _start(self, on_base: bool) -> Process:
         """Starts a session that waits for its turn."""
         moved = Sides.of(self._revisions, self._worktree).moved if on_base else {}
-        return children_of(self._config).start_ahead(
-            self._host, self._folder, moved=moved, environ=self._environ
-        )
+        turns = (self._host, self._folder)
+        return children_of(self._config).start(self._environ, moved=moved, turns=turns)
 
     @property
     def _environ(self) -> dict[str, str | None]:

@@ -11,25 +11,17 @@ import importlib.machinery
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpukern.processes.child_sessions import (
-    ChildRequest,
-    ChildRun,
-    ChildSessions,
-    LoadedModule,
-    StartedChild,
-    last_lines,
-)
+from pytest_gpukern.processes.ahead import MODULES, Beside
+from pytest_gpukern.processes.process import Process, last_lines
+from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, LoadedModule
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import Revisions, Worktree, short
 from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
 from pytest_gpukern.values.result import Correctness
-
-_OURS = ("pytest_gpukern.run.collection", "pytest_gpukern.run.measured_test")
 
 
 class AgainstError(Exception):
@@ -71,49 +63,39 @@ class Sides:
 class Ahead:
     """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
 
-    They import the parts of this plugin that a session needs. They import each of `modules` as soon as this
-    process begins to import it.
-
     Args:
         start: starts one, of the base or of the working tree.
         most: how many wait at a time; 0 for none.
-        modules: names of modules that leave CUDA alone.
         tell: is given a line if one ends before its turn. Then no more are started.
+        modules: what they import as soon as this process begins to; see `Beside`.
     """
 
     def __init__(
         self,
-        start: Callable[[bool], StartedChild],
+        start: Callable[[bool], Process],
         most: int,
-        modules: Iterable[str],
         tell: Callable[[str], None],
+        modules: Iterable[str] = MODULES,
     ) -> None:
         self._start = start
         self._most = most
-        self._modules = tuple(modules)
         self._tell = tell
-        self._waiting: dict[bool, list[StartedChild]] = {True: [], False: []}
-        self._imported = [*_OURS, *(name for name in self._modules if name in sys.modules)]
-        sys.meta_path.insert(0, self)
+        self._waiting: dict[bool, list[Process]] = {True: [], False: []}
+        self._beside = Beside(modules)
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
-        """Has the sessions that wait import what this process begins to import; finds nothing itself."""
-        if name in self._modules and name not in self._imported:
-            self._imported.append(name)
-            for child in (*self._waiting[True], *self._waiting[False]):
-                child.imports(name)
-
-    def take(self, on_base: bool, coming: Sequence[bool]) -> StartedChild | None:
+    def take(self, on_base: bool, coming: Sequence[bool]) -> Process | None:
         """Returns the session of a side that waits, or None, and starts those that come after it."""
         waiting = self._waiting[on_base]
-        child = waiting.pop(0) if waiting else None
-        if child is not None and child.process.poll() is not None:
-            self._tell(f"sessions import nothing before their turn any more: {last_lines(child.said)}")
-            self._most = 0
-            child.end()
-            child = None
+        process = waiting.pop(0) if waiting else None
+        if process is not None:
+            self._beside.remove(process)
+            if process.has_ended:
+                self._tell(f"sessions import nothing before their turn any more: {last_lines(process.said)}")
+                self._most = 0
+                process.kill()
+                process = None
         self.prepare(coming)
-        return child
+        return process
 
     def prepare(self, coming: Sequence[bool]) -> None:
         """Starts as many of the sessions to come as may wait."""
@@ -121,16 +103,14 @@ class Ahead:
         for side, waiting in self._waiting.items():
             for _ in range(wanted.count(side) - len(waiting)):
                 waiting.append(self._start(side))
-                for name in self._imported:
-                    waiting[-1].imports(name)
+                self._beside.add(waiting[-1])
 
     def close(self) -> None:
         """Ends the sessions that wait."""
-        with suppress(ValueError):
-            sys.meta_path.remove(self)
+        self._beside.close()
         for waiting in self._waiting.values():
             while waiting:
-                waiting.pop().end()
+                waiting.pop().kill()
 
 
 class Turns:
@@ -241,9 +221,7 @@ class Turns:
         """Returns the tests of the base that were not asked for."""
         return list(self.base[0].others) if self.base else []
 
-    def _run(
-        self, nodeids: Sequence[str], line: str, started: StartedChild | None, *, on_base: bool
-    ) -> ChildRun:
+    def _run(self, nodeids: Sequence[str], line: str, started: Process | None, *, on_base: bool) -> ChildRun:
         sides = self._sides
         side, other = (sides.base, sides.head) if on_base else (sides.head, sides.base)
         earlier = self._earlier[on_base]

@@ -1,4 +1,4 @@
-"""Runs tests: the spine from a case or a call to its result, and the plugin classes around it.
+"""Runs one test: the spine from a case or a call to its result. Knows no plugin class.
 
 Start with `spine.py`.
 """

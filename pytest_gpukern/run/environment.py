@@ -18,7 +18,7 @@ from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.gpu.fingerprint import take_provenance
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.problems.dataset import MOST_CORNERS, Datasets, HostResults
-from pytest_gpukern.processes.child_sessions import ChildSessions
+from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpukern.processes.child_sessions import end_in_words, last_lines
+from pytest_gpukern.processes.process import end_in_words, last_lines
 from pytest_gpukern.sanitizer.finding import Access, Index, Place, ToolFinding
 from pytest_gpukern.sanitizer.tool import ERRORS_FOUND, LOG, RECORDS
 

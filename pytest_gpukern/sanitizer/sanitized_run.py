@@ -10,9 +10,6 @@ from collections.abc import Generator, Mapping, Sequence
 import pytest
 
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.run.controller import Controller
-from pytest_gpukern.run.item import MARKER, case_of, end_as, new_test, place_of, replay
-from pytest_gpukern.run.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 from pytest_gpukern.sanitizer.finding import Home
 from pytest_gpukern.sanitizer.judge import Judgement, State
 from pytest_gpukern.sanitizer.self_check import why_not_believed
@@ -27,6 +24,9 @@ from pytest_gpukern.sanitizer.sessions import (
     why_nothing_was_checked,
 )
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
+from pytest_gpukern.session.controller import Controller
+from pytest_gpukern.session.item import MARKER, case_of, end_as, new_test, place_of, replay
+from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 _OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_gpukern.package import FOLDER
-from pytest_gpukern.processes.child_sessions import end_group
+from pytest_gpukern.processes.process import end_group
 from pytest_gpukern.sanitizer.judge import Evidence, judge
 from pytest_gpukern.sanitizer.tool import Tool, environment_under
 from pytest_gpukern.values.atomic_file import TemporaryFolder

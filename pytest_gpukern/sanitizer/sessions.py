@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_gpukern.processes.child_sessions import ChildRequest, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions
 from pytest_gpukern.sanitizer.finding import Home, ToolFinding, has_python_line, in_words, python_line
 from pytest_gpukern.sanitizer.judge import Evidence, Judgement, State, judge
 from pytest_gpukern.sanitizer.tool import Tool, environment_under

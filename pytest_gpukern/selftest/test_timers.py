@@ -13,9 +13,9 @@ import pytest
 
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.measured_test import GpuBenchmark
-from pytest_gpukern.run.stash import environment_of
 from pytest_gpukern.selftest.kernels import GRAPH, SpinningKernel, name_of, selftest_cases
 from pytest_gpukern.selftest.known_times import KnownTimes, Node, note
+from pytest_gpukern.session.stash import environment_of
 from pytest_gpukern.timers.timer import Iteration, Timer, TimerUnavailable, open_timer
 from pytest_gpukern.values.timer_table import auto_timers
 

@@ -149,9 +149,9 @@ def _no_further_processes(request, monkeypatch):
     """
     if "on_fake_gpu" in request.fixturenames:
         return
-    from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
+    from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
     from pytest_gpukern.run import spine as settling
-    from pytest_gpukern.run import stash as state
+    from pytest_gpukern.session import stash as state
     from pytest_gpukern.values import settings
 
     last = {}

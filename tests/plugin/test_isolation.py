@@ -123,8 +123,8 @@ BREAKS_ITS_PROCESS = {
     ),
     "message": (
         (
-            "from pytest_gpukern.run.stash import MEASURING; "
-            "request.config.stash[MEASURING]._connection.send_bytes(b'{')"
+            "from pytest_gpukern.session.stash import CHILD; "
+            "request.config.stash[CHILD]._connection.send_bytes(b'{')"
         ),
         "FAILED its measuring process sent a message that cannot be read",
     ),
@@ -202,7 +202,7 @@ def test_the_child_of_a_fork_sends_nothing_though_it_fails(project):
 
 
 def test_waiting_for_something_else_does_not_count_against_a_test(project, pytester):
-    waits = """from pytest_gpukern.run.stash import waiting
+    waits = """from pytest_gpukern.session.stash import waiting
     with waiting(request.config):
         time.sleep(2.5)"""
     project(waits, "--gpukern-timeout=2").assert_outcomes(passed=7)
@@ -292,46 +292,40 @@ def test_in_this_process_tests_after_a_lost_context_say_which_test_lost_it(
 
 
 @pytest.mark.parametrize("how", ["load", "loadfile", "each"])
-def test_a_worker_without_a_context_is_replaced_and_the_next_test_not_blamed(project, pytester, how):
-    result = project("lose_context()", "-n1", f"--dist={how}")
-    result.assert_outcomes(passed=6, failed=1)
-    name = "test_broken@GPU-fa4e" if how == "each" else "test_broken"
-    assert f"{name} - Failed: INCORRECT: launch failed" in failure(result)
-    ran = pids(pytester)
-    assert ran["test_broken"] != ran["test_second"]
-    assert len(results_in(pytester.path / "run.json")) == 5
+def test_a_broken_test_costs_the_process_of_its_worker_and_never_the_worker(project, pytester, how):
+    tests = TESTS.replace("def test_first(gpu_benchmark)", "def test_first(gpu_benchmark, worker_id)")
+    tests = tests.replace(
+        "    gpu_benchmark(work)\n",
+        "    assert worker_id == os.environ['PYTEST_XDIST_WORKER'] == 'gw0'\n    gpu_benchmark(work)\n",
+        1,
+    )
+    for broken, outcomes, text in (
+        ("lose_context()", {"passed": 6, "failed": 1}, "Failed: INCORRECT: launch failed"),
+        ("os.abort()", {"passed": 6, "failed": 1}, "its measuring process ended by SIGABRT"),
+    ):
+        result = project(broken, "-n1", f"--dist={how}", tests=tests)
+        result.assert_outcomes(**outcomes)
+        result.stdout.no_fnmatch_line("*node down*")
+        name = "test_broken@GPU-fa4e" if how == "each" else "test_broken"
+        assert f"{name} - {text}" in failure(result)
+        ran = pids(pytester)
+        assert len({ran["test_here_before"], ran["test_broken"], ran["test_second"]}) == 3
+        assert len(results_in(pytester.path / "run.json")) == 5
 
 
-def test_libraries_do_not_complain_at_the_end_of_a_worker_without_a_context(project):
+def test_libraries_do_not_complain_at_the_end_of_a_process_without_a_context(project):
     complaint = "import atexit, os\natexit.register(lambda: os.write(2, b'dead context'))\n"
     tests = HOST_PROBLEM + LOST_ON_PURPOSE.replace("REASON", "launch failed") + complaint
     result = project("", "-n1", "-k", "rejected", tests=tests)
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.OK
-    assert "dead context" not in result.stdout.str() + result.stderr.str()
 
 
-@pytest.mark.parametrize("how", ["load", "loadfile"])
-def test_a_run_whose_worker_may_not_be_replaced_fails_and_names_what_did_not_run(project, how):
-    tests = HOST_PROBLEM + "def test_fails(gpu_benchmark):\n    assert False\n"
-    tests += LOST_ON_PURPOSE.replace("REASON", "launch failed")
-    for selected, fails in (("rejected or work", 0), ("fails or rejected or work", 1)):
-        options = ("-n1", f"--dist={how}", "--max-worker-restart=0", "-k", selected)
-        result = project("", *options, tests=tests)
-        result.assert_outcomes(passed=1, failed=fails)
-        assert result.ret == pytest.ExitCode.TESTS_FAILED
-        result.stdout.fnmatch_lines(
-            [f"*1 of {2 + fails} selected tests did not run: test_it.py::test_work; *"]
-        )
-
-
-def test_a_worker_in_which_a_test_takes_too_long_ends_with_it_and_the_others_go_on(pytester):
-    pytester.makepyfile(test_it=TESTS.replace("BROKEN", "time.sleep(600)"))
-    options = ("-p", "fake_gpu", "--gpu-benchmark", "-n1", "--gpukern-timeout=3")
-    result = pytester.runpytest_subprocess(*options)
+def test_a_test_that_takes_too_long_in_a_worker_shows_its_stack_and_the_others_go_on(project):
+    result = project("time.sleep(600)", "-n1", "--gpukern-timeout=3")
     result.assert_outcomes(passed=6, failed=1)
-    assert "test_broken" in failure(result)
-    result.stderr.fnmatch_lines(["Timeout (0:00:0*)!"])
+    assert "took longer than 3 s (--gpukern-timeout)" in failure(result)
+    result.stdout.fnmatch_lines(["*in test_broken*"])
 
 
 WIDER = """

@@ -14,7 +14,7 @@ import pytest
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.processes import is_alive
-from pytest_gpukern.processes.child_sessions import ChildRun, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRun, ChildSessions
 from pytest_gpukern.run.device_session import DeviceSession
 
 from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in

@@ -12,13 +12,16 @@ from .test_isolation import LOST_ON_PURPOSE
 
 NOTED = """
 import os
+import pytest
 
 SEEN_AT_IMPORT = os.environ.get("CUDA_VISIBLE_DEVICES")
 
-def pytest_runtest_logreport(report):
-    if report.when == "call" and "PYTEST_XDIST_WORKER" in os.environ:
+@pytest.fixture(autouse=True)
+def _noted(request):
+    yield
+    if "PYTEST_XDIST_WORKER" in os.environ:
         with open("ran.log", "a") as log:
-            print(os.environ["PYTEST_XDIST_WORKER"], SEEN_AT_IMPORT, report.nodeid, file=log)
+            print(os.environ["PYTEST_XDIST_WORKER"], SEEN_AT_IMPORT, request.node.nodeid, file=log)
 """
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_gpukern.run.item import MEASURED
+from pytest_gpukern.session.item import MEASURED
 
 from .conftest import results_in
 

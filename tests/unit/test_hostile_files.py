@@ -26,7 +26,7 @@ from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
-from pytest_gpukern.processes.child_sessions import ChildRun, Heard
+from pytest_gpukern.processes.sessions import ChildRun, Heard
 from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.html import page

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.processes.child_arguments import (
+from pytest_gpukern.session.arguments import (
     KnownOption,
     child_arguments,
     child_environment,

@@ -22,7 +22,7 @@ from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import child_sessions as session
 from pytest_gpukern.processes.child_main import files_to_collect, loaded_below
-from pytest_gpukern.processes.child_sessions import ChildRequest, ChildRun, ChildSessions, Heard
+from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, Heard
 from pytest_gpukern.values.result import Result
 
 PACKAGE = str(Path(session.__file__).parents[2])
@@ -270,7 +270,7 @@ def test_a_child_ends_with_its_parent_however_that_dies(tmp_path):
 import sys
 from pathlib import Path
 from pytest_gpukern.processes import child_sessions as session
-from pytest_gpukern.processes.child_sessions import ChildRequest, ChildSessions
+from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions
 session.BOOTSTRAP = '''
 import json, os, sys, time
 spec = json.load(open(sys.argv[1]))

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern.processes.child_sessions import ChildRun, LoadedModule
+from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import Revisions, Worktree
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Tree, Turns, turns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.processes.child_sessions import LoadedModule
+from pytest_gpukern.processes.sessions import LoadedModule
 from pytest_gpukern.revisions.sides import Tree, combined_hash, misplaced, own_files, own_names
 
 

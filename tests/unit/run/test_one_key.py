@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.processes.child_main import ROOTDIR
-from pytest_gpukern.processes.child_sessions import ChildSessions
+from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.call_subject import case_of_test
-from pytest_gpukern.run.stash import rootdir_of
+from pytest_gpukern.session.stash import rootdir_of
 
 PARTS = st.text("aé_-.+ ", min_size=1, max_size=3).filter(lambda part: part.strip("."))
 FILES = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: Path(*parts[:-1], f"{parts[-1]}.py"))

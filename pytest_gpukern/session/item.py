@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.processes.child_main import CHECKED
-from pytest_gpukern.processes.child_main import NAME as CHILD
-from pytest_gpukern.processes.child_main import measures as measures_in
-from pytest_gpukern.run.stash import (
+from pytest_gpukern.session.stash import (
+    CHILD,
     ENVIRONMENT,
     LOST,
     LostContext,
     environment_for_test,
     environment_of,
-    is_replaceable,
+    role_of,
     rootdir_of,
     settings_of,
 )
@@ -55,6 +53,23 @@ def may_use_gpu(item: pytest.Item) -> bool:
     """Returns whether an item asks for one of our fixtures, or is measured through pytest-benchmark's."""
     names = getattr(item, "fixturenames", ())
     return not FIXTURES.isdisjoint(names) or measures_in(item)
+
+
+def measures_in(item: pytest.Item) -> bool:
+    """Returns whether this plugin measures in a test.
+
+    It does through its own fixture, unless the test only rejects broken variants. It does through
+    pytest-benchmark's in a run that asks for that.
+    """
+    names = getattr(item, "fixturenames", ())
+    if "gpu_benchmark" in names:
+        declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
+        return declared is None or not declared[1]
+    if "benchmark" not in names:
+        return False
+    ini = str(item.config.getini("gpukern_all")).strip().lower()
+    takes_all = item.config.getoption("gpukern_all") or ini in ("1", "yes", "true", "on")
+    return bool(takes_all) or item.get_closest_marker(MARKER) is not None
 
 
 def case_of(item: pytest.Item) -> Case | None:
@@ -116,12 +131,13 @@ def new_test(item: pytest.Item) -> MeasuredTest:
     from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.run.spine import SubjectContext
 
-    checked = item.nodeid in item.config.stash.get(CHECKED, ())
+    child = item.config.stash.get(CHILD, None)
+    checked = child is not None and item.nodeid in child.begin.checked
     rootdir = rootdir_of(item.config)
     environment = environment_for_test(item.config)
     context = SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked, rootdir)
     test = item.stash[MEASURED] = MeasuredTest(
-        context, begun_s=item.stash[BEGUN_S], replaceable=is_replaceable(item.config)
+        context, begun_s=item.stash[BEGUN_S], replaceable=role_of(item.config).is_replaced
     )
     return test
 
@@ -244,7 +260,7 @@ def note_lost_context(item: pytest.Item) -> str | None:
     if error is None:
         # A context from before the body is a fixture's; the next test of the module needs it.
         of_the_module = CONTEXT in item.stash and item.stash[CONTEXT] == gpu.current_context()
-        error = gpu.context_change(another_may_stay=of_the_module or not is_replaceable(config))
+        error = gpu.context_change(another_may_stay=of_the_module or not role_of(config).is_replaced)
     if error is not None:
         config.stash[LOST] = LostContext(item.nodeid, error, is_fault=fault is not None)
     return fault
@@ -304,7 +320,7 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
     if not who:
         return
     why = f"{who} left running by this test kept launching on the GPU"
-    if is_replaceable(config):
+    if role_of(config).is_replaced:
         config.stash[LOST] = LostContext(item.nodeid, why)
     if not failed:
         pytest.fail(f"{why}; join it in the test", pytrace=False)
@@ -312,7 +328,7 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
 
 def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
     """Fails a test for the gate's reasons, if any; in a child session its parent judges."""
-    if failures and not item.config.pluginmanager.has_plugin(CHILD):
+    if failures and role_of(item.config).judges:
         test.gate_failures = tuple(failures)
         pytest.fail(printable_lines("\n".join(map(str, failures))), pytrace=False)  # may quote the record
 

@@ -26,8 +26,8 @@ from pytest_gpukern.benchmark_interop.pytest_benchmark import (
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY
 from pytest_gpukern.run.call_subject import CallTarget, Loop
-from pytest_gpukern.run.item import MARKER, TAKEN_OVER, new_test
-from pytest_gpukern.run.stash import environment_of, settings_of
+from pytest_gpukern.session.item import MARKER, TAKEN_OVER, new_test
+from pytest_gpukern.session.stash import environment_of, settings_of
 from pytest_gpukern.timers.timer import NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import JsonDict

@@ -9,20 +9,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from pytest_gpukern.processes.child_main import NAME as CHILD
-from pytest_gpukern.run.item import case_of, marker_of, may_use_gpu
-from pytest_gpukern.run.stash import (
+from pytest_gpukern.session.item import case_of, marker_of, may_use_gpu
+from pytest_gpukern.session.stash import (
     KNOWN_CASES,
-    KNOWN_CASES_OF_A_WORKER,
-    RECORDED,
-    TELLS,
-    USAGE_ERROR,
-    distributes,
+    Assignment,
+    Where,
     environment_of,
-    gpus_of_workers,
-    isolates,
+    role_of,
     rootdir_of,
     settings_of,
     simulator_of,
@@ -30,7 +26,6 @@ from pytest_gpukern.run.stash import (
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.timer_table import times_host
-from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases
@@ -38,6 +33,10 @@ if TYPE_CHECKING:
     from pytest_gpukern.values.result import CaseInfo
 
 
+USAGE_ERROR = "gpukern_usage_error"
+"""Key under which an xdist worker tells the controller what is wrong with options or tests."""
+KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
+"""Key under which it tells the cases of the selected files."""
 _QUIET_CLEANUP = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """For cases that lose the CUDA context on purpose: libraries cannot give back then what they held in it."""
 
@@ -114,7 +113,7 @@ def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) 
     if error is None:
         return
     from pytest_gpukern.run.environment import cannot_import
-    from pytest_gpukern.run.item import simulator_lacks
+    from pytest_gpukern.session.item import simulator_lacks
 
     if simulator_of(collector.config).active:
         reason = simulator_lacks(error.__cause__ or error)
@@ -175,7 +174,7 @@ def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not asked(config):
         return
     settings = settings_of(config)
-    if not config.pluginmanager.has_plugin(CHILD):  # a base may have what the working tree has mended
+    if role_of(config).judges:  # a base may have what the working tree has mended
         _refuse_equal_names(config, items)
     if settings.axes:
         _refuse_bad_axes(settings.axes, items)
@@ -187,7 +186,7 @@ def load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> Non
     """Imports what measures, and asks git, if tests here use it: the first test's time has neither."""
     if not (asked(config) and any(map(may_use_gpu, items))):
         return  # before anything looks for a GPU
-    if not (distributes(config) or isolates(config)):
+    if role_of(config).where is Where.HERE:
         from pytest_gpukern.measure.observers import OBSERVERS
         from pytest_gpukern.report import progress  # noqa: F401
         from pytest_gpukern.run import measured_test  # noqa: F401
@@ -290,28 +289,31 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
 
 
 def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Has the worker that was chosen for it write what helps to distribute the tests; see `RECORDED`."""
-    environment, gpus = environment_of(config), {}
-    folder = environment.gpu.run_folder
-    if folder is None or not getattr(config, "workerinput", {}).get(TELLS):
+    """Has the worker that was chosen for it write what helps to distribute the tests."""
+    given = Assignment.of(config)
+    if given is None or given.run_folder is None or not given.tells:
         return
-    cases = {item.nodeid: case for item in items if (case := case_of(item))}
-    data = {nodeid: f"{case.problem.name} {case.point}" for nodeid, case in cases.items()}
-    last = [nodeid for nodeid, case in cases.items() if case.variant.loses_context]
+    from pytest_gpukern.session.workers import RECORDED, Recorded
+
+    environment, recorded = environment_of(config), Recorded()
+    for item in items:
+        if case := case_of(item):
+            recorded.data[item.nodeid] = f"{case.problem.name} {case.point}"
     for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
         past = environment.store.baseline(info, model).past(info.id) if info.on_gpu else None
         if past is not None:
             uuids = {session.fingerprint.device_uuid for session in past.sessions}
-            gpus[item.nodeid] = sorted(uuid for uuid in uuids if uuid is not None)
-    recorded = {"gpus": gpus, "data": data, "last": last, "durations_s": recorded_durations(config, items)}
-    replace(folder / RECORDED, own_json.dumps(recorded).encode())  # the controller may look at any time
+            recorded.cards[item.nodeid] = tuple(sorted(uuid for uuid in uuids if uuid is not None))
+    recorded.durations_s |= recorded_durations(config, items)
+    # The controller may look at any time.
+    replace(Path(given.run_folder) / RECORDED, msgspec.json.encode(recorded))
 
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
     """Returns the case or plain test that an item would measure; None if it measures nothing."""
     from pytest_gpukern.run.call_subject import case_of_test
     from pytest_gpukern.run.case_subject import case_info
-    from pytest_gpukern.run.take_over_benchmark import is_taken_over
+    from pytest_gpukern.session.take_over_benchmark import is_taken_over
 
     if "gpu_benchmark" not in getattr(item, "fixturenames", ()) and not is_taken_over(item):
         return None
@@ -333,8 +335,9 @@ def header(config: pytest.Config) -> list[str]:
     gpu = environment.gpu
     reason = gpu.simulated.reason if gpu.simulated.active else gpu.missing_gpu
     lines = header_lines(gpu.device, gpu.fingerprint, reason)
-    given = gpus_of_workers(config)
-    if given:
+    plugin = config.pluginmanager.get_plugin("gpukern-workers")
+    if plugin is not None and plugin.in_use:
+        given = plugin.in_use
         workers = f"one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
         others = [
             f"{device.name}, {short_uuid(device.uuid, [device.uuid])}" for device in gpu.of_other_models

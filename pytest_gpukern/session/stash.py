@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_gpukern.processes.child_main import DATASETS, ROOTDIR
-from pytest_gpukern.processes.child_main import NAME as CHILD
-from pytest_gpukern.values.options import SettingsError, sanitizing_tool
+from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE, SettingsError, asked
 from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
-    from pytest_gpukern.processes.child_sessions import ChildSessions
+    from pytest_gpukern.processes.sessions import ChildSessions
     from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.values.result import JsonDict
     from pytest_gpukern.values.settings import Settings
 
-USAGE_ERROR = "gpukern_usage_error"
-"""Key under which an xdist worker tells the controller what is wrong with options or tests."""
 SETTINGS = pytest.StashKey["Settings"]()
 SIMULATOR = pytest.StashKey["SimulatorState"]()
 ENVIRONMENT = pytest.StashKey["Environment"]()
+ROLE = pytest.StashKey["Role"]()
+CHILD = pytest.StashKey[Any]()
+"""The plugin of a process that another one started to run tests."""
 KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
 """The cases of the selected files."""
 LOST = pytest.StashKey["LostContext"]()
 """Why this process's CUDA context is unusable, once it is."""
-MEASURING = pytest.StashKey[Any]()
-"""The plugin of a measuring process, which sends to the reporting process."""
+BEGAN_WITH = pytest.StashKey[dict[str, str]]()
+"""The environment variables of a run before it loaded any conftest."""
 ISOLATED_WHEN_MEASURED = True
 """Whether GPU tests run in a measuring process by default, when they are measured."""
 _INSIDE = {
@@ -44,26 +46,35 @@ _INSIDE = {
     "--setup-plan": "setupplan",
 }
 """pytest's options that need the tests in its own process → where pytest keeps them."""
-WAITS = pytest.StashKey[Any]()
-"""The plugin that ends a process if a test takes too long; its `waiting()` stops the clock."""
-RESCHEDULED = "rescheduled"
-"""Outcome of a report of a test that a worker of xdist did not begin."""
-BEGAN_WITH = pytest.StashKey[dict[str, str]]()
-"""The environment variables of a run before it loaded any conftest."""
-RUN_FOLDER: pytest.StashKey[Path] = pytest.StashKey()
-"""Temporary folder of a run whose workers have a GPU each."""
-RECORDED = "recorded.json"
-"""File in it: `gpus`, test → UUIDs of the GPUs that it was recorded on; `durations_s`, test → seconds;
-`data`, test → its problem and point, whose inputs and reference a worker makes once; and `last`, the tests
-after which a worker ends, since they destroy its CUDA context."""
-FAILED_GPUS = pytest.StashKey[set[str]]()
-"""UUIDs of the GPUs of workers that can no longer be used."""
-GPU_OF_A_WORKER = "env:CUDA_VISIBLE_DEVICES"
-"""Key of xdist's specification of a worker for the UUID of its GPU."""
-TELLS = "gpukern_tells"
-"""Key of it, and of a worker's input, for the worker that writes `RECORDED` and any that replaces it."""
-KNOWN_CASES_OF_A_WORKER = "gpukern_known_cases"
-"""Key under which an xdist worker tells the controller the same cases."""
+
+
+class Where(enum.Enum):
+    """Says where the tests run that may use the GPU."""
+
+    HERE = enum.auto()
+    MEASURING = enum.auto()
+    """In a process beside this one, one at a time: a crash or a lost context costs that process alone."""
+    WORKERS = enum.auto()
+    """In workers of xdist, each of which has a role of its own."""
+    SESSIONS = enum.auto()
+    """In sessions before the test loop; the tests then report what was found."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """Says what this process does for its run.
+
+    Attributes:
+        where: where its tests run.
+        reports: whether it gathers results and writes files.
+        judges: whether verdicts fail tests here; of a confirming session, they do so where it was started.
+        is_replaced: whether another process takes over if this one loses its CUDA context.
+    """
+
+    where: Where = Where.HERE
+    reports: bool = True
+    judges: bool = True
+    is_replaced: bool = False
 
 
 class LostContext(NamedTuple):
@@ -77,24 +88,66 @@ class LostContext(NamedTuple):
     is_fault: bool = False
 
 
-def reports(config: pytest.Config) -> bool:
-    """Returns whether this process collects and writes results: no xdist worker, and no measuring process."""
-    return not (hasattr(config, "workerinput") or MEASURING in config.stash)
+@dataclass(frozen=True)
+class Assignment:
+    """Holds what the controller tells a worker of xdist, in values that execnet sends.
+
+    Attributes:
+        rootdir: of the controller.
+        seed: drawn once, where it is random.
+        measuring: starts the worker's measuring process, as JSON.
+        children: starts sessions that do not judge, as JSON.
+        card: UUID of the worker's GPU, or None.
+        others: the GPUs of the other workers, on which it goes on if its own fails.
+        run_folder: temporary folder of a run whose workers have a GPU each, or None.
+        tells: whether this worker writes what helps to distribute the tests.
+    """
+
+    rootdir: str
+    seed: int | None
+    measuring: JsonDict
+    children: JsonDict
+    card: str | None = None
+    others: tuple[str, ...] = ()
+    run_folder: str | None = None
+    tells: bool = False
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Assignment | None:
+        """Returns that of this process; None if it is no worker of a run that asked for this plugin."""
+        given = getattr(config, "workerinput", {}).get("gpukern")
+        return None if given is None else cls(**given)
 
 
-def isolates(config: pytest.Config) -> bool:
-    """Returns whether tests that may use the GPU run in a measuring process, without a CUDA context here.
-
-    They do if we measure on a GPU, if somebody asks for it, or if the time of a test is limited: nothing else
-    stops a crash or a hang of the simulator. xdist's workers and child sessions are such processes already.
+def role_of(config: pytest.Config) -> Role:
+    """Returns the role of this process.
 
     Raises:
         pytest.UsageError: isolation was asked for, and also an option that needs the tests in this process.
     """
+    if ROLE not in config.stash:
+        child = config.stash.get(CHILD, None)
+        if child is not None:
+            judges = child.begin.children is not None
+            config.stash[ROLE] = Role(reports=False, judges=judges, is_replaced=True)
+        else:
+            config.stash[ROLE] = Role(_where(config), reports=not hasattr(config, "workerinput"))
+    return config.stash[ROLE]
+
+
+def _where(config: pytest.Config) -> Where:
+    """Returns where the tests of a run run that may use the GPU.
+
+    They run in a measuring process if we measure on a GPU, if somebody asks for it, or if the time of a test
+    is limited: nothing else stops a crash or a hang of the simulator.
+    """
+    if distributes(config):
+        return Where.WORKERS
+    if not asked(config):
+        return Where.HERE
     settings = settings_of(config)
-    is_child = config.pluginmanager.has_plugin(CHILD) or not reports(config)
-    if is_child or settings.against or settings.sanitize or distributes(config):
-        return False
+    if settings.against or settings.sanitize:
+        return Where.SESSIONS
     inside = next((option for option, dest in _INSIDE.items() if config.getoption(dest, False)), None)
     if config.pluginmanager.is_blocked("reports"):  # which sends reports from process to process
         inside = "-p no:reports"
@@ -102,9 +155,10 @@ def isolates(config: pytest.Config) -> bool:
         raise pytest.UsageError(
             f"--gpukern-isolate=on: {inside} needs the tests in pytest's own process; drop one"
         )
-    if settings.isolate is not None or inside is not None:
-        return bool(settings.isolate)
-    return settings.bounds_tests or (ISOLATED_WHEN_MEASURED and environment_of(config).gpu.measures)
+    wanted = settings.isolate
+    if wanted is None and inside is None:
+        wanted = settings.bounds_tests or (ISOLATED_WHEN_MEASURED and environment_of(config).gpu.measures)
+    return Where.MEASURING if wanted else Where.HERE
 
 
 def distributes(config: pytest.Config) -> bool:
@@ -124,24 +178,6 @@ def runs_tests(session: pytest.Session) -> bool:
     """Returns whether the collected tests are about to run."""
     collected = not session.testsfailed or session.config.option.continue_on_collection_errors
     return bool(collected and not session.config.option.collectonly)
-
-
-def gpus_of_workers(config: pytest.Config) -> list[str]:
-    """Returns the UUIDs of the GPUs that the workers of a run were given."""
-    parts = (part for spec in config.getoption("tx", None) or () for part in spec.split("//"))
-    return [part.partition("=")[2] for part in parts if part.startswith(f"{GPU_OF_A_WORKER}=")]
-
-
-def bounds_workers(config: pytest.Config) -> bool:
-    """Returns whether xdist's workers are replaced and ended as a measuring process would be."""
-    settings = settings_of(config)
-    return settings.benchmark or bool(settings.isolate) or settings.bounds_tests
-
-
-def is_replaceable(config: pytest.Config) -> bool:
-    """Returns whether another process takes over if this one has lost its CUDA context."""
-    is_worker = hasattr(config, "workerinput") and bounds_workers(config)
-    return MEASURING in config.stash or is_worker or sanitizing_tool() is not None
 
 
 def settings_of(config: pytest.Config) -> Settings:
@@ -200,16 +236,21 @@ def environment_of(config: pytest.Config) -> Environment:
     """
     if ENVIRONMENT not in config.stash:
         from pytest_gpukern.gpu.errors import DeviceError
+        from pytest_gpukern.processes.sessions import seeing
         from pytest_gpukern.run.device_session import DeviceSession
         from pytest_gpukern.run.environment import Environment
 
-        given = getattr(config, "workerinput", {})  # which xdist adds after the options were read
-        if given.get("gpukern_seed") is not None:
-            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=given["gpukern_seed"])
+        given = Assignment.of(config)
+        if given is not None and given.seed is not None:
+            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=given.seed)
+        if given is not None and given.card is not None:  # the controller sees another
+            os.environ |= seeing(given.card)
+        if given is not None and given.run_folder is not None:
+            os.environ[RUN_FOLDER_VARIABLE] = given.run_folder
         gpu = DeviceSession(
             settings_of(config),
             simulator_of(config),
-            device_spec=given.get("gpukern_device"),
+            device_spec=given.card if given is not None else None,
             on_wait=lambda message: tell(config, message),
             waiting=lambda: waiting(config),
         )
@@ -218,11 +259,12 @@ def environment_of(config: pytest.Config) -> Environment:
             gpu.device  # noqa: B018 - chosen and pinned now, before anybody initialises CUDA
         except DeviceError as error:
             raise pytest.UsageError(str(error)) from error
+        child = config.stash.get(CHILD, None)
         config.stash[ENVIRONMENT] = Environment(
             settings_of(config),
             gpu,
             children=lambda: children_of(config),
-            datasets=config.stash.get(DATASETS, None),
+            datasets=Path(child.begin.datasets) if child and child.begin.datasets else None,
             rootdir=config.rootpath,
         )
     return config.stash[ENVIRONMENT]
@@ -237,18 +279,16 @@ def environment_for_test(config: pytest.Config) -> Environment:
 
 
 def children_of(config: pytest.Config) -> ChildSessions:
-    """Returns what starts child sessions of a run's tests; the controller gives it to xdist's workers."""
-    from pytest_gpukern.processes.child_sessions import ChildSessions
+    """Returns what starts sessions of a run's tests that do not judge; a measuring process is told it."""
+    from pytest_gpukern.processes.sessions import ChildSessions
+    from pytest_gpukern.session.arguments import sessions_of
 
-    if config.pluginmanager.has_plugin(CHILD):
+    child = config.stash.get(CHILD, None)
+    if child is None:
+        return sessions_of(config, device=device_uuid(config))
+    if child.begin.children is None:
         raise RuntimeError("a child session starts no others: it neither records nor judges")
-    measuring = config.stash.get(MEASURING, None)
-    given = getattr(config, "workerinput", {}).get("gpukern_children")
-    if measuring is not None:
-        given = measuring.children
-    if given is not None:
-        return ChildSessions.from_json(given)
-    return ChildSessions.of(config, device=device_uuid(config))
+    return ChildSessions.from_json(child.begin.children)
 
 
 def device_uuid(config: pytest.Config) -> str | None:
@@ -259,14 +299,16 @@ def device_uuid(config: pytest.Config) -> str | None:
 
 def rootdir_of(config: pytest.Config) -> Path:
     """Returns the rootdir of the process that reports, which tells its own to all others."""
-    given = getattr(config, "workerinput", {}).get("gpukern_rootdir")
-    return config.stash.get(ROOTDIR, config.rootpath) if given is None else Path(given)
+    child, given = config.stash.get(CHILD, None), Assignment.of(config)
+    if child is not None:
+        return Path(child.begin.rootdir)
+    return config.rootpath if given is None else Path(given.rootdir)
 
 
 def waiting(config: pytest.Config) -> AbstractContextManager[None]:
     """Stops the clock of `--gpukern-timeout` while a test waits for something else."""
-    minding = config.stash.get(WAITS, None)
-    return nullcontext() if minding is None else minding.waiting()
+    child = config.stash.get(CHILD, None)
+    return nullcontext() if child is None else child.waiting()
 
 
 def captures(config: pytest.Config) -> bool:
@@ -276,9 +318,9 @@ def captures(config: pytest.Config) -> bool:
 
 def tell(config: pytest.Config, message: str) -> None:
     """Shows a line at once, despite pytest's capture."""
-    measuring = config.stash.get(MEASURING, None)
-    if measuring is not None:
-        measuring.tell_user(message)
+    child = config.stash.get(CHILD, None)
+    if child is not None:
+        child.tell_user(message)
         return
     capture = config.pluginmanager.get_plugin("capturemanager")
     reporter = config.pluginmanager.get_plugin("terminalreporter")

@@ -16,24 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.run.stash import (
+from pytest_gpukern.session.collection import KNOWN_CASES_OF_A_WORKER, USAGE_ERROR
+from pytest_gpukern.session.stash import (
     KNOWN_CASES,
-    KNOWN_CASES_OF_A_WORKER,
-    RECORDED,
-    RESCHEDULED,
-    RUN_FOLDER,
-    USAGE_ERROR,
     captures,
     device_uuid,
-    distributes,
     environment_of,
-    gpus_of_workers,
     settings_of,
 )
+from pytest_gpukern.session.workers import workers_of
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
-from pytest_gpukern.values.untrusted_json import own_json
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.record import RecordedCase
@@ -98,7 +92,6 @@ class Controller:
         self._total = 0
         self._finished = 0
         self._selected: dict[str, None] = {}
-        self._collected: set[str] = set()
         self._reported: set[str] = set()
         self._unmeasured: dict[str, str] = {}
         """Test that neither failed nor has a result → why."""
@@ -113,6 +106,12 @@ class Controller:
         self._progress: Progress | None = None
 
     @property
+    def _cards(self) -> list[str]:
+        """Returns the GPUs of workers."""
+        workers = workers_of(self._config)
+        return workers.cards[: workers.count] if workers is not None else []
+
+    @property
     def results(self) -> list[Result]:
         """Returns what the tests found, in order; of a test that was run again, the last attempt."""
         order = {nodeid: number for number, nodeid in enumerate(self._selected)}  # workers end in any order
@@ -122,7 +121,7 @@ class Controller:
         """Notes how many tests there are, and how long each took when it was recorded."""
         self._total = len(session.items)
         if self._measures:
-            from pytest_gpukern.run.collection import recorded_durations
+            from pytest_gpukern.session.collection import recorded_durations
 
             self._recorded_s = recorded_durations(self._config, session.items)
 
@@ -132,48 +131,36 @@ class Controller:
 
         With --dist=each, a test has other names than its record, so the time left is by the pace.
         """
-        from pytest_gpukern.run.xdist_workers import name_on_gpu
-
-        folder = self._config.stash.get(RUN_FOLDER, None)
-        if folder is not None and self._config.getoption("dist") != "each" and (folder / RECORDED).exists():
-            recorded = own_json.loads((folder / RECORDED).read_text(encoding="utf-8"))
-            self._recorded_s = recorded["durations_s"]
-        self._collected.add(node.gateway.id)
-        self._selected |= dict.fromkeys(name_on_gpu(self._config, node, nodeid) for nodeid in ids)
+        workers = workers_of(self._config)
+        if workers is not None:
+            self._recorded_s = {} if workers.each else workers.recorded.durations_s
+            ids = [workers.name_on(node, nodeid) for nodeid in ids]
+        self._selected |= dict.fromkeys(ids)
         self._total = len(self._selected)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Ends the run with the usage error that a worker found, before xdist shows it as a crash.
 
-        Once tests run, only a worker that replaces another can find one, such as that its GPU is gone. Then
-        the run goes on with the other GPUs, as it does if such a worker dies before it has collected. Workers
-        collect, so one of them also says which cases there are.
+        Once tests run, only a worker that replaces another can find one: then the run goes on.
+        Workers collect, so one of them also says which cases there are.
 
         Raises:
             pytest.UsageError: a worker reported an error while it collected (see
                 `collection.sharing_usage_errors`), or died of one before.
         """
-        message = getattr(node, "workeroutput", {}).get(USAGE_ERROR)
+        output = getattr(node, "workeroutput", {})
         _, died_of_one, text = str(error).rpartition("UsageError: ")  # the end of its traceback
-        refused = message is not None or died_of_one
-        if refused or (error and self._time_left is not None and node.gateway.id not in self._collected):
-            from pytest_gpukern.run.xdist_workers import move_to_another_gpu
-
-            lines = (message or text).strip().splitlines() or ["it ended at once"]
-            moved = move_to_another_gpu(self._config, node) if self._time_left is not None else None
-            if moved is not None:
-                self.problems.append(f"{moved}: {lines[0 if refused else -1]}")
-            elif refused:
-                raise pytest.UsageError("\n".join(lines))
-        known = getattr(node, "workeroutput", {}).get(KNOWN_CASES_OF_A_WORKER)
-        if known is not None and KNOWN_CASES not in self._config.stash:
+        message = output.get(USAGE_ERROR) or (died_of_one and text)
+        if message and self._time_left is None:
+            raise pytest.UsageError(message.strip())
+        known, workers = output.get(KNOWN_CASES_OF_A_WORKER), workers_of(self._config)
+        if known is not None and workers is not None and KNOWN_CASES not in self._config.stash:
             from pytest_gpukern.baseline.store import KnownCases
-            from pytest_gpukern.run.xdist_workers import name_on_gpu
 
             for cases in known:
                 tests = cases["tests"].items()
-                cases["tests"] = {name_on_gpu(self._config, node, test): case for test, case in tests}
+                cases["tests"] = {workers.name_on(node, test): case for test, case in tests}
             self._config.stash[KNOWN_CASES] = tuple(KnownCases(**cases) for cases in known)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -219,8 +206,9 @@ class Controller:
         carried = getattr(report, "gpukern", None)
         self._took_s[report.nodeid] = self._took_s.get(report.nodeid, 0.0) + report.duration
         add_to(self._spent_s, (carried or {}).get("spent_s", {}))
-        if str(report.outcome) != RESCHEDULED:
-            self._reported.add(report.nodeid)
+        self._reported.add(report.nodeid)
+        if carried is not None and "problem" in carried:
+            self.problems.append(carried["problem"])
         expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
         ran = ((carried or {}).get("result") or {}).get("first_call_ns") is not None
         if report.skipped and not expected:
@@ -383,14 +371,14 @@ class Controller:
 
     def _missing(self) -> list[str]:
         """Names the cases that did not run here though they are on record, by reason."""
-        from pytest_gpukern.run.collection import left_by_files
+        from pytest_gpukern.session.collection import left_by_files
         from pytest_gpukern.values.untrusted_json import FileError
 
         config, store = self._config, environment_of(self._config).store
         known = [*config.stash.get(KNOWN_CASES, ())]
         if all(cases.ids is not None for cases in known):
             known += left_by_files(config, known, self._skipped_files, self._model_keys)
-        devices = {device_uuid(config) or "", *gpus_of_workers(config)}
+        devices = {device_uuid(config) or "", *self._cards}
         why: dict[str, set[str]] = {}
 
         for cases, model_key in self._by_model(known):
@@ -457,14 +445,11 @@ class Controller:
     def _with_rest_of_workers(self, duration_s: float) -> dict[str, float]:
         """Returns the seconds of each phase; of several workers also those outside of all, idle ones too."""
         spent_s = dict(self._spent_s)
-        if distributes(self._config):
-            from xdist.workermanage import parse_tx_spec_config
-
+        workers = workers_of(self._config)
+        if workers is not None and workers.count > 1:
             from pytest_gpukern.report.summary import REST
 
-            workers = len(parse_tx_spec_config(self._config))
-            if workers > 1:
-                spent_s[REST] = max(0.0, workers * duration_s - sum(spent_s.values()))
+            spent_s[REST] = max(0.0, workers.count * duration_s - sum(spent_s.values()))
         return spent_s
 
     def _compare_all(self) -> None:
@@ -518,9 +503,7 @@ class Controller:
 
         What a worker of xdist measured on its GPU is measured on that one again.
         """
-        from pytest_gpukern.processes.child_sessions import ChildSessions
         from pytest_gpukern.processes.extra_sessions import ExtraSessions, measure_extra_sessions
-        from pytest_gpukern.run.xdist_workers import on_gpu
 
         environment, settings = environment_of(self._config), settings_of(self._config)
         nodeids = [
@@ -544,11 +527,11 @@ class Controller:
         try:
             for uuid, tests in self._by_gpu(nodeids).items():
                 measured = measure_extra_sessions(
-                    ChildSessions.of(self._config, device=uuid) if uuid is not None else environment.children,
+                    dataclasses.replace(environment.children, card=uuid or environment.children.card),
                     tests,
                     first=2,
                     last=settings.sessions,
-                    environ={**environment.gpu.for_children, **on_gpu(uuid)},
+                    environ=environment.gpu.for_children,
                     progress=show,
                 )
                 done += len(tests) * (settings.sessions - 1)
@@ -559,11 +542,10 @@ class Controller:
 
     def _by_gpu(self, nodeids: Sequence[str]) -> dict[str | None, list[str]]:
         """Sorts tests by the GPU of the worker that measured them; None is this process's own."""
-        given = gpus_of_workers(self._config)
         by_gpu: dict[str | None, list[str]] = {}
         for nodeid in nodeids:
             uuid = self._results[nodeid].fingerprint.device_uuid
-            by_gpu.setdefault(uuid if uuid in given else None, []).append(nodeid)
+            by_gpu.setdefault(uuid if uuid in self._cards else None, []).append(nodeid)
         return by_gpu
 
     def _record(self, nodeid: str, result: Result) -> None:
@@ -636,7 +618,7 @@ class Controller:
         assert self._progress is not None
         assert self._time_left is not None
         sessions = settings_of(self._config).sessions if self._writes_baselines else 1
-        workers = max(1, len(gpus_of_workers(self._config)))
+        workers = max(1, len(self._cards))
         left_s = self._time_left.left_s(
             self._progress.elapsed_s, self._finished, self._total, sessions, workers=workers
         )

@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
+from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.values.options import OPTIONS
 
 MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "simulator")
@@ -63,14 +65,6 @@ _OF_A_TEST = ("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofil
 report."""
 _NOT_TWICE = ("device", "seed", "isolate", "against", "against-setup")
 """Our options that have no more effect once a run has begun."""
-_DROPPED_VARIABLES = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"),  # of a git hook
-    "PYTEST_ADDOPTS",
-    "PYTEST_CURRENT_TEST",
-    "PYTEST_XDIST_",
-    "COV_CORE_",
-    "COVERAGE_PROCESS_",
-)
 
 
 class KnownOption(NamedTuple):
@@ -78,13 +72,6 @@ class KnownOption(NamedTuple):
 
     names: tuple[str, ...]
     nargs: Any
-
-
-class ChildArguments(NamedTuple):
-    """Holds the arguments of a child's pytest; paths and tests decide about conftests and ini file."""
-
-    options: tuple[str, ...]
-    positional: tuple[str, ...]
 
 
 class Token(NamedTuple):
@@ -102,16 +89,24 @@ class Token(NamedTuple):
         return [f"{self.name}={self.values[0]}" if self.name.startswith("--") else self.name + self.values[0]]
 
 
-def child_arguments(
-    config: pytest.Config, environ: Mapping[str, str] = os.environ, *, judges: bool = False
-) -> ChildArguments:
-    """Returns the arguments that the child sessions of a configured run get.
+_MAY_BE_BLOCKED = ("cacheprovider", "terminal", "tmpdir")
+"""Plugins of pytest whose options a child is given, unless `-p no:` blocks them."""
 
-    They include those of `addopts`, so that is emptied for the child, like our ini values that a child must
-    not heed. Plugins that were given as objects stay behind.
 
-    With `judges`, the child judges and shapes reports as the run was asked to, since it is the run's
-    measuring process. Other children do neither.
+def sessions_of(
+    config: pytest.Config,
+    *,
+    device: str | None,
+    judges: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> ChildSessions:
+    """Returns what starts processes that run a configured run's tests, on the device with this UUID.
+
+    Their arguments include those of `addopts`, so that is emptied for the child, like our ini values that a
+    child must not heed. Plugins that were given as objects stay behind.
+
+    With `judges`, the process judges and shapes reports as the run was asked to, since it is the run's
+    measuring process. Others do neither.
     """
     given = [
         *config.getini("addopts"),
@@ -137,12 +132,16 @@ def child_arguments(
         ours.append(f"--gpukern-seed={seed}")
     if not config.pluginmanager.is_blocked("logging"):
         ours.append("-olog_file=")
-    return ChildArguments((*kept, *named, *ours), tuple(positional))
-
-
-def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment without what belongs to a process's own pytest, worker or coverage."""
-    return {name: value for name, value in environ.items() if not name.startswith(_DROPPED_VARIABLES)}
+    folder = config.invocation_params.dir
+    return ChildSessions(
+        (*kept, *named, *ours),
+        tuple(positional),
+        str(folder),
+        tuple(str(folder / entry) for entry in sys.path),
+        tuple(name for name in _MAY_BE_BLOCKED if config.pluginmanager.is_blocked(name)),
+        str(config.rootpath),
+        device,
+    )
 
 
 def known_options(config: pytest.Config) -> list[KnownOption]:

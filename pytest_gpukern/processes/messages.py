@@ -1,0 +1,257 @@
+"""Names what a process that runs tests and the process that started it tell each other.
+
+msgspec writes them as MessagePack: no test can patch that, as it can patch `json`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pytest_gpukern.values.result import JsonDict
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Holds one message."""
+
+
+# to the process that runs tests
+
+
+class Import(Message, frozen=True):
+    """Asks a process that waits for `Begin` to import a module, which must leave CUDA alone."""
+
+    module: str
+
+
+class Begin(Message, frozen=True):
+    """Says what to collect, and what the process is for.
+
+    Attributes:
+        arguments: pytest's.
+        path: `sys.path`, so that both processes import the same.
+        nodeids: the tests that may be asked for.
+        rootdir: pytest's, in the process that reports.
+        terminal: file for what pytest itself prints.
+        stacks: file for the stacks of all threads.
+        children: starts the sessions that confirm, if a verdict may fail a test in this process; as JSON.
+        worker: of a worker of xdist, what its tests may ask of it: `workerid` and its like.
+        collects_all: whether to collect all that the command line names, and to list the unwanted tests.
+        checked: tests that an earlier session of the same tree has checked in full.
+        datasets: folder in which sessions of that tree keep inputs and references for each other.
+        watched_roots: folders; the loaded modules below them are listed at the end.
+        watched_names: top-level names of modules that are listed wherever they were loaded from.
+    """
+
+    arguments: tuple[str, ...]
+    path: tuple[str, ...]
+    nodeids: tuple[str, ...]
+    rootdir: str
+    terminal: str = ""
+    stacks: str = ""
+    children: JsonDict | None = None
+    worker: JsonDict | None = None
+    collects_all: bool = False
+    checked: frozenset[str] = frozenset()
+    datasets: str | None = None
+    watched_roots: tuple[str, ...] = ()
+    watched_names: tuple[str, ...] = ()
+
+
+class Run(Message, frozen=True):
+    """Asks for one test.
+
+    Attributes:
+        nodeid: pytest's name of the test.
+        next_nodeid: the test that follows; fixtures that it needs stay.
+        keeps: whether all wider fixtures stay, since the test that follows is not known yet.
+    """
+
+    nodeid: str
+    next_nodeid: str | None = None
+    keeps: bool = False
+
+
+class End(Message, frozen=True):
+    """Asks the process to tear down and to end."""
+
+
+# from the process that runs tests
+
+
+class Uncollected(Message, frozen=True):
+    """Says why a file could not be collected, or a folder whose conftest fails."""
+
+    nodeid: str
+    text: str
+
+
+class Collected(Message, frozen=True):
+    """Says that the process is ready.
+
+    Attributes:
+        missing: wanted tests that it does not have.
+        others: this plugin's tests that nobody wanted, if it collected all.
+        notes: on libraries.
+    """
+
+    missing: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Begun(Message, frozen=True):
+    """Says that the test begins."""
+
+
+class Reported(Message, frozen=True):
+    """Holds one of pytest's reports on the test.
+
+    Attributes:
+        data: as pytest makes it serializable.
+        outcome: `passed`, `failed`, `skipped` or `xfailed`.
+        text: why it did not pass, in words.
+    """
+
+    data: JsonDict
+    outcome: str
+    text: str
+
+
+class Warned(Message, frozen=True):
+    """Holds a warning of the test.
+
+    Attributes:
+        category: module and name of its class.
+    """
+
+    category: tuple[str, str]
+    text: str
+    filename: str
+    lineno: int
+    nodeid: str
+    location: tuple[str, int, str] | None
+
+
+class Tell(Message, frozen=True):
+    """Holds a line for the user."""
+
+    text: str
+
+
+class Paused(Message, frozen=True):
+    """Says that the test waits for something else, such as the device."""
+
+
+class Resumed(Message, frozen=True):
+    """Says that it goes on."""
+
+
+class Listed(Message, frozen=True):
+    """Holds what pytest-benchmark itself measured in the test."""
+
+    entries: list[Any]
+
+
+class Lost(Message, frozen=True):
+    """Says that an asynchronous launch has failed, which was found only after the test's last report."""
+
+    fault: str
+
+
+class Stops(Message, frozen=True):
+    """Holds what the test set in the session to fail or stop the run."""
+
+    fail: Any
+    stop: Any
+
+
+class Unsendable(Message, frozen=True):
+    """Says why a message could not be written."""
+
+    why: str
+
+
+class Exit(Message, frozen=True):
+    """Says that the test ended the run, by `pytest.exit` or Ctrl-C."""
+
+    text: str
+    returncode: int | None
+    interrupted: bool
+
+
+class Done(Message, frozen=True):
+    """Says that the test has ended.
+
+    Attributes:
+        lost: why another process has to run the next one, or None.
+        pids: the process's ids in NVML, as far as it has found out.
+    """
+
+    lost: str | None = None
+    pids: tuple[int, ...] = ()
+
+
+class TornDown(Message, frozen=True):
+    """Says that fixtures are torn down.
+
+    Attributes:
+        modules: name, file and SHA-256 of each loaded module that is watched.
+    """
+
+    modules: tuple[tuple[str, str, str], ...] = ()
+
+
+FROM_PARENT = msgspec.msgpack.Decoder(Import | Begin | Run | End)
+FROM_CHILD = msgspec.msgpack.Decoder(
+    Uncollected
+    | Collected
+    | Begun
+    | Reported
+    | Warned
+    | Tell
+    | Paused
+    | Resumed
+    | Listed
+    | Lost
+    | Stops
+    | Unsendable
+    | Exit
+    | Done
+    | TornDown
+)
+
+
+def encoded(message: Message) -> bytes:
+    """Returns a message as bytes; what MessagePack does not have in a report becomes text.
+
+    Raises:
+        Exception: a value is nested too deep, or its own methods fail.
+    """
+    try:
+        return _ENCODER.encode(message)
+    except (OverflowError, UnicodeEncodeError):  # integers of more than 64 bits, halves of surrogate pairs
+        return _ENCODER.encode(_writable(msgspec.to_builtins(message, enc_hook=_builtin)))
+
+
+def _builtin(value: Any) -> Any:
+    """Returns what is written for a value of a class that MessagePack does not know."""
+    kind = next((kind for kind in (float, int, str) if isinstance(value, kind)), str)
+    return kind(value)
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_builtin)
+
+
+def _writable(value: Any) -> Any:
+    """Returns plain JSON with nothing in it that MessagePack cannot hold."""
+    if isinstance(value, dict):
+        return {_writable(key): _writable(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_writable(part) for part in value]
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return str(value)
+    return value

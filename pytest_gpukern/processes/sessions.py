@@ -1,0 +1,351 @@
+"""Runs named tests in fresh processes, child sessions, and reads what became of each test.
+
+They confirm suspicions, record several sessions and compare two revisions. They do not judge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from pytest_gpukern.gpu.lock import HostTurns
+from pytest_gpukern.measure.observers import ObservedTest
+from pytest_gpukern.processes.messages import Begin, Exit, Message, Reported, Run, Uncollected
+from pytest_gpukern.processes.process import TO_END_S, Gone, Process, last_lines
+from pytest_gpukern.values.result import JsonDict, Result, plain
+from pytest_gpukern.values.untrusted_json import built
+
+TIMEOUT_S = 600.0
+_NAMED = 3
+_NOT_INHERITED = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"),  # of a git hook
+    "PYTEST_ADDOPTS",
+    "PYTEST_CURRENT_TEST",
+    "PYTEST_XDIST_",
+    "COV_CORE_",
+    "COVERAGE_PROCESS_",
+)
+
+
+@dataclass(frozen=True)
+class ChildRequest:
+    """Says what a child session is to run.
+
+    Attributes:
+        nodeids: pytest's names of the tests.
+        moved: folder of the parent's tree → the same folder in another tree, for arguments, `sys.path`,
+            `PYTHONPATH` and the working folder.
+        environ: additional environment variables; None for one that the child must not have.
+        timeout_s: the longest time for collecting, and for one test.
+        watched_roots: folders; the child lists the modules loaded from below them.
+        watched_names: top-level names of modules that it lists wherever they were loaded from.
+        collects_all: whether it collects all that the command line names, and lists the other tests.
+        command_prefix: what comes before Python on the command line, such as a tool that watches it.
+        checked: tests that an earlier session of the same tree has checked in full.
+        datasets: folder in which sessions of that tree keep inputs and references for each other.
+    """
+
+    nodeids: tuple[str, ...]
+    moved: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str | None] = field(default_factory=dict)
+    timeout_s: float = TIMEOUT_S
+    watched_roots: tuple[str, ...] = ()
+    watched_names: tuple[str, ...] = ()
+    collects_all: bool = False
+    command_prefix: tuple[str, ...] = ()
+    checked: frozenset[str] = frozenset()
+    datasets: Path | None = None
+
+
+@dataclass(frozen=True)
+class ChildSessions:
+    """Starts processes that run a run's tests as the run was asked to; `session.arguments` makes it.
+
+    Attributes:
+        options: pytest's, with their values.
+        positional: paths and tests that this run was given.
+        folder: the working folder.
+        path: `sys.path`.
+        blocked: plugins of pytest that the run blocks, of those whose options a child is given.
+        rootdir: pytest's, in the process that reports.
+        card: UUID of the GPU; None if there is none.
+    """
+
+    options: tuple[str, ...]
+    positional: tuple[str, ...]
+    folder: str
+    path: tuple[str, ...]
+    blocked: tuple[str, ...] = ()
+    rootdir: str = "."
+    card: str | None = None
+
+    def to_json(self) -> JsonDict:
+        """Returns it as plain JSON, for other processes of this run."""
+        return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_json(cls, data: JsonDict) -> ChildSessions:
+        """Returns what `to_json` was called on."""
+        return built(data, cls)  # type: ignore[no-any-return]
+
+    def start(
+        self,
+        environ: Mapping[str, str | None],
+        *,
+        moved: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
+        turns: tuple[HostTurns, Path] | None = None,
+        shows_output: bool = False,
+    ) -> Process:
+        """Starts a process that waits to be told what to run.
+
+        It may import what it is told to before. With `turns` it does so while nobody times anything on the
+        host; call this while nobody does.
+        """
+        moved = moved or {}
+        return Process(
+            path=[_elsewhere(entry, moved) for entry in self.path],
+            folder=_elsewhere(self.folder, moved),
+            environ=environment({**(seeing(self.card) if self.card else {}), **environ}, moved),
+            prefix=prefix,
+            shows_output=shows_output,
+            turns=turns,
+        )
+
+    def begin(
+        self,
+        process: Process,
+        nodeids: tuple[str, ...],
+        *,
+        moved: Mapping[str, str] | None = None,
+        basetemp: Path | None = None,
+    ) -> Begin:
+        """Returns what every process is told; temporary folders of tests lie in `basetemp`, or in its own."""
+        moved, place = moved or {}, process.place
+        # Nobody reads a child's summary; Hypothesis imports itself for its own, up to a second.
+        given = (
+            *self.options,
+            *([f"--gpukern-device={self.card}"] if self.card else []),
+            *([f"-ocache_dir={place / 'cache'}"] if "cacheprovider" not in self.blocked else []),
+            *(["--no-summary"] if "terminal" not in self.blocked else []),
+            *([f"--basetemp={basetemp or place / 'basetemp'}"] if "tmpdir" not in self.blocked else []),
+            *self.positional,
+        )
+        return Begin(
+            arguments=tuple(_elsewhere(argument, moved) for argument in given),
+            path=tuple(_elsewhere(entry, moved) for entry in self.path),
+            nodeids=nodeids,
+            rootdir=_elsewhere(self.rootdir, moved),
+        )
+
+    def run(
+        self,
+        request: ChildRequest,
+        progress: Callable[[int, int], None] | None = None,
+        started: Process | None = None,
+    ) -> ChildRun:
+        """Runs the tests of a request in a fresh process, and waits for it.
+
+        A test that cannot be collected, kills the process or loses its CUDA context has failed; those after
+        it run in another process. If something ends the wait, such as Ctrl-C, we first end the child and all
+        that it started. `progress` gets how many of the wanted tests have ended, and how many there are.
+        `started` is a process that waits for its turn, started with the same `moved` and `environ`.
+        """
+        ran, left, total = ChildRun(), request.nodeids, len(request.nodeids)
+
+        def count() -> None:
+            if progress is not None:
+                progress(len(ran.outcomes), total)
+
+        while True:
+            process = started or self.start(
+                request.environ, moved=request.moved, prefix=request.command_prefix
+            )
+            try:
+                self._run_in(process, request, left, ran, count)
+            finally:
+                process.kill()
+            for nodeid in left:
+                why = ran.why_uncollected(nodeid)
+                if why is not None:
+                    ran.outcomes.setdefault(nodeid, ("failed", why))
+            if started is not None and ran.ended_early and not ran.outcomes:  # perhaps before its turn
+                started = None
+                continue
+            asked, started = len(left), None
+            left = tuple(id_ for id_ in left if id_ not in ran.outcomes and id_ != ran.during)
+            if not left and ran.during is None:
+                ran.ended_early = False  # it ran no test: none could be collected
+            # A process that ran no test would fail again. Under a tool, the tool judges.
+            if not ran.ended_early or request.command_prefix or not 0 < len(left) < asked:
+                return ran
+            if ran.during is not None:
+                ran.outcomes[ran.during] = ("failed", ran.problem or "")
+            request = dataclasses.replace(request, collects_all=False)
+
+    def _run_in(
+        self,
+        process: Process,
+        request: ChildRequest,
+        nodeids: tuple[str, ...],
+        ran: ChildRun,
+        progress: Callable[[], object],
+    ) -> None:
+        """Has one process run tests, and adds what it reports to `ran`."""
+        ran.during, ran.ended_early, ran.problem, ran.status, ran.exit = None, True, None, None, None
+        limit_s, slow = request.timeout_s, f"took longer than {request.timeout_s:g} s"
+        collected = process.begin(self._told(process, request, nodeids), ran.hear, timeout_s=limit_s)
+        if isinstance(collected, Gone):
+            ran.end_with(process, collected)
+            return
+        ran.others = ran.others or collected.others
+        left = [nodeid for nodeid in nodeids if nodeid not in collected.missing]
+        lost = None
+        while left and lost is None:
+            ran.during = left.pop(0)
+            wanted = Run(ran.during, left[0] if left else None)
+            done = process.run(wanted, ran.hear, timeout_s=limit_s, too_long=slow)
+            if ran.exit is not None or isinstance(done, Gone):
+                ran.end_with(process, done if ran.exit is None else Gone(f"was ended by {ran.exit!r}"))
+                return
+            if done.lost is not None:  # another process runs the others
+                lost = f"{ran.during} lost the CUDA context: {done.lost}"
+            ran.during = None
+            progress()
+        ended = process.end(ran.hear)
+        if isinstance(ended, Gone):
+            ran.end_with(process, ended)
+            return
+        ran.modules = tuple(itertools.starmap(LoadedModule, ended.modules))
+        # A tool around it may print much once pytest is done.
+        ran.status = process.status(limit_s if request.command_prefix else TO_END_S)
+        ran.ended_early = bool(left)
+        ran.problem = lost if left else ran.what_is_missing(nodeids, process.said)
+
+    def _told(self, process: Process, request: ChildRequest, nodeids: tuple[str, ...]) -> Begin:
+        return msgspec.structs.replace(
+            self.begin(process, nodeids, moved=request.moved),
+            collects_all=request.collects_all,
+            checked=request.checked,
+            datasets=None if request.datasets is None else str(request.datasets),
+            watched_roots=request.watched_roots,
+            watched_names=request.watched_names,
+        )
+
+
+class LoadedModule(NamedTuple):
+    """Holds a module that a session had loaded when it ended, with the hash of its file's contents."""
+
+    name: str
+    file: str
+    sha256: str
+
+
+@dataclass
+class ChildRun:
+    """Holds what a child session found, in all the processes that it took.
+
+    Attributes:
+        results: test → its result, of those that found something.
+        outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
+        modules: the watched modules.
+        uncollected: file, or folder whose conftest fails → why nothing of it could be collected.
+        listed: test → how pytest-benchmark lists it, of those that use its fixture.
+        others: this plugin's tests that nobody wanted, if the session collected all.
+        problem: why not every test ended, in words with the last lines of output, or None.
+        during: the test that was running when it ended early, or None.
+        ended_early: whether its pytest did not finish; if it did, a test without an outcome does not exist.
+        exit: what a test gave as the reason when it ended the session, or None.
+        status: the exit status; negative for a signal; None if it took too long.
+    """
+
+    results: dict[str, Result] = field(default_factory=dict)
+    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    modules: tuple[LoadedModule, ...] = ()
+    uncollected: dict[str, str] = field(default_factory=dict)
+    listed: dict[str, JsonDict] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    problem: str | None = None
+    during: str | None = None
+    ended_early: bool = False
+    exit: str | None = None
+    status: int | None = None
+
+    def hear(self, message: Message) -> None:
+        """Adds what a message says."""
+        if isinstance(message, Uncollected):
+            self.uncollected.setdefault(message.nodeid, message.text)
+        elif isinstance(message, Exit):
+            self.exit = message.text
+        elif isinstance(message, Reported):
+            self._add(message)
+
+    def _add(self, report: Reported) -> None:
+        nodeid, when = report.data["nodeid"], report.data["when"]
+        carried = report.data.get("gpukern") or {}
+        if carried.get("listed") is not None:
+            self.listed[nodeid] = carried["listed"]
+        if carried.get("observed") is not None and nodeid in self.results:
+            self.results[nodeid] = built(carried["observed"], ObservedTest).added_to(self.results[nodeid])
+        if when == "call" or report.outcome != "passed":
+            self.outcomes[nodeid] = (report.outcome, report.text)
+            if carried.get("result") is not None:  # a failed teardown has none
+                self.results[nodeid] = Result.from_json(carried["result"])
+
+    def end_with(self, process: Process, gone: Gone) -> None:
+        """Notes why a process did not run all its tests."""
+        during = f" while running {self.during}" if self.during else ""
+        self.problem = f"it {gone.why}{during}: {last_lines(gone.shown or process.said)}"
+        self.status = process.status(TO_END_S)
+
+    def what_is_missing(self, nodeids: Iterable[str], said: str) -> str | None:
+        """Says which tests have no outcome though pytest is done, or returns None."""
+        missing = sorted(set(nodeids) - self.outcomes.keys())
+        if not missing:
+            return None
+        if self.uncollected and missing == sorted(nodeids):
+            return next(itertools.starmap(_could_not_collect, self.uncollected.items()))
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        return f"not found: {', '.join(missing[:_NAMED])}{more}: {last_lines(said)}"
+
+    def why_uncollected(self, nodeid: str) -> str | None:
+        """Says why a test could not be collected, or returns None."""
+        for node, why in self.uncollected.items():
+            if node == "." or f"{nodeid}::".startswith((f"{node}/", f"{node}::")):
+                return _could_not_collect(node, why)
+        return None
+
+
+def _could_not_collect(node: str, why: str) -> str:
+    return f"{'the root folder' if node == '.' else node} could not be collected: {last_lines(why)}"
+
+
+def seeing(*uuids: str) -> dict[str, str]:
+    """Returns the environment variables of a process that sees these GPUs only."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def environment(environ: Mapping[str, str | None], moved: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns a child's environment: this process's without what is its own, changed as `environ` says."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+    variables = {name: value for name, value in {**own, **environ}.items() if value is not None}
+    if "PYTHONPATH" in variables and moved:
+        entries = variables["PYTHONPATH"].split(os.pathsep)
+        variables["PYTHONPATH"] = os.pathsep.join(_elsewhere(entry, moved) for entry in entries)
+    return variables
+
+
+def _elsewhere(text: str, moved: Mapping[str, str]) -> str:
+    """Replaces a folder of this tree by that of another, in a path or an argument that holds one."""
+    for here, there in moved.items():
+        folder = re.compile(rf"(^|^-\w|[=:,]){re.escape(here)}(?=$|[/:,])")
+        text = folder.sub(lambda match, there=there: match[1] + there, text)  # type: ignore[misc]
+    return text

@@ -1,0 +1,370 @@
+"""Runs in a process that another one started: a pytest that runs tests one by one, as it is told.
+
+`processes/process.py` has the other end, and `processes/messages.py` lists what is said.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import functools
+import gc
+import hashlib
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Container, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_gpukern.benchmark_interop.pytest_benchmark import take_entries
+from pytest_gpukern.gpu.libcuda import LibCuda
+from pytest_gpukern.gpu.lock import HostTurns
+from pytest_gpukern.processes.messages import (
+    FROM_PARENT,
+    Begin,
+    Begun,
+    Collected,
+    Done,
+    Exit,
+    Import,
+    Listed,
+    Lost,
+    Message,
+    Paused,
+    Reported,
+    Resumed,
+    Run,
+    Stops,
+    Tell,
+    TornDown,
+    Uncollected,
+    Unsendable,
+    Warned,
+    encoded,
+)
+from pytest_gpukern.processes.process import STACKS_SIGNAL
+from pytest_gpukern.session.item import measures_in, note_lost_context
+from pytest_gpukern.session.stash import CHILD, LOST, environment_of
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_SIGKILL = 9
+
+
+def main(told: dict[str, Any]) -> None:
+    """Waits to be told which tests to run, runs them as told, and ends with pytest's exit status.
+
+    Args:
+        told: by `Process`.
+    """
+    if told["parent"] is not None:
+        _end_with(told["parent"])
+    sys.path[:] = told["path"]
+    package = sys.modules["pytest_gpukern"]
+    # Else pytest warns that it cannot rewrite this plugin any more; some runs make that an error.
+    package.__doc__ = f"{package.__doc__} PYTEST_DONT_REWRITE"
+    os.set_inheritable(told["connection"], False)  # processes that tests start would keep it open
+    connection = Connection(told["connection"])
+    os.register_at_fork(after_in_child=connection.close)  # a fork would speak for this process
+    begin = wait_for_turn(connection, told)
+    sys.path[:] = begin.path
+    sys.argv = ["pytest", *begin.arguments]  # what a lock says of its holder
+    plugins = [Child(begin, connection), CollectsFirst()]
+    status = int(pytest.main(list(begin.arguments), plugins=plugins))
+    if told["parent"] is None:  # a tool may look at how a process ends
+        sys.exit(status)
+    end_at_once(status)
+
+
+def end_at_once(status: int) -> NoReturn:
+    """Ends this process after its exit handlers, without taking apart all modules: that takes half a second.
+
+    Threads that are left do not keep it.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def wait_for_turn(connection: Connection, told: dict[str, Any]) -> Begin:
+    """Imports libraries while others measure, and returns what to run when this process's turn begins.
+
+    We import known libraries only. Conftests and test files are collected in the turn: they may run anything
+    when they are imported, and collecting opens the device. While another process times something on the
+    host, nothing is imported: this process was started `busy`, and takes turns from then on.
+
+    This process ends itself if its parent has no turn for it, or if a library has made a CUDA context.
+    """
+    turns = HostTurns(Path(told["run_folder"]) if told["run_folder"] is not None else None)
+    if told["busy"] is not None:
+        os.close(told["busy"])
+    culprit = None
+    while culprit is None or connection.poll():
+        try:
+            message = FROM_PARENT.decode(connection.recv_bytes())
+        except (EOFError, OSError):
+            sys.exit("the run had no turn for this session")
+        if isinstance(message, Begin):
+            return message
+        assert isinstance(message, Import)
+        if culprit is None:
+            with turns.busy(), suppress(Exception):  # which the test files will meet
+                importlib.import_module(message.module)
+            culprit = message.module if LibCuda().has_context() else None
+    sys.exit(f"{culprit} makes a CUDA context when it is imported")
+
+
+class CollectsFirst:
+    """Delays Python's garbage collection until the tests are collected, and leaves out what there is by then.
+
+    A session keeps what it imports. On an H200's host, searching it nine times over as it grew took 1.4 to
+    1.7 s of the nine that a session of these suites took to start. Later pytest has everything searched five
+    times when it ends, and we do around each test.
+    """
+
+    def __init__(self) -> None:
+        self._looked = gc.isenabled()
+        gc.disable()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Restores garbage collection when collecting ends, however it ends."""
+        try:
+            return (yield)
+        finally:
+            gc.freeze()
+            if self._looked:
+                gc.enable()
+
+
+class Child:
+    """Connects that pytest with the process that started it, as a plugin.
+
+    Attributes:
+        begin: what this process was told.
+    """
+
+    def __init__(self, begin: Begin, connection: Connection) -> None:
+        self.begin = begin
+        self._connection = connection
+        self._others: tuple[str, ...] = ()
+        self._stacks = Path(begin.stacks).open("w", encoding="utf-8")  # noqa: SIM115 - for good
+        faulthandler.register(STACKS_SIGNAL, self._stacks, all_threads=True)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> Generator[None, object, object]:
+        """Goes on without a conftest that cannot be imported: pytest then collects nothing below its folder.
+
+        It is reported here too, since options of the run that it declares are unknown now.
+        """
+        try:
+            return (yield)
+        except Exception as error:
+            conftest = getattr(error, "path", None)
+            if not isinstance(conftest, Path):
+                raise
+            folder = os.path.relpath(conftest.parent, early_config.rootpath)
+            self._tell(Uncollected(folder, str(error)))
+            return None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Collects the files of the wanted tests only.
+
+        The command line stays as the parent's: it decides which conftests are loaded at once, so which
+        options there are, and where the ini file lies.
+        """
+        self._config = config
+        config.stash[CHILD] = self
+        if self.begin.worker is not None:
+            config.workerinput, config.workeroutput = self.begin.worker, {}  # type: ignore[attr-defined]
+        files = None if self.begin.collects_all else files_to_collect(self.begin.nodeids, config.rootpath)
+        if files is not None:
+            config.args, config.option.pyargs = files, False
+        elif not config.option.pyargs:  # a missing path, or test of a file, would end this session
+            config.args = [path for given in config.args if Path(path := given.partition("::")[0]).exists()]
+
+    def pytest_sessionstart(self) -> None:
+        """Separates what pytest prints from what tests print, which `-s` shows to the user."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter._tw._file = Path(self.begin.terminal).open("a", encoding="utf-8", errors="replace")  # noqa: SIM115
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Reports why a file could not be collected: the output has that far above its end."""
+        if report.failed:
+            self._tell(Uncollected(report.nodeid, why_not_passed(report)))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselects what nobody asked for."""
+        others = deselect_others(config, items, frozenset(self.begin.nodeids))
+        if self.begin.collects_all:
+            self._others = tuple(item.nodeid for item in others if measures_in(item))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Runs tests as told, until the other end has no more, or is gone."""
+        items = {item.nodeid: item for item in session.items}
+        environment = environment_of(session.config)
+        missing = tuple(nodeid for nodeid in self.begin.nodeids if nodeid not in items)
+        self._tell(Collected(missing, self._others, tuple(environment.libraries.notes)))
+        last = None
+        while (wanted := self._next_test()) is not None:
+            last = items[wanted.nodeid]
+            following = last.parent if wanted.keeps else items.get(wanted.next_nodeid or "")
+            with environment.gpu.host.busy():
+                goes_on = self._run(last, following)
+            if not goes_on:
+                return True
+        lost = session.config.stash.get(LOST, None)
+        if last is not None and not (lost is not None and lost.is_fault):
+            self._tear_down(last)
+        roots, names = self.begin.watched_roots, self.begin.watched_names
+        self._tell(TornDown(loaded_below(roots, names) if roots else ()))
+        return True
+
+    def _tear_down(self, last: pytest.Item) -> None:
+        """Tears down fixtures that later tests would have found here; the last test reports errors."""
+        call = pytest.CallInfo.from_call(lambda: last.session._setupstate.teardown_exact(None), "teardown")
+        if call.excinfo is not None:
+            self.pytest_runtest_logreport(pytest.TestReport.from_item_and_call(last, call))
+
+    def _next_test(self) -> Run | None:
+        """Returns the test to run; None if there are no more."""
+        try:
+            message = FROM_PARENT.decode(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            return None
+        return message if isinstance(message, Run) else None
+
+    def _run(self, item: pytest.Item, following: Any) -> bool:
+        """Runs one test; returns whether the run goes on."""
+        self._tell(Begun())
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        except (KeyboardInterrupt, pytest.exit.Exception) as error:
+            interrupted, status = isinstance(error, KeyboardInterrupt), getattr(error, "returncode", None)
+            self._tell(Exit(str(error), status, interrupted))
+            return False
+        if entries := take_entries(item.config):
+            self._tell(Listed(entries))
+        fault = note_lost_context(item)  # again, since pytest has let the test's objects go only now
+        if fault is not None:
+            self._tell(Lost(fault))
+        if item.session.shouldfail or item.session.shouldstop:
+            self._tell(Stops(item.session.shouldfail, item.session.shouldstop))
+        lost = item.config.stash.get(LOST, None)
+        pids = environment_of(item.config).gpu.own_pids
+        self._tell(Done(lost.error if lost is not None else None, tuple(pids)))
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Passes a report on; pytest keeps it to the end, so without what it carries."""
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        vars(report).pop("gpukern", None)
+        outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
+        self._tell(Reported(data, outcome, why_not_passed(report)))
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
+    ) -> None:
+        """Passes a test's warning on; the reporting process has those of collecting itself."""
+        if when == "runtest":
+            kind, text = warning_message.category, str(warning_message.message)
+            where = (warning_message.filename, warning_message.lineno)
+            self._tell(Warned((kind.__module__, kind.__qualname__), text, *where, nodeid, location))
+
+    def tell_user(self, text: str) -> None:
+        """Sends a line to show to the user."""
+        self._tell(Tell(text))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Stops the test's clock while it waits for something else, and leaves the host to others."""
+        self._tell(Paused())
+        try:
+            with environment_of(self._config).gpu.host.resting():
+                yield
+        finally:
+            self._tell(Resumed())
+
+    def _tell(self, message: Message) -> None:
+        try:
+            content = encoded(message)
+        except Exception as error:  # noqa: BLE001 - a test may put anything on its report
+            content = encoded(Unsendable(f"{type(error).__name__}: {error}"))
+        try:
+            self._connection.send_bytes(content)
+        except OSError:
+            sys.exit("the process that started this session has ended")
+
+
+def deselect_others(
+    config: pytest.Config, items: list[pytest.Item], wanted: Container[str]
+) -> list[pytest.Item]:
+    """Keeps the wanted tests only; returns the others."""
+    others = [item for item in items if item.nodeid not in wanted]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.nodeid in wanted]
+    return others
+
+
+def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
+    """Returns the wanted tests' files, or None to collect all that was given.
+
+    The name of a test outside of the root folder does not tell its file, and pytest takes a bracket in an
+    argument for the beginning of a test's parameters.
+    """
+    files = dict.fromkeys(root / nodeid.partition("::")[0] for nodeid in wanted)
+    can_be_told = all(file.is_file() and "[" not in str(file) for file in files)
+    return [str(file) for file in files] if can_be_told else None
+
+
+def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[tuple[str, str, str], ...]:
+    """Returns name, file and SHA-256 of the loaded modules below `roots`, or below a name of `names`."""
+    resolved = [Path(root).resolve() for root in roots]
+    folders = functools.cache(os.path.realpath)  # a session has thousands of modules in few folders
+    loaded = []
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str):
+            continue
+        folder, base = os.path.split(os.path.realpath(file) if os.path.islink(file) else file)  # noqa: PTH114
+        path = Path(folders(folder)) / base
+        watched = name.partition(".")[0] in names or any(path.is_relative_to(root) for root in resolved)
+        if watched and path.is_file():
+            loaded.append((name, str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
+    return tuple(loaded)
+
+
+def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Says why a test or a file did not pass; returns "" if it did."""
+    if report.passed:
+        return ""
+    if hasattr(report, "wasxfail"):
+        return str(report.wasxfail)
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash is not None else report.longrepr)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process with its parent, if the kernel offers that (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):  # not in this C library; the parent still cleans up
+        return
+    if os.getppid() != parent:  # it ended before we asked
+        sys.exit("the process that started this session has ended")

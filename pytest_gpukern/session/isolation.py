@@ -1,0 +1,432 @@
+"""Runs tests that may use the GPU in a process of their own, one after the other, in their order.
+
+This process then has no CUDA context. A test that breaks its context, hangs or kills its process fails alone:
+we replace the process for the next test. Tests without our fixtures run here. The other process runs
+`session/child.py`. A worker of xdist does the same on its GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import secrets
+import sys
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pytest_gpukern.benchmark_interop.pytest_benchmark import add_entries
+from pytest_gpukern.gpu.model import short_uuid
+from pytest_gpukern.processes.ahead import Beside
+from pytest_gpukern.processes.messages import (
+    Begun,
+    Done,
+    Exit,
+    Listed,
+    Lost,
+    Message,
+    Reported,
+    Run,
+    Stops,
+    Tell,
+    Uncollected,
+    Unsendable,
+    Warned,
+)
+from pytest_gpukern.processes.process import Gone, Process, last_lines
+from pytest_gpukern.processes.sessions import ChildSessions
+from pytest_gpukern.session.arguments import sessions_of
+from pytest_gpukern.session.collection import measured_case
+from pytest_gpukern.session.item import carried, may_use_gpu, timeout_of
+from pytest_gpukern.session.stash import (
+    Assignment,
+    captures,
+    children_of,
+    device_uuid,
+    environment_of,
+    tell,
+)
+from pytest_gpukern.values.phases import phase
+from pytest_gpukern.values.result import Correctness, JsonDict, Result
+
+ELSEWHERE = "it runs in the measuring process"
+"""Why this process opens no backend."""
+_MOST_STARTS_IN_VAIN = 2
+_MOST_TRIES = 3
+"""Processes that may end before a test begins in them."""
+_HERE = "--gpukern-isolate=off runs the tests in pytest's own process"
+
+
+class Isolation:
+    """Runs a run's GPU tests in the measuring process; a plugin of pytest's process, or of xdist's worker."""
+
+    def __init__(self, config: pytest.Config, closing: list[str]) -> None:
+        self._config = config
+        self._closing = closing
+        """Is given lines about processes that are still on the GPU at the end."""
+        environment_of(config).gpu.elsewhere = ELSEWHERE
+        self._given = given = Assignment.of(config)
+        self._cards = [given.card, *given.others] if given is not None else [device_uuid(config)]
+        self._process: Process | None = None
+        self._ahead: Process | None = None
+        self._mine: list[pytest.Item] = []
+        self._next: dict[pytest.Item, pytest.Item | None] = {}
+        """Test → the next one that runs where it does."""
+        self._missing: tuple[str, ...] = ()
+        self._starts = 0
+        self._starts_in_vain = 0
+        self._cannot_start: str | None = None
+        self._moved: str | None = None
+        self._pids: set[int] = set()
+        self._own_pids: set[int] = set()
+        self._last: _Attempt | None = None
+        # Objects in the order of their hashes may be parameters; each process must have the same.
+        self._hash_seed = os.environ.get("PYTHONHASHSEED", str(secrets.randbits(32)))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Starts a worker's process first: it imports what this one imports meanwhile."""
+        if self._given is None:
+            return (yield)
+        beside = Beside()
+        try:
+            self._ahead = self._new_process()
+            beside.add(self._ahead)
+            return (yield)
+        finally:
+            beside.close()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Decides which tests run where, and ends the other process with the loop."""
+        self._mine = [item for item in session.items if may_use_gpu(item)]
+        others = [item for item in session.items if not may_use_gpu(item)]
+        for kind in (self._mine, others):
+            self._next |= itertools.zip_longest(kind, kind[1:])
+        try:
+            looped = yield
+            self._end()
+            return looped
+        except (pytest.Session.Failed, pytest.Session.Interrupted):  # as by -x
+            self._end()
+            raise
+        finally:
+            self._kill()
+            self._closing += environment_of(self._config).gpu.left_on_device(self._pids - self._own_pids)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
+        """Runs a test in the other process, or here with the next one here."""
+        if may_use_gpu(item):
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+            self._run(item, self._wanted(item, nextitem))
+            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            return True
+        next_here = self._after(item, nextitem)
+        if (
+            self._given is not None and self._last is not None
+        ):  # xdist takes reports of the current test alone
+            self._last.item = item
+        if nextitem is next_here:
+            return None
+        # Fixtures that the next test here needs stay, and no others. Wrappers are around us already.
+        hook, plugins = item.config.hook.pytest_runtest_protocol, item.config.pluginmanager
+        around = [impl.plugin for impl in hook.get_hookimpls() if impl.wrapper or impl.hookwrapper]
+        inner = plugins.subset_hook_caller("pytest_runtest_protocol", remove_plugins=[self, *around])
+        return inner(item=item, nextitem=next_here)
+
+    def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
+        """Returns the next test that runs where this one does; a worker knows one test ahead only."""
+        if self._given is None:
+            return self._next[item]
+        same = nextitem is not None and may_use_gpu(nextitem) == may_use_gpu(item)
+        return nextitem if same else None
+
+    def _wanted(self, item: pytest.Item, nextitem: pytest.Item | None) -> Run:
+        following = self._after(item, nextitem)
+        keeps = self._given is not None and following is None and nextitem is not None
+        return Run(item.nodeid, following.nodeid if following is not None else None, keeps)
+
+    def _run(self, item: pytest.Item, wanted: Run) -> None:
+        """Runs one test, in a new process if the old one was gone before the test began."""
+        timeout_s = timeout_of(item)
+        too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
+        for _ in range(_MOST_TRIES):
+            attempt = self._last = _Attempt(item)
+            process = self._running()
+            attempt.moved, self._moved = self._moved, None
+            if process is None:
+                attempt.fail(f"the measuring process could not start: {self._cannot_start}; {_HERE}")
+                return
+            if wanted.nodeid in self._missing:
+                attempt.fail(
+                    "the measuring process has no test of this name: parameters and their ids must be the "
+                    f"same in every process; {_HERE}"
+                )
+                return
+            try:
+                ended = process.run(wanted, attempt.hear, timeout_s=timeout_s, too_long=too_long)
+            except BaseException:  # Ctrl-C above all: the other process has its own process group
+                process.interrupt()
+                self._kill()
+                raise
+            if not isinstance(ended, Gone) or attempt.begun:
+                break
+            self._kill()
+        if isinstance(ended, Done):
+            self._pids |= set(ended.pids)
+        if isinstance(ended, Gone):
+            self._kill()
+        elif ended.lost is not None:
+            self._end()
+        if attempt.ends_run is not None:
+            raise attempt.ends_run
+        if isinstance(ended, Gone):
+            attempt.fail(f"its measuring process {ended.why}", ended.shown)
+
+    def _running(self) -> Process | None:
+        """Returns the process; None if it failed to start twice, on a worker's other GPUs, too."""
+        while self._process is None and self._cannot_start is None:
+            with phase("starting"):
+                self._start()
+        return self._process
+
+    def _sessions(self) -> tuple[ChildSessions, ChildSessions]:
+        """Returns what starts the measuring process, and the sessions that it may start."""
+        given, config = self._given, self._config
+        if given is None:
+            return sessions_of(config, device=self._cards[0], judges=True), children_of(config)
+        made = (ChildSessions.from_json(told) for told in (given.measuring, given.children))
+        measuring, children = (dataclasses.replace(sessions, card=self._cards[0]) for sessions in made)
+        return measuring, children
+
+    def _new_process(self) -> Process:
+        gpu = environment_of(self._config).gpu
+        of_worker = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_XDIST_")}
+        return self._sessions()[0].start(
+            {**gpu.for_children, **of_worker, "PYTHONHASHSEED": self._hash_seed},
+            shows_output=not captures(self._config),
+            turns=(gpu.host, gpu.run_folder) if gpu.run_folder is not None else None,
+        )
+
+    def _start(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if not self._starts:
+            self._own_pids = set(environment_of(self._config).gpu.own_pids)
+        try:
+            process = self._process = ahead or self._new_process()
+        except OSError as error:  # no descriptors are left, or no space
+            self._cannot_start = str(error)
+            return
+        self._pids.add(process.pid)
+        self._starts += 1
+        measuring, children = self._sessions()
+        worker = getattr(self._config, "workerinput", {})
+        nodeids = tuple(item.nodeid for item in self._mine)
+        begin = msgspec.structs.replace(
+            measuring.begin(process, nodeids, basetemp=self._basetemp()),
+            children=children.to_json(),
+            worker={name: value for name, value in worker.items() if name != "gpukern"} or None,
+        )
+        uncollected: list[str] = []
+
+        def hear(message: Message) -> None:
+            if isinstance(message, Tell):
+                tell(self._config, message.text)
+            elif isinstance(message, Uncollected):
+                uncollected.append(f"{message.nodeid}: {message.text}")
+
+        try:
+            collected = process.begin(begin, hear)
+        except BaseException:
+            self._kill()
+            raise
+        if isinstance(collected, Gone):
+            self._kill()
+            if ahead is None:  # else it may have ended before its turn
+                self._starts_in_vain += 1
+            if self._starts_in_vain >= _MOST_STARTS_IN_VAIN:
+                self._leave_card(f"it {collected.why}: {last_lines(collected.shown)}")
+            return
+        self._missing = collected.missing
+        self._starts_in_vain = 0
+        if self._starts == 1:
+            for line in [*uncollected, *(f"note: {note}" for note in collected.notes)]:
+                tell(self._config, line)
+
+    def _leave_card(self, why: str) -> None:
+        """Goes on with the GPU of another worker; if there is none, no process can start."""
+        failed = self._cards.pop(0)
+        if not self._cards:
+            self._cannot_start = why
+            return
+        uuids = [str(failed), *map(str, self._cards)]
+        before, now = short_uuid(uuids[0], uuids), short_uuid(uuids[1], uuids)
+        self._moved = f"{before} failed, and its worker went on with {now}: {why}"
+        self._starts_in_vain = 0
+
+    def _basetemp(self) -> Path | None:
+        """Returns the folder for the tests' temporary folders: below this run's, and kept as long."""
+        if self._config.pluginmanager.is_blocked("tmpdir"):
+            return None
+        factory = getattr(self._config, "_tmp_path_factory", None) or pytest.TempPathFactory.from_config(
+            self._config, _ispytest=True
+        )
+        return Path(factory.getbasetemp()) / f"gpukern-measuring-{self._starts}"
+
+    def _hear_outside(self, message: Message) -> None:
+        """Shows lines that arrive while no test runs."""
+        if isinstance(message, Tell):
+            tell(self._config, message.text)
+
+    def _end(self) -> None:
+        """Ends the process in order: fixtures are torn down, and the last test reports what fails then."""
+        process, last, self._process = self._process, self._last, None
+        if process is not None:
+            ended = process.end(self._hear_outside if last is None else last.hear)
+            process.kill()
+            if isinstance(ended, Gone) and last is not None:
+                last.fail(
+                    f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown
+                )
+
+    def _kill(self) -> None:
+        for process in (self._process, self._ahead):
+            if process is not None:
+                process.kill()
+        self._process = self._ahead = None
+
+
+class _Attempt:
+    """Reports one test of the other process, and knows how far it came."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.item = item
+        self.moved: str | None = None
+        """Says which GPU failed before, in words, for the next report."""
+        self._reported: list[str] = []
+        self._failed_early = False
+        self.begun = False
+        self.ends_run: BaseException | None = None
+        """The exception that ended the run."""
+
+    def hear(self, message: Message) -> None:
+        """Handles a message of the other process."""
+        config = self.item.config
+        match message:
+            case Begun():
+                self.begun = True
+            case Reported():
+                report = config.hook.pytest_report_from_serializable(config=config, data=message.data)
+                self._report(_as_of_here(report))
+            case Warned():
+                _record_warning(config, message)
+            case Tell():
+                tell(config, message.text)
+            case Listed():
+                add_entries(config, message.entries)
+            case Lost():
+                if not self._failed_early:
+                    self.fail(
+                        f"INCORRECT: launch failed: {message.fault}, found once the test's objects had gone"
+                    )
+            case Stops():
+                self.item.session.shouldfail, self.item.session.shouldstop = message.fail, message.stop
+            case Unsendable():
+                self.fail(f"the measuring process could not send its report: {message.why}; {_HERE}")
+            case Exit():
+                left = pytest.exit.Exception(message.text, message.returncode)
+                self.ends_run = KeyboardInterrupt(message.text) if message.interrupted else left
+
+    def fail(self, why: str, shown: str = "") -> None:
+        """Reports that the test failed in its current phase, and ends it."""
+        if not self._reported:
+            when = "setup"
+        elif self._reported == ["setup"] and not self._failed_early:
+            when = "call"
+        else:
+            when = "teardown"
+        sections = [("measuring process", shown)] if shown else []
+        failed = self._made(when, "failed", why, sections)
+        if when != "teardown":
+            data = _report_data(self.item, why)
+            if data is not None:
+                failed.gpukern = data  # type: ignore[attr-defined]
+        self._report(failed)
+        if when != "teardown":
+            self._report(self._made("teardown", "passed", None, []))
+
+    def _report(self, report: pytest.TestReport) -> None:
+        if not isinstance(report, getattr(pytest, "SubtestReport", ())):  # after which the test goes on
+            self._reported.append(str(report.when))
+            self._failed_early = self._failed_early or not report.passed
+        report.nodeid = self.item.nodeid
+        if self.moved is not None:
+            report.gpukern = {**getattr(report, "gpukern", {}), "problem": self.moved}  # type: ignore[attr-defined]
+            self.moved = None
+        self.item.ihook.pytest_runtest_logreport(report=report)
+
+    def _made(
+        self, when: Any, outcome: Any, longrepr: str | None, sections: list[tuple[str, str]]
+    ) -> pytest.TestReport:
+        item = self.item
+        keywords: Any = dict.fromkeys(item.keywords, 1)
+        return pytest.TestReport(
+            item.nodeid, item.location, keywords, outcome, longrepr, when, sections=sections
+        )
+
+
+def _report_data(item: pytest.Item, why: str) -> JsonDict | None:
+    """Returns the report data of a test whose process is gone; None if it measures nothing."""
+    info = measured_case(item.config, item)
+    if info is None:
+        return None
+    environment = environment_of(item.config)
+    result = Result(
+        case=info,
+        nodeid=item.nodeid,
+        fingerprint=environment.gpu.fingerprint,
+        provenance=environment.provenance,
+        simulated=environment.gpu.simulated.active and info.on_gpu,
+        session=environment.session,
+        correctness=Correctness.INCORRECT,
+        diagnosis=why,
+    )
+    return carried(item, {"result": result.to_json()})
+
+
+def _as_of_here(report: pytest.TestReport) -> pytest.TestReport:
+    """Turns a report's lists back into tuples, which JSON lacks and pytest's own plugins expect.
+
+    pytest keeps all reports to the end; they share their texts, as those of one process do.
+    """
+    report.keywords = {sys.intern(keyword): value for keyword, value in report.keywords.items()}
+    if isinstance(report.longrepr, list):  # a skip's file, line and reason
+        report.longrepr = tuple(report.longrepr)
+    path, line, name = report.location
+    report.location = (sys.intern(path), line, sys.intern(name))
+    report.sections = [(title, text) for title, text in report.sections]
+    report.user_properties = [(name, value) for name, value in report.user_properties]
+    return report
+
+
+def _record_warning(config: pytest.Config, warned: Warned) -> None:
+    """Lets pytest list a warning of the other process, under its own class if this process knows that."""
+    module, name = warned.category
+    category, text = getattr(sys.modules.get(module), name, None), warned.text
+    if not (isinstance(category, type) and issubclass(category, Warning)):
+        category, text = UserWarning, f"{name}: {text}"
+    recorded = warnings.WarningMessage(UserWarning(text), category, warned.filename, warned.lineno)
+    config.hook.pytest_warning_recorded.call_historic(
+        kwargs={
+            "warning_message": recorded,
+            "when": "runtest",
+            "nodeid": warned.nodeid,
+            "location": warned.location,
+        }
+    )
