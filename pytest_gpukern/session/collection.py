@@ -336,8 +336,8 @@ def header(config: pytest.Config) -> list[str]:
     reason = gpu.simulated.reason if gpu.simulated.active else gpu.missing_gpu
     lines = header_lines(gpu.device, gpu.fingerprint, reason)
     plugin = config.pluginmanager.get_plugin("gpukern-workers")
-    if plugin is not None and plugin.in_use:
-        given = plugin.in_use
+    if plugin is not None and plugin.cards:
+        given = plugin.cards[: plugin.count]
         workers = f"one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
         others = [
             f"{device.name}, {short_uuid(device.uuid, [device.uuid])}" for device in gpu.of_other_models

@@ -50,7 +50,8 @@ class Workers:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self.cards = [card.uuid for card in environment_of(config).gpu.cards]
-        self.count = 0
+        numbers = (spec.partition("*")[0] for spec in config.getoption("tx"))  # as in 2*popen
+        self.count = sum(int(number) if number.isdigit() else 1 for number in numbers)
         self.each = config.getoption("dist") == "each"
         self._card_of: dict[Any, str | None] = {}
         """Worker that runs or starts → its GPU."""
