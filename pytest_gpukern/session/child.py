@@ -160,7 +160,7 @@ class Child:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self, early_config: pytest.Config) -> Generator[None, object, object]:
-        """Goes on without a conftest that cannot be imported: pytest then collects nothing below its folder.
+        """Has a session go on without a conftest that fails: pytest then collects nothing below its folder.
 
         It is reported here too, since options of the run that it declares are unknown now.
         """
@@ -168,7 +168,7 @@ class Child:
             return (yield)
         except Exception as error:
             conftest = getattr(error, "path", None)
-            if not isinstance(conftest, Path):
+            if not isinstance(conftest, Path) or self.begin.children is not None:
                 raise
             folder = os.path.relpath(conftest.parent, early_config.rootpath)
             self._tell(Uncollected(folder, str(error)))

@@ -23,8 +23,8 @@ from pytest_gpukern.session.stash import (
     device_uuid,
     environment_of,
     settings_of,
+    workers_of,
 )
-from pytest_gpukern.session.workers import workers_of
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase

@@ -166,6 +166,12 @@ def distributes(config: pytest.Config) -> bool:
     return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
 
 
+def workers_of(config: pytest.Config) -> Workers | None:
+    """Returns the plugin of a run that has workers of xdist run its tests, or None."""
+    plugin: Workers | None = config.pluginmanager.get_plugin("gpukern-workers")
+    return plugin
+
+
 def refuse_distribution(config: pytest.Config, option: str, what: str) -> None:
     """Raises pytest.UsageError if tests are distributed: under `option`, `what` takes turns on one GPU."""
     if distributes(config):

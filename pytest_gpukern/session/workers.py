@@ -167,12 +167,6 @@ class Workers:
         )
 
 
-def workers_of(config: pytest.Config) -> Workers | None:
-    """Returns the plugin of a run that has workers of xdist run its tests, or None."""
-    plugin: Workers | None = config.pluginmanager.get_plugin("gpukern-workers")
-    return plugin
-
-
 class CardScheduling:
     """Hands tests to workers, two at a time: xdist's `Scheduling`.
 

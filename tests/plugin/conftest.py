@@ -18,7 +18,7 @@ import numpy.random  # noqa: F401 - pytester forgets what a run imported, and Nu
 import pynvml  # noqa: F401
 import pytest
 import threadpoolctl  # noqa: F401
-import xdist.dsession  # noqa: F401
+import xdist.dsession
 import xdist.workermanage  # noqa: F401
 from _pytest.config import default_plugins, essential_plugins
 

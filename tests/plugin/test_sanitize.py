@@ -146,7 +146,7 @@ def test_a_test_that_ends_its_process_is_named_and_the_others_are_still_checked(
         import os, pytest
         @pytest.fixture(autouse=True)
         def _fault(request):
-            if "first" in request.node.name and request.config.pluginmanager.has_plugin("gpukern-child"):
+            if "first" in request.node.name and __import__("fake_gpu").in_session(request.config):
                 os.kill(os.getpid(), 9)
         """
     )

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from made_up_results import measured, result
 from plugin.fake_gpu import lock_state
+from pytest_gpukern.processes.child_main import files_to_collect, loaded_below
 
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import child_sessions as session
-from pytest_gpukern.processes.child_main import files_to_collect, loaded_below
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, Heard
 from pytest_gpukern.values.result import Result
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
+from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.values.result import SessionRole
 
 A, B, C = "t.py::a", "t.py::b", "t.py::c"

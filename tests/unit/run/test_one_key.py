@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pytest_gpukern.processes.child_main import ROOTDIR
 
 from pytest_gpukern.baseline.store import Store
-from pytest_gpukern.processes.child_main import ROOTDIR
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.call_subject import case_of_test
 from pytest_gpukern.session.stash import rootdir_of
