@@ -442,7 +442,7 @@ def test_ctrl_c_removes_the_worktree(repository):
 
 def test_ctrl_c_during_a_session_ends_also_those_that_wait_for_their_turn(repository, tmp_path):
     interrupt = "import os, signal, sys; os.kill(os.getppid(), signal.SIGINT)"
-    kernels = f"{KERNELS}\nif 'spec.json' in str(sys.argv): {interrupt}; time.sleep(60)"
+    kernels = f"{KERNELS}\nif sys.argv[0] == 'pytest': {interrupt}; time.sleep(60)"
     repository.write(kernels=f"import sys, time{kernels}")
     found = run(repository)
     assert found.status == pytest.ExitCode.INTERRUPTED
