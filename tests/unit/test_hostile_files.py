@@ -26,7 +26,6 @@ from pytest_gpukern.gate.judge import Basis, confirm, judge
 from pytest_gpukern.gate.spread import shared_spread, spread_key
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.gpu.lock import Holder, read_holder
-from pytest_gpukern.processes.sessions import ChildRun, Heard
 from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.head import head
 from pytest_gpukern.report.html import page
@@ -317,27 +316,6 @@ def test_a_damaged_file_works_or_is_one_clear_error(tmp_path, capsys, name, orig
     assert 10 < loaded < 60  # enough of either to mean something
     known = {tmp_path / each for each in (name, "again.json", "into", "into/baselines")}
     assert set(tmp_path.rglob("*")) <= known
-
-
-def test_a_damaged_line_of_a_child_session_is_taken_or_is_said_to_make_no_sense(tmp_path):
-    file = tmp_path / "lines"
-    told = [
-        {"kind": "start", "nodeid": "test_a"},
-        {"kind": "test", "nodeid": "a", "outcome": "passed", "text": "", "result": RESULTS[0].to_json()},
-        {"kind": "modules", "modules": [["m", "m.py", "beef"]]},
-        {"kind": "uncollected", "nodeid": "b", "text": "no"},
-        {"kind": "listed", "nodeid": "a", "listed": {"name": "a"}},
-        {"kind": "others", "nodeids": ["c"]},
-        {"kind": "end", "status": 0},
-    ]
-    files = Mutations(*(json.dumps(line).encode() for line in told), seed=SEED)
-    for number in range(200):
-        file.write_bytes(files.file(number) + b"\n")
-        heard = Heard(file, ChildRun())
-        with about(number):
-            heard.listen()
-            assert all(isinstance(text, str) for told in heard.ran.outcomes.values() for text in told)
-            assert heard.damage is None or len(heard.damage) < LONGEST
 
 
 def test_a_damaged_entry_of_a_lock_names_a_holder_or_nobody(tmp_path):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_gpukern.session.arguments import (
     KnownOption,
-    child_arguments,
-    child_environment,
     is_for_children,
     known_options,
+    sessions_of,
     tokenized,
 )
 
@@ -55,10 +56,11 @@ def known(pytestconfig):
 def kept(known):
     """Returns what children get of a command line, and what belongs to no option."""
 
-    def ask(line):
+    def ask(line, **judges):
         tokens, positional = tokenized(shlex.split(line), known)
-        written = [text for token in tokens if is_for_children(token.option) for text in token.written]
-        return written, positional
+        return [
+            text for token in tokens if is_for_children(token.option, **judges) for text in token.written
+        ], positional
 
     return ask
 
@@ -133,13 +135,18 @@ def configured(pytestconfig):
         parser = pytestconfig._parser
         return SimpleNamespace(
             getini=lambda name: {"addopts": list(addopts)}[name],
-            invocation_params=SimpleNamespace(args=tuple(given), plugins=plugins),
+            invocation_params=SimpleNamespace(args=tuple(given), plugins=plugins, dir=Path("/run")),
+            rootpath=Path("/root"),
             pluginmanager=SimpleNamespace(is_blocked=lambda name: name in blocked),
             option=SimpleNamespace(),
             _parser=SimpleNamespace(_anonymous=parser._anonymous, _groups=[*parser._groups, own]),
         )
 
     return make
+
+
+def options_of(config, **judges):
+    return set(sessions_of(config, device=None, environ={}, **judges).options)
 
 
 class _Registered:
@@ -156,80 +163,62 @@ class _Registered:
         return {**action, "help": "…"}
 
 
-def test_addopts_the_environment_and_the_command_line_are_taken_in_this_order(configured):
-    config = configured(
-        ["--database=line", "tests/b.py"], addopts=["--database=ini", "-n2", "tests"], blocked=["logging"]
-    )
-    found = child_arguments(config, {"PYTEST_ADDOPTS": "--database='the environment' -v"})
-    assert found.options[:3] == ("--database=ini", "--database=the environment", "--database=line")
+def test_addopts_the_environment_and_the_command_line_are_taken_in_this_order_and_once(configured):
+    config = configured(["--database=line", "tests/b.py"], addopts=["--database=ini", "-n2", "tests"])
+    found = sessions_of(config, device="GPU-A", environ={"PYTEST_ADDOPTS": "--database='from there' -v"})
+    assert found.options[:3] == ("--database=ini", "--database=from there", "--database=line")
+    assert "-oaddopts=" in found.options
     assert found.positional == ("tests", "tests/b.py")
-
-
-def test_addopts_do_not_count_twice(configured):
-    assert "-oaddopts=" in child_arguments(configured([]), {}).options
+    assert (found.folder, found.rootdir, found.card) == ("/run", "/root", "GPU-A")
+    assert found.path == tuple(str(Path("/run") / entry) for entry in sys.path)
 
 
 def test_ini_values_that_a_child_must_not_heed_are_emptied_and_the_others_are_left(configured):
-    options = child_arguments(configured([]), {}).options
-    assert {"-ogpukern_report=", "-ogpukern_fail_on=", "-ogpukern_sessions=", "-olog_file="} <= set(options)
+    options = options_of(configured([]))
+    assert {"-ogpukern_report=", "-ogpukern_fail_on=", "-ogpukern_sessions=", "-olog_file="} <= options
     assert not [option for option in options if "gpukern_timer" in option or "gpukern_axis" in option]
+    blocked = sessions_of(configured([], blocked=["logging", "tmpdir"]), device=None, environ={})
+    assert "-olog_file=" not in blocked.options
+    assert blocked.blocked == ("tmpdir",)
 
 
-def test_a_child_neither_judges_nor_writes(configured):
-    options = child_arguments(configured(["--gpukern-baseline=update", "--gpukern-reason=x"]), {}).options
-    assert "--gpukern-baseline=off" in options
-    assert "--gpukern-baseline=update" not in options
+def test_a_child_neither_judges_nor_writes_nor_starts_another_but_a_measuring_process_judges(configured):
+    config = configured(["--gpukern-baseline=update", "--gpukern-reason=x", "--gpukern-isolate=on"])
+    written = {"--gpukern-baseline=update", "--gpukern-reason=x", "-ogpukern_baseline="}
+    alone = {"--gpukern-isolate=off", "-ogpukern_isolate="}
+    child, measuring = options_of(config), options_of(config, judges=True)
+    assert alone | {"--gpukern-baseline=off", "-ogpukern_baseline="} <= child
+    assert child.isdisjoint(written - {"-ogpukern_baseline="})
+    assert alone | written - {"-ogpukern_baseline="} <= measuring
+    assert measuring.isdisjoint({"--gpukern-baseline=off", "-ogpukern_baseline=", "--gpukern-isolate=on"})
 
 
 def test_plugins_given_by_name_to_pytest_main_are_named_and_objects_stay_behind(configured):
-    options = child_arguments(configured([], plugins=["my.plugin", object()]), {}).options
-    assert "-pmy.plugin" in options
+    named = [
+        option for option in options_of(configured([], plugins=["my.plugin", object()])) if option[1] == "p"
+    ]
+    assert named == ["-pmy.plugin"]
 
 
 def test_a_part_of_a_suite_is_not_split_again(configured):
     split = configured(["--splits=4", "--group=1"], groups=[KnownOption(("--splits",), None)])
-    assert not {"--splits=4", "--group=1"} & set(child_arguments(split, {}).options)
-    assert "--group=1" in child_arguments(configured(["--group=1"]), {}).options
+    assert options_of(split).isdisjoint({"--splits=4", "--group=1"})
+    assert "--group=1" in options_of(configured(["--group=1"]))
 
 
-def test_variables_of_a_pytest_a_worker_coverage_and_a_git_hook_stay_behind():
-    environ = {
-        "PYTEST_ADDOPTS": "-x",
-        "PYTEST_CURRENT_TEST": "a",
-        "PYTEST_XDIST_WORKER": "gw0",
-        "PYTEST_XDIST_TESTRUNUID": "1",
-        "COV_CORE_SOURCE": "src",
-        "COVERAGE_PROCESS_START": "x",
-        "GIT_DIR": "/of/a/hook",
-        "GIT_INDEX_FILE": "/of/a/commit",
-        "PYTEST_PLUGINS": "mine",
-        "CUDA_VISIBLE_DEVICES": "GPU-1",
-    }
-    assert child_environment(environ) == {"PYTEST_PLUGINS": "mine", "CUDA_VISIBLE_DEVICES": "GPU-1"}
-
-
-def test_a_measuring_process_judges_and_shapes_reports_as_the_run_was_asked_to(known):
-    def kept_by_it(line):
-        tokens, _ = tokenized(shlex.split(line), known)
-        return [
-            text for token in tokens if is_for_children(token.option, judges=True) for text in token.written
-        ]
-
+def test_a_measuring_process_judges_and_shapes_reports_as_the_run_was_asked_to(kept, known):
     # It writes no file, but what it measures depends on whether one is written.
-    asked = (
-        "-v --tb=short --showlocals --reruns 2 --gpukern-fail-on=host --gpukern-baseline=update "
-        "--gpukern-report=x"
-    )
-    again, _ = tokenized(kept_by_it(asked), known)
-    assert again == tokenized(shlex.split(asked), known)[0]
+    asked = "-v --tb=short --showlocals --reruns 2 -k exp --gpukern-fail-on=host --gpukern-baseline=update"
+    asked += " --gpukern-report=x"
+    found, _ = kept(asked, judges=True)
+    assert tokenized(found, known) == tokenized(shlex.split(asked), known)
     done = "-x --maxfail=3 --deselect=exp --junitxml=x --lf --gpukern-isolate=on --gpukern-device=1"
-    assert kept_by_it(done) == []
+    assert kept(done, judges=True) == ([], [])
 
 
 def test_children_get_the_number_of_the_seed_that_was_drawn(configured):
     config = configured(["--gpukern-seed=random"])
     config.option.gpukern_seed = "1234"  # as `stash.settings_of` leaves it
-    options = child_arguments(config, {}).options
-    assert "--gpukern-seed=1234" in options
+    options = options_of(config)
+    assert {"--gpukern-seed=1234", "-ogpukern_seed="} <= options, "or the ini file's would be drawn anew"
     assert "--gpukern-seed=random" not in options
-    assert "-ogpukern_seed=" in options, "or the ini file's would be drawn anew"

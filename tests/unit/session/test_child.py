@@ -1,0 +1,157 @@
+"""Checks the process that runs tests as it is told: its turn in this process, and pytest in real ones."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import time
+from multiprocessing import Pipe
+
+import pytest
+from plugin.fake_gpu import lock_state
+
+from pytest_gpukern.gpu.libcuda import LibCuda
+from pytest_gpukern.gpu.lock import HostTurns
+from pytest_gpukern.processes.messages import Begin, Import, encoded
+from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions
+from pytest_gpukern.session.child import files_to_collect, loaded_below, wait_for_turn
+
+BEGIN = Begin((), (), (), ".")
+
+
+@pytest.fixture
+def waits(tmp_path, monkeypatch):
+    """Has this process wait for its turn; it is sent these messages before. Modules `early…` note imports."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("early_first", "early_second"):
+        (tmp_path / f"{name}.py").touch()
+    ours, theirs = Pipe()
+
+    def wait(*messages, gone=False, **told):
+        for message in messages:
+            ours.send_bytes(encoded(message))
+        if gone:
+            ours.close()
+        return wait_for_turn(theirs, {"busy": None, "run_folder": None, **told})
+
+    yield wait
+    for connection in (ours, theirs):
+        connection.close()
+    for name in ("early_first", "early_second"):
+        sys.modules.pop(name, None)
+
+
+FIRST, SECOND = Import("early_first"), Import("early_second")
+
+
+def test_a_process_imports_before_its_turn_and_skips_what_cannot_be_imported(waits):
+    assert waits(FIRST, Import("early_none_such"), SECOND, BEGIN) == BEGIN
+    assert {"early_first", "early_second"} <= sys.modules.keys()
+
+
+def test_a_process_without_a_turn_ends(waits):
+    with pytest.raises(SystemExit, match="the run had no turn for this session"):
+        waits(FIRST, gone=True)
+
+
+def test_a_process_that_makes_a_context_before_its_turn_ends_but_in_its_turn_it_may(waits, monkeypatch):
+    monkeypatch.setattr(LibCuda, "has_context", lambda self: "early_first" in sys.modules)
+    assert waits(FIRST, SECOND, BEGIN) == BEGIN
+    assert "early_second" not in sys.modules, "it is left to the test files"
+    del sys.modules["early_first"]
+    with pytest.raises(SystemExit, match="early_first makes a CUDA context when it is imported"):
+        waits(FIRST)
+
+
+def test_a_process_imports_nothing_while_something_is_timed_on_the_host_and_is_busy_from_its_start(
+    waits, tmp_path
+):
+    timed = []
+
+    def time_something():
+        with HostTurns(tmp_path).alone():
+            time.sleep(0.1)
+            timed.append("early_first" in sys.modules)
+
+    busy = HostTurns(tmp_path).busy_from_its_start()
+    timing = threading.Thread(target=time_something)
+    timing.start()
+    while not (tmp_path / "host-gate").exists() or lock_state(tmp_path / "host-gate") == "free":
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert timed == [], "it waits for the process that starts"
+    assert waits(FIRST, BEGIN, busy=busy, run_folder=str(tmp_path)) == BEGIN
+    timing.join()
+    assert timed == [False]
+    assert "early_first" in sys.modules
+
+
+def runs(folder, *wanted, positional=(".",), **request):
+    """What a real process finds of these tests of a folder."""
+    children = ChildSessions(
+        ("-pno:benchmark",), positional, str(folder), tuple(sys.path), rootdir=str(folder)
+    )
+    return children.run(ChildRequest(wanted, **request))
+
+
+def test_a_real_process_runs_what_it_finds_and_names_what_it_does_not(tmp_path):
+    """pytest takes a bracket in an argument for parameters, and warns of plugins that were imported early."""
+    file = tmp_path / "sm[90]" / "test_a.py"
+    file.parent.mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
+    file.write_text(
+        "import gc\ndef test_b(): "
+        "assert gc.isenabled() and gc.get_freeze_count() > 10000 > len(gc.get_objects())\n"
+        "def test_c(): assert 0"
+    )
+    found = runs(tmp_path, "sm[90]/test_a.py::test_b", "gone.py::test_d", watched_roots=(str(tmp_path),))
+    assert found.outcomes == {"sm[90]/test_a.py::test_b": ("passed", "")}
+    assert found.problem.startswith("not found: gone.py::test_d: ")
+    assert found.others == ()
+    assert [module for module, _, _ in found.modules] == ["test_a"]
+
+
+def test_a_real_process_that_collects_all_lists_our_unwanted_tests_and_a_test_may_end_it(tmp_path):
+    (tmp_path / "test_a.py").write_text(
+        "import pytest\ndef test_b(): pytest.exit('enough')\ndef test_c(gpu_benchmark): pass"
+    )
+    (tmp_path / "test_d.py").write_text("def test_e(): pass\ndef test_f(gpu_benchmark): pass")
+    found = runs(tmp_path, "test_a.py::test_b", "test_a.py::test_c", collects_all=True)
+    assert found.others == ("test_d.py::test_f",)
+    outcome, text = found.outcomes.pop("test_a.py::test_b")
+    assert (outcome, text.partition(":")[0]) == ("failed", "it was ended by 'enough' while running test_a.py")
+    assert list(found.outcomes) == ["test_a.py::test_c"], "in another process"
+
+
+def test_a_test_that_a_real_process_cannot_collect_has_failed_and_the_others_run(tmp_path):
+    """pytest refuses to run anything where it cannot collect the folder of a file that it is given."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/conftest.py").write_text("import not_there_at_all")
+    for file in ("tests/test_a.py", "test_b.py"):
+        (tmp_path / file).write_text("def test_c(): pass")
+    found = runs(tmp_path, "tests/test_a.py::test_c", "test_b.py::test_c")
+    outcome, text = found.outcomes.pop("tests/test_a.py::test_c")
+    assert found.outcomes == {"test_b.py::test_c": ("passed", "")}
+    assert outcome == "failed"
+    assert text.startswith("tests could not be collected: ")
+    assert "'not_there_at_all'" in text
+    assert (found.problem, found.ended_early) == (None, False)
+
+
+def test_only_the_files_of_wanted_tests_are_collected_where_they_can_be_told(tmp_path):
+    (tmp_path / "test_a.py").touch()
+    wanted = ["test_a.py::test_b[x::y]", "test_a.py::test_c"]
+    assert files_to_collect(wanted, tmp_path) == [str(tmp_path / "test_a.py")]
+    assert files_to_collect([*wanted, "gone.py::test_d"], tmp_path) is None
+
+
+def test_modules_below_a_watched_folder_are_listed_with_file_and_hash(tmp_path, monkeypatch):
+    (tmp_path / "watched_one.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "watched_one", importlib.import_module("watched_one"))
+    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    told = (("watched_one", str(tmp_path / "watched_one.py"), empty),)
+    assert loaded_below([str(tmp_path)]) == told
+    assert loaded_below([str(tmp_path / "other")]) == ()
+    assert loaded_below([str(tmp_path / "other")], ["watched_one"]) == told, "wherever it lies"
