@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
+import hashlib
 import sys
 import threading
 import time
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 from plugin.fake_gpu import lock_state
@@ -18,48 +20,44 @@ from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions
 from pytest_gpukern.session.child import files_to_collect, loaded_below, wait_for_turn
 
 BEGIN = Begin((), (), (), ".")
+NAMES = ("early_first", "early_second")
+FIRST, SECOND = map(Import, NAMES)
 
 
 @pytest.fixture
 def waits(tmp_path, monkeypatch):
-    """Has this process wait for its turn; it is sent these messages before. Modules `early…` note imports."""
+    """Has this process wait for its turn; it is sent these messages before. It can import `NAMES`."""
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("early_first", "early_second"):
+    for name in NAMES:
         (tmp_path / f"{name}.py").touch()
-    ours, theirs = Pipe()
-
-    def wait(*messages, gone=False, **told):
-        for message in messages:
-            ours.send_bytes(encoded(message))
-        if gone:
-            ours.close()
-        return wait_for_turn(theirs, {"busy": None, "run_folder": None, **told})
-
-    yield wait
-    for connection in (ours, theirs):
-        connection.close()
-    for name in ("early_first", "early_second"):
         sys.modules.pop(name, None)
 
+    def wait(*messages, busy=None, run_folder=None):
+        ours, theirs = Pipe()
+        with theirs:
+            with ours:
+                for message in messages:
+                    ours.send_bytes(encoded(message))
+            return wait_for_turn(theirs, {"busy": busy, "run_folder": run_folder})
 
-FIRST, SECOND = Import("early_first"), Import("early_second")
+    return wait
 
 
 def test_a_process_imports_before_its_turn_and_skips_what_cannot_be_imported(waits):
     assert waits(FIRST, Import("early_none_such"), SECOND, BEGIN) == BEGIN
-    assert {"early_first", "early_second"} <= sys.modules.keys()
+    assert sys.modules.keys() >= {*NAMES}
 
 
 def test_a_process_without_a_turn_ends(waits):
     with pytest.raises(SystemExit, match="the run had no turn for this session"):
-        waits(FIRST, gone=True)
+        waits(FIRST)
 
 
 def test_a_process_that_makes_a_context_before_its_turn_ends_but_in_its_turn_it_may(waits, monkeypatch):
-    monkeypatch.setattr(LibCuda, "has_context", lambda self: "early_first" in sys.modules)
+    monkeypatch.setattr(LibCuda, "has_context", lambda self: NAMES[0] in sys.modules)
     assert waits(FIRST, SECOND, BEGIN) == BEGIN
-    assert "early_second" not in sys.modules, "it is left to the test files"
-    del sys.modules["early_first"]
+    assert NAMES[1] not in sys.modules, "it is left to the test files"
+    monkeypatch.setattr(Connection, "poll", lambda self: False)
     with pytest.raises(SystemExit, match="early_first makes a CUDA context when it is imported"):
         waits(FIRST)
 
@@ -72,7 +70,7 @@ def test_a_process_imports_nothing_while_something_is_timed_on_the_host_and_is_b
     def time_something():
         with HostTurns(tmp_path).alone():
             time.sleep(0.1)
-            timed.append("early_first" in sys.modules)
+            timed.append(NAMES[0] in sys.modules)
 
     busy = HostTurns(tmp_path).busy_from_its_start()
     timing = threading.Thread(target=time_something)
@@ -84,27 +82,23 @@ def test_a_process_imports_nothing_while_something_is_timed_on_the_host_and_is_b
     assert waits(FIRST, BEGIN, busy=busy, run_folder=str(tmp_path)) == BEGIN
     timing.join()
     assert timed == [False]
-    assert "early_first" in sys.modules
+    assert NAMES[0] in sys.modules
 
 
-def runs(folder, *wanted, positional=(".",), **request):
-    """What a real process finds of these tests of a folder."""
-    children = ChildSessions(
-        ("-pno:benchmark",), positional, str(folder), tuple(sys.path), rootdir=str(folder)
-    )
+def runs(folder, *wanted, **request):
+    """What real processes find of these tests of a folder."""
+    children = ChildSessions(("-pno:benchmark",), (".",), str(folder), tuple(sys.path))
     return children.run(ChildRequest(wanted, **request))
+
+
+CLEAN = "assert gc.isenabled() and gc.get_freeze_count() > 9999 > len(gc.get_objects())"
 
 
 def test_a_real_process_runs_what_it_finds_and_names_what_it_does_not(tmp_path):
     """pytest takes a bracket in an argument for parameters, and warns of plugins that were imported early."""
-    file = tmp_path / "sm[90]" / "test_a.py"
-    file.parent.mkdir()
+    (tmp_path / "sm[90]").mkdir()
+    (tmp_path / "sm[90]/test_a.py").write_text(f"import gc\ndef test_b(): {CLEAN}\ndef test_c(): assert 0")
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
-    file.write_text(
-        "import gc\ndef test_b(): "
-        "assert gc.isenabled() and gc.get_freeze_count() > 10000 > len(gc.get_objects())\n"
-        "def test_c(): assert 0"
-    )
     found = runs(tmp_path, "sm[90]/test_a.py::test_b", "gone.py::test_d", watched_roots=(str(tmp_path),))
     assert found.outcomes == {"sm[90]/test_a.py::test_b": ("passed", "")}
     assert found.problem.startswith("not found: gone.py::test_d: ")
@@ -113,15 +107,13 @@ def test_a_real_process_runs_what_it_finds_and_names_what_it_does_not(tmp_path):
 
 
 def test_a_real_process_that_collects_all_lists_our_unwanted_tests_and_a_test_may_end_it(tmp_path):
-    (tmp_path / "test_a.py").write_text(
-        "import pytest\ndef test_b(): pytest.exit('enough')\ndef test_c(gpu_benchmark): pass"
-    )
-    (tmp_path / "test_d.py").write_text("def test_e(): pass\ndef test_f(gpu_benchmark): pass")
-    found = runs(tmp_path, "test_a.py::test_b", "test_a.py::test_c", collects_all=True)
-    assert found.others == ("test_d.py::test_f",)
-    outcome, text = found.outcomes.pop("test_a.py::test_b")
-    assert (outcome, text.partition(":")[0]) == ("failed", "it was ended by 'enough' while running test_a.py")
-    assert list(found.outcomes) == ["test_a.py::test_c"], "in another process"
+    others = "def test_e(): pass\ndef test_f(gpu_benchmark): pass\n"
+    (tmp_path / "test_a.py").write_text(f"import pytest\n{others}def test_c(): pytest.exit('enough')")
+    (tmp_path / "test_d.py").write_text(others)
+    found = runs(tmp_path, "test_a.py::test_c", collects_all=True)
+    assert found.others == ("test_a.py::test_f", "test_d.py::test_f")
+    assert found.problem.startswith("it was ended by 'enough' while running test_a.py::test_c: ")
+    assert (found.outcomes, found.exit) == ({}, "enough")
 
 
 def test_a_test_that_a_real_process_cannot_collect_has_failed_and_the_others_run(tmp_path):
@@ -131,11 +123,10 @@ def test_a_test_that_a_real_process_cannot_collect_has_failed_and_the_others_run
     for file in ("tests/test_a.py", "test_b.py"):
         (tmp_path / file).write_text("def test_c(): pass")
     found = runs(tmp_path, "tests/test_a.py::test_c", "test_b.py::test_c")
-    outcome, text = found.outcomes.pop("tests/test_a.py::test_c")
-    assert found.outcomes == {"test_b.py::test_c": ("passed", "")}
-    assert outcome == "failed"
-    assert text.startswith("tests could not be collected: ")
-    assert "'not_there_at_all'" in text
+    why = found.outcomes["tests/test_a.py::test_c"][1]
+    assert why.startswith("tests could not be collected: ")
+    assert "'not_there_at_all'" in why
+    assert [outcome for outcome, _ in found.outcomes.values()] == ["failed", "passed"]
     assert (found.problem, found.ended_early) == (None, False)
 
 
@@ -146,12 +137,13 @@ def test_only_the_files_of_wanted_tests_are_collected_where_they_can_be_told(tmp
     assert files_to_collect([*wanted, "gone.py::test_d"], tmp_path) is None
 
 
-def test_modules_below_a_watched_folder_are_listed_with_file_and_hash(tmp_path, monkeypatch):
-    (tmp_path / "watched_one.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, "watched_one", importlib.import_module("watched_one"))
-    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    told = (("watched_one", str(tmp_path / "watched_one.py"), empty),)
+def test_modules_below_a_watched_folder_or_of_a_watched_name_are_listed_with_file_and_hash(
+    tmp_path, monkeypatch
+):
+    file = tmp_path / "watched.py"
+    file.touch()
+    monkeypatch.setitem(sys.modules, "watched", SimpleNamespace(__file__=str(file)))
+    told = (("watched", str(file), hashlib.sha256().hexdigest()),)
     assert loaded_below([str(tmp_path)]) == told
     assert loaded_below([str(tmp_path / "other")]) == ()
-    assert loaded_below([str(tmp_path / "other")], ["watched_one"]) == told, "wherever it lies"
+    assert loaded_below([str(tmp_path / "other")], ["watched"]) == told
