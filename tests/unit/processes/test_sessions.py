@@ -40,10 +40,10 @@ def note(name):
     open("made", "w").write(str(os.getpid()))
     os.rename("made", name)
 print("a word about it", flush=True)
-begin, lost, missing = hear(), None, ()
+begin, lost = hear(), None
 faulthandler.register(signal.SIGUSR1, open(begin.stacks, "w"))
 exec(STEPS["before"])
-tell(Collected(missing))
+tell(Collected())
 while isinstance(wanted := hear(), Run):
     tell(Begun())
     exec(STEPS[wanted.nodeid])
@@ -85,9 +85,9 @@ def until(condition, within_s=20.0):
 
 
 def gone(file):
-    """Whether the process whose id a file holds ends soon."""
+    """Whether the process whose id a file holds ends soon, with all its threads."""
     pid = int(file.read_text())
-    return until(lambda: not is_alive(pid))
+    return until(lambda: not is_alive(pid) and len([*Path("/proc").glob(f"{pid}/task/*")]) <= 1)
 
 
 def test_what_a_child_finds_arrives_and_ends_without_a_problem(play):
@@ -159,13 +159,6 @@ def test_a_child_that_ends_before_every_test_is_a_problem_and_is_not_retried_for
     assert before or found.problem.startswith(f"it was ended by 'no' while running {B}: ")
 
 
-def test_tests_that_are_not_found_are_named(play):
-    found = run(play(before=f"missing = ({B!r},)"))
-    assert found.problem == f"not found: {B}: a word about it"
-    assert not found.ended_early
-    assert list(found.outcomes) == [A]
-
-
 @pytest.mark.parametrize(("after", "status"), [("os.abort()", -signal.SIGABRT), ("time.sleep(60)", None)])
 def test_a_child_may_die_or_hang_once_its_pytest_is_done(play, monkeypatch, after, status):
     monkeypatch.setattr(process, "_TO_TEAR_DOWN_S", 1.0 if status is None else 60.0)
@@ -213,49 +206,35 @@ def test_a_hang_is_ended_with_its_stacks_and_waiting_does_not_count(
 
 
 LEAVES_ONE_BEHIND = """
+import ctypes, threading
 if os.fork() == 0:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=time.sleep, args=(60,)).start()
     note("pid")
+    if {looks_like_a_zombie}:  # its main thread alone has ended
+        ctypes.CDLL(None).pthread_exit(None)
     time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("end", ["os._exit(3)", "ends()", "time.sleep(60)"])
+@pytest.mark.parametrize(
+    ("zombie", "end"),
+    [(False, "os._exit(3)"), (False, "ends()"), (False, "time.sleep(60)"), (True, "os._exit(3)")],
+)
 def test_processes_that_a_child_started_end_with_it_though_they_ignore_sigterm(
-    play, tmp_path, monkeypatch, end
+    play, tmp_path, monkeypatch, zombie, end
 ):
     monkeypatch.setattr(process, "TO_END_S", 0.2)
 
     def hear(message):
         assert until((tmp_path / "pid").exists)
+        assert not zombie or until(lambda: not is_alive(int((tmp_path / "pid").read_text())))
 
-    child, _ = begun(play(LEAVES_ONE_BEHIND + end), hear, 0.0 if end.startswith("time") else None)
+    leaves = LEAVES_ONE_BEHIND.format(looks_like_a_zombie=zombie)
+    child, _ = begun(play(leaves + end), hear, 0.0 if end.startswith("time") else None)
     assert end != "ends()" or child.end(hear) == messages.TornDown()
     child.kill()
     assert gone(tmp_path / "pid")
-
-
-LOOKS_LIKE_A_ZOMBIE = """
-import ctypes, os, signal, threading, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork() == 0:
-    threading.Thread(target=time.sleep, args=(60,)).start()
-    open("made", "w").write(str(os.getpid()))
-    os.rename("made", "pid")
-    ctypes.CDLL(None).pthread_exit(None)
-"""
-
-
-def test_a_process_whose_main_thread_alone_has_ended_is_killed_though_it_looks_like_a_zombie(tmp_path):
-    command = [sys.executable, "-c", LOOKS_LIKE_A_ZOMBIE]
-    with subprocess.Popen(command, cwd=tmp_path, start_new_session=True) as leader:
-        leader.wait()
-        assert until((tmp_path / "pid").exists)
-        assert gone(tmp_path / "pid")
-        threads = Path("/proc", (tmp_path / "pid").read_text(), "task")
-        assert len(list(threads.iterdir())) == 2
-        process.end_group(leader)
-        assert until(lambda: not threads.exists() or len(list(threads.iterdir())) == 1)
 
 
 def test_an_interrupt_ends_the_child_and_leaves_no_file(play, tmp_path):
@@ -290,14 +269,18 @@ def test_a_child_ends_with_its_parent_however_that_dies(tmp_path):
 
 def test_a_child_in_another_tree_gets_that_trees_paths_and_a_place_of_its_own(monkeypatch):
     monkeypatch.setattr(sessions, "Process", lambda **given: SimpleNamespace(place=Path("/p"), **given))
-    monkeypatch.setattr(os, "environ", {"PYTHONPATH": f"/here/lib{os.pathsep}/else"})
+    own = "PYTEST_ADDOPTS PYTEST_CURRENT_TEST PYTEST_XDIST_WORKER COV_CORE_SOURCE COVERAGE_PROCESS_START"
+    own = dict.fromkeys([*own.split(), "GIT_DIR", "GIT_INDEX_FILE", "MINE"], "x")
+    kept = {"PYTEST_PLUGINS": "mine", "PYTHONPATH": f"/here/lib{os.pathsep}/else"}
+    monkeypatch.setattr(os, "environ", {**own, **kept})
     options = ("--rootdir=/here", "-c/here/a.ini", "--near=/hereby", "--list=x:/here/y")
     path = ("/here/src", "/usr/lib")
     children = ChildSessions(options, ("/here/tests", "tests"), "/here/sub", path, card="GPU-A")
-    started = children.start({"EXTRA": "1"}, moved={"/here": "/there"})
+    started = children.start({"EXTRA": "1", "MINE": None}, moved={"/here": "/there"})
     assert (started.folder, started.path) == ("/there/sub", ["/there/src", "/usr/lib"])
     sees = {"CUDA_VISIBLE_DEVICES": "GPU-A", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert started.environ == {"PYTHONPATH": f"/there/lib{os.pathsep}/else", **sees, "EXTRA": "1"}
+    there = f"/there/lib{os.pathsep}/else"
+    assert started.environ == {**kept, "PYTHONPATH": there, **sees, "EXTRA": "1"}
     begin = children.begin(started, (A,), moved={"/here": "/there"})
     moved = ("--rootdir=/there", "-c/there/a.ini", "--near=/hereby", "--list=x:/there/y")
     own = ("--gpukern-device=GPU-A", "-ocache_dir=/p/cache", "--no-summary", "--basetemp=/p/basetemp")
@@ -307,14 +290,6 @@ def test_a_child_in_another_tree_gets_that_trees_paths_and_a_place_of_its_own(mo
     blocked = ChildSessions((), ("tests",), ".", (), ("cacheprovider", "terminal", "tmpdir"))
     assert blocked.begin(started, ()).arguments == ("tests",)
     assert ChildSessions.from_json(json.loads(json.dumps(children.to_json()))) == children
-
-
-def test_variables_of_a_pytest_a_worker_coverage_and_a_git_hook_stay_behind(monkeypatch):
-    left = ["PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "COV_CORE_SOURCE"]
-    left += ["COVERAGE_PROCESS_START", "GIT_DIR", "GIT_INDEX_FILE", "MINE"]
-    kept = {"PYTEST_PLUGINS": "mine", "CUDA_VISIBLE_DEVICES": "GPU-1"}
-    monkeypatch.setattr(os, "environ", {**dict.fromkeys(left, "x"), **kept})
-    assert sessions.environment({"MINE": None}) == kept
 
 
 def test_a_teardown_that_fails_leaves_what_was_measured():
