@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpukern.session.workers import CardScheduling, Recorded
@@ -105,14 +106,18 @@ class Simulated:
         self.nodes.remove(node)
         assert self.sched.remove_node(node) is None
 
-    def crashes(self, node):
-        """It is replaced on its GPU; a plugin may ask for its test again."""
+    def crashes(self, node, *, again):
+        """It is replaced on its GPU; a plugin may ask for its test again, as pytest-rerunfailures does."""
         self.nodes.remove(node)
         self.left |= {self.tests[index] for index in node.has[1:]}
         if node in self.sched.nodes:
             crashed = self.sched.remove_node(node)
             assert crashed == (self.tests[node.has[0]] if node.has else None)
-            self.ran += [crashed] if crashed is not None else []
+            if again and crashed is not None:
+                self.left.add(crashed)
+                self.sched.mark_test_pending(crashed)
+            else:
+                self.ran += [crashed] if crashed is not None else []
         self.ends = False
         self.nodes.append(Node(self, node.card))
 
@@ -120,7 +125,6 @@ class Simulated:
 CARDS = "ABC"
 
 
-@settings(max_examples=100)
 @given(data=st.data())
 @pytest.mark.parametrize("finds_others", [False, True])
 def test_every_test_runs_once_on_a_gpu_that_it_was_recorded_on_whichever_worker_crashes(data, finds_others):
@@ -132,7 +136,8 @@ def test_every_test_runs_once_on_a_gpu_that_it_was_recorded_on_whichever_worker_
     while possible := list(run.may_happen()):
         if crashes and data.draw(st.booleans()):
             crashes -= 1
-            run.happens(run.crashes, data.draw(st.sampled_from(run.nodes)))
+            crash = functools.partial(run.crashes, again=data.draw(st.booleans()))
+            run.happens(crash, data.draw(st.sampled_from(run.nodes)))
             if finds_others and run.begun:
                 run.nodes[-1].collects = [*run.tests, "another"]
         else:
