@@ -8,7 +8,6 @@ import threading
 import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from types import SimpleNamespace
 
 import pytest
 from plugin.fake_gpu import lock_state
@@ -17,7 +16,7 @@ from pytest_gpukern.gpu.libcuda import LibCuda
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.messages import Begin, Import, encoded
 from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions
-from pytest_gpukern.session.child import files_to_collect, loaded_below, wait_for_turn
+from pytest_gpukern.session.child import files_to_collect, wait_for_turn
 
 BEGIN = Begin((), (), (), ".")
 NAMES = ("early_first", "early_second")
@@ -96,14 +95,18 @@ CLEAN = "assert gc.isenabled() and gc.get_freeze_count() > 9999 > len(gc.get_obj
 
 def test_a_real_process_runs_what_it_finds_and_names_what_it_does_not(tmp_path):
     """pytest takes a bracket in an argument for parameters, and warns of plugins that were imported early."""
-    (tmp_path / "sm[90]").mkdir()
-    (tmp_path / "sm[90]/test_a.py").write_text(f"import gc\ndef test_b(): {CLEAN}\ndef test_c(): assert 0")
+    file = tmp_path / "sm[90]" / "test_a.py"
+    file.parent.mkdir()
+    file.write_text(f"import gc\ndef test_b(): {CLEAN}\ndef test_c(): assert 0")
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
-    found = runs(tmp_path, "sm[90]/test_a.py::test_b", "gone.py::test_d", watched_roots=(str(tmp_path),))
+    watched = {"watched_roots": (str(tmp_path),), "watched_names": ("json",)}
+    found = runs(tmp_path, "sm[90]/test_a.py::test_b", "gone.py::test_d", **watched)
     assert found.outcomes == {"sm[90]/test_a.py::test_b": ("passed", "")}
     assert found.problem.startswith("not found: gone.py::test_d: ")
     assert found.others == ()
-    assert [module for module, _, _ in found.modules] == ["test_a"]
+    *others, own = found.modules
+    assert own == ("test_a", str(file), hashlib.sha256(file.read_bytes()).hexdigest())
+    assert {module.name.partition(".")[0] for module in others} == {"json"}
 
 
 def test_a_real_process_that_collects_all_lists_our_unwanted_tests_and_a_test_may_end_it(tmp_path):
@@ -135,15 +138,3 @@ def test_only_the_files_of_wanted_tests_are_collected_where_they_can_be_told(tmp
     wanted = ["test_a.py::test_b[x::y]", "test_a.py::test_c"]
     assert files_to_collect(wanted, tmp_path) == [str(tmp_path / "test_a.py")]
     assert files_to_collect([*wanted, "gone.py::test_d"], tmp_path) is None
-
-
-def test_modules_below_a_watched_folder_or_of_a_watched_name_are_listed_with_file_and_hash(
-    tmp_path, monkeypatch
-):
-    file = tmp_path / "watched.py"
-    file.touch()
-    monkeypatch.setitem(sys.modules, "watched", SimpleNamespace(__file__=str(file)))
-    told = (("watched", str(file), hashlib.sha256().hexdigest()),)
-    assert loaded_below([str(tmp_path)]) == told
-    assert loaded_below([str(tmp_path / "other")]) == ()
-    assert loaded_below([str(tmp_path / "other")], ["watched"]) == told
