@@ -266,7 +266,7 @@ def test_a_child_ends_with_its_parent_however_that_dies(tmp_path):
         "import os, time; open('made', 'w').write(str(os.getpid())); os.rename('made', 'pid'); time.sleep(60)"
     )
     (tmp_path / "stuck.py").write_text(stuck)
-    environ = {**os.environ, "PYTHONPATH": str(FOLDER), "TMPDIR": str(tmp_path)}
+    environ = {**os.environ, "PYTHONPATH": str(FOLDER.parent), "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", PARENT], env=environ, cwd=tmp_path) as parent:
         until((tmp_path / "pid").exists)
         parent.kill()
@@ -307,6 +307,10 @@ def test_tests_of_what_could_not_be_collected_say_so():
     assert ran.what_is_missing([A], "") == f"t/sub {why}"
     ran.hear(Uncollected(".", "E"))
     assert ran.why_uncollected(A) == "the root folder could not be collected: E"
+    assert ChildRun().what_is_missing("edcba", "x") == "not found: a, b, c and 2 more: x"
+    assert ChildRun(outcomes={A: ("passed", "")}, uncollected={"c": ""}).what_is_missing([A, B], "x\n") == (
+        f"not found: {B}: x"
+    )
 
 
 def test_what_messagepack_does_not_have_arrives_as_text_or_as_the_plain_kind_that_it_is():
