@@ -109,7 +109,7 @@ class Process:
         busy = turns[0].busy_from_its_start() if turns is not None else None
         told = {
             "module": CHILD,
-            "package": str(FOLDER),
+            "package": str(FOLDER.parent),
             "path": list(path),
             "connection": theirs.fileno(),
             "parent": None

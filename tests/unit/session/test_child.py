@@ -86,7 +86,7 @@ def test_a_process_imports_nothing_while_something_is_timed_on_the_host_and_is_b
 
 def runs(folder, *wanted, **request):
     """What real processes find of these tests of a folder."""
-    children = ChildSessions(("-pno:benchmark",), (".",), str(folder), tuple(sys.path))
+    children = ChildSessions(("-pno:benchmark",), (".",), str(folder), (str(folder), *sys.path))
     return children.run(ChildRequest(wanted, **request))
 
 
@@ -99,6 +99,7 @@ def test_a_real_process_runs_what_it_finds_and_names_what_it_does_not(tmp_path):
     file.parent.mkdir()
     file.write_text(f"import gc\ndef test_b(): {CLEAN}\ndef test_c(): assert 0")
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
+    (tmp_path / "pytest_gpukern.py").write_text("raise ImportError('of another revision')")
     watched = {"watched_roots": (str(tmp_path),), "watched_names": ("json",)}
     found = runs(tmp_path, "sm[90]/test_a.py::test_b", "gone.py::test_d", **watched)
     assert found.outcomes == {"sm[90]/test_a.py::test_b": ("passed", "")}
