@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -34,7 +35,8 @@ connection = Connection(told["connection"])
 hear = lambda: FROM_PARENT.decode(connection.recv_bytes())
 tell = lambda message: connection.send_bytes(encoded(message))
 def ends(outcome="passed", text="", when="call"):
-    carried = {"result": FOUND} if when == "call" else {}
+    observed = {"observed": {"values": {"watts": {"a": 1.5}}}}
+    carried = {"result": FOUND, "listed": {}} if when == "call" else observed
     tell(Reported({"nodeid": wanted.nodeid, "when": when, "gpukern": carried}, outcome, text))
 def note(name):
     open("made", "w").write(str(os.getpid()))
@@ -94,7 +96,9 @@ def test_what_a_child_finds_arrives_and_ends_without_a_problem(play):
     told = []
     children = play("assert sys.stdin.read() == ''; ends()", "ends(); ends('failed', 'torn', 'teardown')")
     found = run(children, lambda *counts: told.append(counts))
-    assert found.results == {A: FOUND, B: FOUND}, "also where the teardown fails"
+    observed = dataclasses.replace(FOUND, observations={"watts": {"a": 1.5}})
+    assert found.results == {A: FOUND, B: observed}, "also where the teardown fails"
+    assert found.listed == {A: {}, B: {}}
     assert found.outcomes == {A: ("passed", ""), B: ("failed", "torn")}
     assert (found.problem, found.during, found.ended_early, found.status) == (None, None, False, 0)
     assert told == [(1, 2), (2, 2)]
