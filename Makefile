@@ -14,7 +14,7 @@ PARALLEL := $(if $(CUDA),,-n auto)
 # Byte code is kept: tests start hundreds of processes, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: benchmark test check lint docs browser evidence clean
+.PHONY: benchmark test test-oldest check lint docs browser evidence clean
 
 ## benchmark: install what fits this machine and run the suites
 benchmark: $(VENV)/.$(EXTRA)
@@ -24,6 +24,16 @@ benchmark: $(VENV)/.$(EXTRA)
 test: $(VENV)/.dev
 	$(PYTEST) tests $(PARALLEL) $(ARGS)
 	$(PYTEST) suites --gpukern-simulator=auto -q $(PARALLEL) $(ARGS)
+
+# The oldest releases of these that pyproject.toml admits, as pip names them.
+OLD := pytest|pytest-xdist|pytest-benchmark|numpy
+OLDEST = $(shell sed -nE 's/^ *"($(OLD))>=([0-9.]+)",?.*/\1==\2/p' pyproject.toml)
+
+## test-oldest: run the plugin's tests with the oldest neighbours that are admitted; before a release
+test-oldest:
+	$(MAKE) VENV=.venv-oldest .venv-oldest/.dev
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check $(OLDEST)
+	.venv-oldest/bin/python -m pytest tests/plugin $(PARALLEL) $(ARGS)
 
 ## evidence: make the figures of docs/explanation/evidence.md that need no GPU; a quarter of an hour
 evidence: $(VENV)/.dev
@@ -50,7 +60,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
 
 clean:
-	rm -rf $(VENV) docs/_build docs/_generated build dist *.egg-info
+	rm -rf $(VENV) .venv-oldest docs/_build docs/_generated build dist *.egg-info
 
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
 import random
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,12 +95,10 @@ class Comparison:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def error(self) -> OutputError:
-        """The figures that we record."""
         return OutputError(
             size=self.size,
             mismatches=self.mismatches,
@@ -128,11 +123,8 @@ def compare(
     with a wider reference, and bool is compared by byte. A complex number whose parts are not both finite in
     the output's dtype is compared part by part.
 
-    Args:
-        actual: the output; ULPs are counted in its dtype.
-        expected: the reference, in the same or a higher precision.
-        tolerance: the bounds.
-        poison: what the output was filled with before the launch; None if it was not.
+    The reference `expected` has the same or a higher precision; ULPs are those of the output's dtype.
+    `poison` is what the output was filled with before the launch; None if it was not.
     """
     import numpy as np
 
@@ -141,24 +133,13 @@ def compare(
         actual = actual.astype(np.result_type(actual.dtype, np.complex64), copy=False)
     flat_actual = np.ascontiguousarray(actual).reshape(-1)
     flat_expected = np.ascontiguousarray(expected).reshape(-1)
-    starts = range(0, flat_actual.size, _CHUNK)
-    threads = max(1, min(len(starts), os.cpu_count() or 1))
 
-    def every(first: int) -> list[Comparison | None]:
-        scratch = _Scratch(min(_CHUNK, flat_actual.size))
-        return [
-            _compare_piece(
-                _Piece(flat_actual[start : start + _CHUNK], flat_expected[start : start + _CHUNK], start),
-                tolerance,
-                scratch,
-                poison=poison,
-            )
-            for start in starts[first::threads]
-        ]
+    def compared(start: int) -> Comparison | None:
+        part = slice(start, start + _CHUNK)
+        return _compare_piece(_Piece(flat_actual[part], flat_expected[part], start), tolerance, poison)
 
-    in_turn = map_in_threads(every, range(threads))
-    in_order = itertools.chain.from_iterable(itertools.zip_longest(*in_turn))
-    return _merge(shape, actual.dtype.kind in "fc", in_order)
+    pieces = map_in_threads(compared, range(0, flat_actual.size, _CHUNK))
+    return _merge(shape, actual.dtype.kind in "fc", pieces)
 
 
 @dataclass(frozen=True)
@@ -175,19 +156,7 @@ class _Piece:
         return Extreme(float(values[at]), self.start + at, self.expected[at].item(), self.actual[at].item())
 
 
-class _Scratch:
-    """Holds memory for comparing pieces, since allocating it for each piece would cost more."""
-
-    def __init__(self, size: int) -> None:
-        import numpy as np
-
-        self.error, self.size, self.bound = (np.empty(size) for _ in range(3))
-        self.flags = np.empty(size, bool)
-
-
-def _compare_piece(
-    piece: _Piece, tolerance: Tolerance, scratch: _Scratch, *, poison: int | None
-) -> Comparison | None:
+def _compare_piece(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Comparison | None:
     """Returns the comparison of a piece; None if all elements are equal."""
     import numpy as np
 
@@ -200,13 +169,13 @@ def _compare_piece(
         return None
     floats = actual.dtype.kind == expected.dtype.kind == "f"
     if floats and max(actual.itemsize, expected.itemsize) <= 8:
-        within = _within(piece, tolerance, scratch)
+        within = _within(piece, tolerance)
         if within is not None:
             return within
-    return _closely(piece, tolerance, poison=poison)
+    return _closely(piece, tolerance, poison)
 
 
-def _closely(piece: _Piece, tolerance: Tolerance, *, poison: int | None) -> Comparison | None:
+def _closely(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Comparison | None:
     """Returns the comparison of a piece that may hold wrong, unwritten or non-finite elements."""
     import numpy as np
 
@@ -275,34 +244,29 @@ def _parts_meet(
     return met
 
 
-def _within(piece: _Piece, tolerance: Tolerance, scratch: _Scratch) -> Comparison | None:
+def _within(piece: _Piece, tolerance: Tolerance) -> Comparison | None:
     """Returns the comparison of a piece if all its numbers are finite and within the tolerance, as most are.
 
     Returns None for any other piece, which we then compare closely.
     """
     import numpy as np
 
-    n, dtype = piece.actual.size, piece.actual.dtype
-    error, size, bound, flags = (
-        memory[:n] for memory in (scratch.error, scratch.size, scratch.bound, scratch.flags)
-    )
+    dtype = piece.actual.dtype
     with np.errstate(all="ignore"):
-        np.copyto(error, piece.actual)
-        np.copyto(size, piece.expected)
+        error, size = piece.actual.astype(np.float64), piece.expected.astype(np.float64)
         np.abs(np.subtract(error, size, out=error), out=error)
         np.abs(size, out=size)
         if not (math.isfinite(error.max()) and size.max() <= np.finfo(dtype).max):
             return None
-        np.multiply(size, tolerance.rtol, out=bound)
-        np.add(bound, tolerance.atol, out=bound)
-        if not np.less_equal(error, bound, out=flags).all():
+        bound = size * tolerance.rtol
+        bound += tolerance.atol
+        if not (error <= bound).all():
             return None
         absolute = piece.extreme(error)
         np.divide(error, size, out=bound)
-        if np.equal(size, 0, out=flags).any():
-            bound[flags] = 0
+        bound[size == 0] = 0
         relative = piece.extreme(bound)
-        np.divide(error, _ulp_size(size, dtype, bound), out=bound)
+        np.divide(error, _ulp_size(size, dtype), out=bound)
         return Comparison((), absolute=absolute, relative=relative, ulp=piece.extreme(bound))
 
 
@@ -327,7 +291,6 @@ def _holds_poison(actual: np.ndarray[Any, Any], poison: int) -> np.ndarray[Any, 
 
 
 def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns `nbytes` bytes that repeat a poison."""
     import numpy as np
 
     return np.full(-(-nbytes // 4), poison, np.uint32).view(np.uint8)[:nbytes]
@@ -370,9 +333,7 @@ def still_poisoned(
     return count, first
 
 
-def _ulp_size(
-    size: np.ndarray[Any, Any], dtype: np.dtype[Any], scratch: np.ndarray[Any, Any] | None = None
-) -> np.ndarray[Any, Any]:
+def _ulp_size(size: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Returns the distance of neighbouring numbers of `dtype` at magnitude `size`."""
     import numpy as np
 
@@ -380,8 +341,7 @@ def _ulp_size(
     if size.dtype == np.float64 and dtype.itemsize < 8:
         # float64's exponent can hold the powers of two of narrower dtypes, so we build them from it.
         bias, bits = 1023, 52
-        out = None if scratch is None else scratch.view(np.int64)
-        exponents = np.right_shift(size.view(np.int64), bits, out=out)
+        exponents = size.view(np.int64) >> bits
         np.clip(exponents, int(info.minexp) + bias, int(info.maxexp) - 1 + bias, out=exponents)
         exponents -= int(info.nmant)
         powers: np.ndarray[Any, Any] = np.left_shift(exponents, bits, out=exponents).view(np.float64)
@@ -393,7 +353,7 @@ def _ulp_size(
     return result
 
 
-def _merge(shape: tuple[int, ...], is_float: bool, pieces: Iterable[Comparison | None]) -> Comparison:
+def _merge(shape: tuple[int, ...], is_float: bool, pieces: list[Comparison | None]) -> Comparison:
     """Merges the comparisons of pieces; a piece without differences counts as zero error."""
     unequal = [piece for piece in pieces if piece is not None]
     if not unequal:
@@ -491,11 +451,8 @@ def default_tolerance(expected: np.ndarray[Any, Any], dtype: DTypeLike) -> Toler
 
     The absolute bound is at most a hundredth of the largest reference value. But it is at least the rounding
     of terms of order one that cancel, as in a residual, since a right result may be as far off. If the
-    reference is nothing but such rounding, we do not scale.
-
-    Args:
-        expected: the reference.
-        dtype: dtype of the output, or the name of one that NumPy lacks.
+    reference is nothing but such rounding, we do not scale. `dtype`, that of the output, may be the name of
+    one that NumPy lacks.
     """
     import numpy as np
 

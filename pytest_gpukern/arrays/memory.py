@@ -22,7 +22,6 @@ class Span(NamedTuple):
     stop: int
 
     def overlaps(self, other: Span) -> bool:
-        """Returns whether the spans share an address."""
         return max(self.start, other.start) < min(self.stop, other.stop)
 
 
@@ -118,36 +117,39 @@ def damage(
     itemsize: int,
     fill: int | None = None,
 ) -> list[Damage]:
-    """Returns what was written before and after an array that begins at a multiple of four.
+    """Returns what was written into the zones before and after an array that begins at a multiple of four.
 
-    Args:
-        name: name of the array.
-        before: bytes of the zone before the array.
-        behind: bytes of the zone after the array.
-        guard: what the zones were filled with.
-        nbytes: size of the array.
-        itemsize: size of an element.
-        fill: the word with which the array was filled last, if at all; the last word may reach up to three
-            bytes into the zone.
+    `nbytes` and `itemsize` are those of the array. `fill` is the word with which it was filled last, if at
+    all; the last word may reach up to three bytes into the zone behind.
     """
     import numpy as np
 
-    expected = guard_pattern(guard, nbytes % 4, behind.size)
+    expected = guard_pattern(guard, nbytes, behind.size)
     spilled = -nbytes % 4
     if fill is not None and spilled:
         expected = expected.copy()
         expected[:spilled] = np.frombuffer(np.uint32(fill).tobytes(), np.uint8)[4 - spilled :]
+    changed_before = np.flatnonzero(before != guard_pattern(guard, -before.size, before.size)) - before.size
+    changed_behind = np.flatnonzero(behind != expected) + nbytes
+    return _damages(name, np.concatenate((changed_before, changed_behind)), itemsize, nbytes // itemsize)
+
+
+def _damages(
+    name: str, changed: np.ndarray[Any, Any], itemsize: int, size: int, step: int = 1
+) -> list[Damage]:
+    """Describes bytes that changed, given by their offsets from the first element, in order."""
+    end = (size - 1) * step * itemsize + itemsize if size else 0
+    before, behind = changed[changed < 0], changed[changed >= end]
+    between = changed[(changed >= 0) & (changed < end)]
     damages = []
-    unlike = before != guard_pattern(guard, -before.size % 4, before.size)
-    if unlike.any():
-        changed = np.flatnonzero(unlike)
-        distance = before.size - int(changed[-1])
-        damages.append(Damage(name, False, int(changed.size), -distance // itemsize, nbytes // itemsize))
-    unlike = behind != expected
-    if unlike.any():
-        changed = np.flatnonzero(unlike)
-        index = (nbytes + int(changed[0])) // itemsize
-        damages.append(Damage(name, True, int(changed.size), index, nbytes // itemsize))
+    if before.size:
+        damages.append(Damage(name, False, int(before.size), int(before[-1]) // itemsize, size))
+    if between.size:
+        index = int(between[0]) // (itemsize * step)
+        damages.append(Damage(name, True, int(between.size), index, size, between=True))
+    if behind.size:
+        index = size + (int(behind[0]) - end) // itemsize
+        damages.append(Damage(name, True, int(behind.size), index, size))
     return damages
 
 
@@ -184,12 +186,8 @@ def placements(layout: str, names: Sequence[str]) -> dict[str, Placement]:
 class Placed:
     """Describes an array in an allocation with guard zones before, after and between its elements.
 
-    Args:
-        shape: shape of the array.
-        dtype: dtype of the array.
-        placement: where its elements lie.
-        guard: the word with which everything else is filled.
-        zone_bytes: smallest size of the zone before the array, and size of the zone after it.
+    The word `guard` fills everything else. `zone_bytes` is the smallest size of the zone before the array,
+    and the size of the zone after it.
     """
 
     shape: tuple[int, ...]
@@ -212,11 +210,9 @@ class Placed:
         """The size of the allocation."""
         return self.start + math.prod(self.shape) * self._step * self.dtype.itemsize + self.zone_bytes
 
-    @functools.cached_property
+    @property
     def strides(self) -> Strides:
-        """The strides in bytes."""
-        steps = c_strides(self.shape, self.dtype.itemsize)
-        return tuple(self._step * step for step in steps)
+        return c_strides(self.shape, self._step * self.dtype.itemsize)
 
     def view(self, allocation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns the array in the bytes of the allocation."""
@@ -233,32 +229,11 @@ class Placed:
         """Fills the bytes of the allocation with the guard pattern."""
         allocation[:] = guard_pattern(self.guard, 0, self.nbytes)
 
-    @functools.cached_property
-    def _is_element(self) -> np.ndarray[Any, Any]:
-        """Whether each byte of the allocation belongs to an element."""
-        import numpy as np
-
-        mask = np.zeros(self.nbytes, np.uint8)
-        self.put(mask, np.full((*self.shape, self.dtype.itemsize), 1, np.uint8).view(self.dtype)[..., 0])
-        return mask.astype(bool)
-
     def damage(self, name: str, allocation: np.ndarray[Any, Any]) -> list[Damage]:
         """Returns what was written before the array, between its elements and after it."""
         import numpy as np
 
-        unlike = (allocation != guard_pattern(self.guard, 0, self.nbytes)) & ~self._is_element
+        unlike = (allocation != guard_pattern(self.guard, 0, self.nbytes)).view(np.uint8)
+        self.put(unlike, np.zeros(self.shape, self.dtype))
         changed = np.flatnonzero(unlike) - self.start
-        itemsize, size = self.dtype.itemsize, math.prod(self.shape)
-        end = (size - 1) * self._step * itemsize + itemsize if size else 0
-        before, behind = changed[changed < 0], changed[changed >= end]
-        between = changed[(changed >= 0) & (changed < end)]
-        damages = []
-        if before.size:
-            damages.append(Damage(name, False, int(before.size), int(before[-1]) // itemsize, size))
-        if between.size:
-            index = int(between[0]) // (itemsize * self._step)
-            damages.append(Damage(name, True, int(between.size), index, size, between=True))
-        if behind.size:
-            index = size + (int(behind[0]) - end) // itemsize
-            damages.append(Damage(name, True, int(behind.size), index, size))
-        return damages
+        return _damages(name, changed, self.dtype.itemsize, math.prod(self.shape), self._step)

@@ -173,11 +173,8 @@ def open_backend(name: str, *, simulated: bool) -> Backend:
     """Returns the backend `name`, ready for use on the pinned device.
 
     Raises:
-        LookupError: there is no such backend.
         Exception: whatever a missing or broken library raises. Ask `missing_library` first.
     """
-    if name not in BACKENDS:
-        raise LookupError(f"backend {name!r} is none of {', '.join(BACKENDS)}")
     row = BACKENDS[name]
     module, _, backend = ((simulated and row.simulated_by) or row.opened_by).partition(":")
     with warnings.catch_warnings():

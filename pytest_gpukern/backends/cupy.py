@@ -21,21 +21,15 @@ class CupyBackend(GpuBackend):
 
         self._cupy = cupy
         super().__init__()
-        if hasattr(cupy.cuda.Stream, "from_external"):
-            self.stream = cupy.cuda.Stream.from_external(self.timed_stream)
-        else:  # CuPy < 14
-            self.stream = cupy.cuda.ExternalStream(int(self.timed_stream.handle))
+        self.stream = cupy.cuda.Stream.from_external(self.timed_stream)
 
     def wrap(self, array: DeviceArray) -> Any:
-        """Returns a CuPy array on the memory of `array`."""
         return self._cupy.asarray(array)
 
     def current(self) -> AbstractContextManager[Any]:
-        """Makes the timed stream CuPy's current one."""
         return self.stream  # type: ignore[no-any-return]
 
     def release(self) -> None:
-        """Empties CuPy's memory pools."""
         self._cupy.get_default_memory_pool().free_all_blocks()
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
 
@@ -56,7 +50,6 @@ class DaskBackend(CupyBackend):
         self._dask = dask
 
     def wrap_input(self, array: DeviceArray) -> Any:
-        """Returns a Dask array whose only chunk is on the memory of `array`."""
         chunk = self.wrap(array)
         key = f"input-{uuid.uuid4().hex}"
         # Not `from_array`: it copies, so the graph would never see what is loaded later.
@@ -65,6 +58,5 @@ class DaskBackend(CupyBackend):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Makes the timed stream CuPy's current one and Dask compute in this thread."""
         with super().current(), self._dask.config.set(scheduler="synchronous"):
             yield

@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,11 +28,8 @@ class UsersArray:
 
     Attributes:
         pointer: address of the first element.
-        shape: shape of the array.
         dtype: dtype of the stored elements; for one that NumPy lacks, an integer of the same size.
         strides: strides in bytes; None for C order without gaps.
-        on_device: whether the array lies on the device.
-        read_only: whether the array must not be written.
         host: a NumPy array on the same memory, if it lies on the host.
         read_as: how its library reads the elements: `conjugated`, `negated`, or as a dtype that NumPy lacks,
             such as `bfloat16`; mostly empty.
@@ -47,6 +44,16 @@ class UsersArray:
     host: np.ndarray[Any, Any] | None = None
     read_as: tuple[str, ...] = ()
 
+    @classmethod
+    def of_interface(cls, interface: Mapping[str, Any], *, on_device: bool, **others: Any) -> UsersArray:
+        """Returns where an array lies by NumPy's array interface or CUDA's, which have the same fields."""
+        import numpy as np
+
+        dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+        pointer, read_only = interface["data"]
+        strides = out_of_c_order(shape, interface.get("strides"), dtype.itemsize)
+        return cls(int(pointer), shape, dtype, strides, on_device, bool(read_only), **others)
+
     @property
     def holds_numbers(self) -> bool:
         """Whether its elements can be compared and poisoned: not records, texts or float8."""
@@ -54,12 +61,10 @@ class UsersArray:
 
     @property
     def nbytes(self) -> int:
-        """The size of its contents."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def span(self) -> Span:
-        """The span of its addresses."""
         return span_of(self.pointer, self.shape, self.strides, self.dtype.itemsize)
 
     def overlaps(self, other: UsersArray) -> bool:
@@ -88,17 +93,19 @@ class UsersArray:
             == (other.pointer, other.shape, other.dtype, other.strides, other.read_as)
         )
 
-    def fetch(self) -> np.ndarray[Any, Any]:
+    def fetch(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Returns a copy of its contents on the host, in C order."""
         import numpy as np
 
-        if self.host is not None:
-            return np.array(self.host, order="C")
-        if self.strides is None:
-            copy = np.empty(self.shape, self.dtype)
+        if self.host is None and self.strides is None:
+            copy = np.empty(self.shape, self.dtype) if into is None else into
             _copy_from_device(copy, self.pointer)
             return copy
-        return np.array(self._strided()[1], order="C")
+        elements = self._strided()[1] if self.host is None else self.host
+        if into is None:
+            return np.array(elements, order="C")
+        into[...] = elements
+        return into
 
     def bits(self) -> str | None:
         """Returns a hash of its bytes in C order, taken where it lies; None if they are not all values."""
@@ -188,20 +195,9 @@ def users_array(value: Any) -> UsersArray | None:
         interface = getattr(value, "__array_interface__", None)
     if interface is None or interface["data"] is None:
         return None
-    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     host = None if on_device else np.asarray(value)
-    if dtype.hasobject or (host is not None and host.dtype.hasobject):
-        return None
-    return UsersArray(
-        pointer=int(interface["data"][0]),
-        shape=shape,
-        dtype=dtype,
-        strides=out_of_c_order(shape, interface.get("strides"), dtype.itemsize),
-        on_device=on_device,
-        read_only=bool(interface["data"][1]),
-        host=host,
-        read_as=read_as,
-    )
+    found = UsersArray.of_interface(interface, on_device=on_device, host=host, read_as=read_as)
+    return None if found.dtype.hasobject or (host is not None and host.dtype.hasobject) else found
 
 
 def narrow_dtype(value: Any) -> str | None:
@@ -335,11 +331,7 @@ def _fill_on_device(pointer: int, nbytes: int, word: int) -> None:
 
 
 def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
-    """Refuses to compare a lazy array, one that may hide elements, or an array with itself.
-
-    Args:
-        actual: an output, as a user has it.
-        expected: its reference.
+    """Refuses to compare a lazy output, one that may hide elements, or one with itself as its reference.
 
     Raises:
         TypeError: `actual` is lazy, or one is of a subclass of NumPy's array.

@@ -19,12 +19,10 @@ from pytest_gpukern.arrays.memory import (
     Placed,
     Placement,
     Span,
-    Strides,
-    out_of_c_order,
     span_by_interface,
-    span_of,
 )
 from pytest_gpukern.backends.backend import Backend, Form
+from pytest_gpukern.backends.foreign_array import UsersArray
 from pytest_gpukern.backends.host import is_array, poison
 from pytest_gpukern.gpu.compare import compare_on_device
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
@@ -46,10 +44,7 @@ class PlacedDeviceArray(DeviceArray):
     element, also in the gaps.
 
     Args:
-        shape: shape of the array.
-        dtype: dtype of the array.
         guard: what fills everything else in the allocation.
-        placement: where the elements lie.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int, placement: Placement) -> None:
@@ -79,7 +74,6 @@ class PlacedDeviceArray(DeviceArray):
             checked("cuMemcpyHtoD", self._allocation, whole.ctypes.data, whole.nbytes)
 
     def _read(self) -> np.ndarray[Any, Any]:
-        """Returns the bytes of the allocation, on the host."""
         import numpy as np
 
         whole = np.empty(self._placed.nbytes, np.uint8)
@@ -95,46 +89,28 @@ class PlacedDeviceArray(DeviceArray):
         self._placed.put(whole, np.ascontiguousarray(host, dtype=self.dtype))
         self._write(whole)
 
-    def copy_from(self, other: DeviceArray, stream: Any = None) -> None:
-        """Copies the contents of an array of the same shape, through the host."""
-        self._refuse_to_queue(stream)
+    def copy_from(self, other: DeviceArray, stream: Any = None) -> None:  # noqa: ARG002
         self.upload(other.download())
 
-    def fill(self, word: int, stream: Any = None) -> None:
-        """Fills the elements with one word, as if they lay in C order; the device must be idle."""
+    def fill(self, word: int, stream: Any = None) -> None:  # noqa: ARG002
         import numpy as np
 
-        self._refuse_to_queue(stream)
         filled = np.empty(self.shape, self.dtype)
         poison(filled, word)
         self.upload(filled)
 
-    @staticmethod
-    def _refuse_to_queue(stream: Any) -> None:
-        if stream is not None:
-            raise TypeError("an array in a layout of its own is checked and never timed: nothing is queued")
-
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Copies to pageable host memory and waits."""
         elements = self._placed.view(self._read())
         if into is None:
             return elements.copy()
         into[...] = elements
         return into
 
-    def in_one_piece(self) -> DeviceArray:
-        """Returns a copy in C order; the caller must free it."""
-        copy = DeviceArray(self.shape, self.dtype)
-        copy.upload(self.download())
-        return copy
-
     def damage(self, name: str) -> list[Damage]:
-        """Returns what was written into its guard zones and gaps; the device must be idle."""
         return self._placed.damage(name, self._read())
 
 
 def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
-    """Returns an array of the shape and dtype of an input or output."""
     if placement is None:
         return DeviceArray(form.shape, form.dtype, guard=guard)
     return PlacedDeviceArray(form.shape, form.dtype, guard=guard, placement=placement)
@@ -185,7 +161,6 @@ class CudaWorkspace:
             raise
 
     def fill(self, inputs: Mapping[str, Any]) -> None:
-        """Puts contents into the input arrays, from copies on the device if there are any, and waits."""
         for name, array in {**self._inputs, **self._before}.items():
             array.copy_from(self._runtime.copy_of(inputs[name]))
         for name, array in self._before.items():
@@ -193,7 +168,6 @@ class CudaWorkspace:
         self._runtime.synchronize()
 
     def load(self, inputs: Mapping[str, Any]) -> None:
-        """Copies contents from the host into the input arrays and waits."""
         for name, array in self._inputs.items():
             array.upload(inputs[name])
         for name in self._before:
@@ -201,14 +175,12 @@ class CudaWorkspace:
         self._runtime.synchronize()
 
     def poison(self) -> None:
-        """Fills every output with the other poison than before, and waits."""
         self._poison = next(self._poisons)
         self.queue_poison(None)
         self._returned.clear()
         self._runtime.synchronize()
 
     def queue_poison(self, stream: Any) -> None:
-        """Queues filling every output with the last poison again, on a stream of cuda.core."""
         for name, array in self._outputs.items():
             if name in self._before:
                 array.copy_from(self._before[name], stream)
@@ -216,95 +188,59 @@ class CudaWorkspace:
                 array.fill(self._poison, stream)
 
     def adopt(self, output: str, value: Any) -> Form | None:
-        """Takes a device array that a launch returned; returns None for anything else."""
         if type(value) is not self.array_type:  # a subclass may compute when it is compared
             return None
         if getattr(value, "__cuda_array_interface__", None) is None:  # a tensor of PyTorch's on the host
             return None
         self._returned[output] = value
-        _, shape, dtype, strides = self._place(output)
-        return Form(shape, dtype, strides)
+        place = self._place(output)
+        return Form(place.shape, place.dtype, place.strides)
 
     def input_spans(self) -> dict[str, Span]:
-        """Returns the addresses of each input array."""
         return {
             name: span_by_interface(array.__cuda_array_interface__) for name, array in self._inputs.items()
         }
 
     def returned_span(self, output: str) -> Span:
-        """Returns the addresses of the adopted array."""
-        return span_by_interface(self._returned[output].__cuda_array_interface__)
+        return self._place(output).span
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> comparison.Comparison:
         """Compares on the device, or on the host if no kernel of ours fits dtype or strides."""
-        pointer, shape, dtype, strides = self._place(output)
-        if strides is None and 0 not in shape:
+        place = self._place(output)
+        if place.strides is None and place.nbytes:
             compared = compare_on_device(
-                self._runtime, pointer, shape, dtype, expected, tolerance, self._poison
+                self._runtime, place.pointer, place.shape, place.dtype, expected, tolerance, self._poison
             )
             if compared is not None:
                 return compared
         return comparison.compare(self.fetch(output), expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Copies an output to the host and waits."""
-        import numpy as np
+        return self._place(output).fetch(into)
 
-        pointer, shape, dtype, strides = self._place(output)
-        if strides is None:
-            host = np.empty(shape, dtype) if into is None else into
-            if host.nbytes:
-                checked("cuMemcpyDtoH", host.ctypes.data, pointer, host.nbytes)
-            return host
-        start, stop = span_of(pointer, shape, strides, dtype.itemsize)
-        raw = np.empty(stop - start, np.uint8)
-        checked("cuMemcpyDtoH", raw.ctypes.data, start, raw.nbytes)
-        view = np.ndarray(shape, dtype, raw, offset=pointer - start, strides=strides)
-        if into is None:
-            return view.copy()
-        into[...] = view
-        return into
-
-    def _place(self, output: str) -> tuple[int, tuple[int, ...], np.dtype[Any], Strides | None]:
-        """Returns address, shape, dtype and strides of an output; strides are None for C order."""
-        import numpy as np
-
+    def _place(self, output: str) -> UsersArray:
         array = self._returned.get(output, self._outputs[output])
-        interface = array.__cuda_array_interface__
-        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
-        strides = out_of_c_order(shape, interface.get("strides"), dtype.itemsize)
-        return int(interface["data"][0]), shape, dtype, strides
+        return UsersArray.of_interface(array.__cuda_array_interface__, on_device=True)
 
     def digest(self) -> dict[str, int]:
-        """Returns a hash of each input, computed on the device."""
-        return {name: self._hash(array) for name, array in self._inputs.items()}
+        def in_order(array: DeviceArray) -> DeviceArray:
+            """Returns an array to hash at once: the next copy frees this one, whose host array is gone."""
+            return self._runtime.copy_of(array.download()) if isinstance(array, PlacedDeviceArray) else array
 
-    def _hash(self, array: DeviceArray) -> int:
-        if not isinstance(array, PlacedDeviceArray):
-            return self._runtime.hash(array)
-        copy = array.in_one_piece()
-        try:
-            return self._runtime.hash(copy)
-        finally:
-            copy.free()
+        return {name: self._runtime.hash(in_order(array)) for name, array in self._inputs.items()}
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """Returns a hash of each of these, from copies on the device."""
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}
 
     def damage(self) -> list[Damage]:
-        """Returns what was written into the guard zones of inputs and outputs; the device must be idle."""
         arrays = {**self._inputs, **self._outputs}
         return [damage for name, array in arrays.items() for damage in array.damage(name)]
 
     def bits(self, output: str) -> str | None:
-        """Returns a hash of an output's bytes, computed on the device; None if strided or not aligned."""
-        pointer, shape, dtype, strides = self._place(output)
-        if strides is not None or pointer % 4:
-            return None
-        return f"splitmix64:{self._runtime.hash_at(pointer, math.prod(shape) * dtype.itemsize):016x}"
+        place = self._place(output)
+        return None if place.strides is not None or place.pointer % 4 else place.bits()
 
     def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:
         """Launches, and returns the outputs written after the timed stream was done.
@@ -324,9 +260,9 @@ class CudaWorkspace:
             looked_at: dict[str, tuple[int, int]] = {}
             copy = early
             for name, nbytes in sizes.items():
-                pointer, _, _, strides = self._place(name)
-                if nbytes and strides is None:
-                    looked_at[name] = copy, pointer + self._outputs[name].nbytes - nbytes
+                place = self._place(name)
+                if nbytes and place.strides is None:
+                    looked_at[name] = copy, place.pointer + self._outputs[name].nbytes - nbytes
                     checked("cuMemcpyDtoHAsync", *looked_at[name], nbytes, int(self._runtime.stream.handle))
                     copy += nbytes
             self._runtime.synchronize()
@@ -340,7 +276,6 @@ class CudaWorkspace:
             checked("cuMemFreeHost", early)
 
     def close(self) -> None:
-        """Frees the arrays."""
         self.arrays.clear()
         self._returned.clear()
         with ExitStack() as freed:  # all of them, even if the first cannot be freed
@@ -374,9 +309,7 @@ class GpuBackend(Backend):
         outputs: Mapping[str, Output],
         placed: Mapping[str, Placement] | None = None,
     ) -> CudaWorkspace:
-        """Makes arrays of the library's own type, inputs loaded and outputs poisoned."""
         return self.workspace_type(inputs, outputs, self.wrap, placed, self.poisons, self.wrap_input)
 
     def synchronize(self) -> None:
-        """Waits for the whole device."""
         runtime().synchronize()

@@ -103,12 +103,10 @@ class GuardedArray:
     """Holds a C-contiguous array between two guard zones of one buffer.
 
     Args:
-        shape: shape of the array.
-        dtype: dtype of the array.
         guard: what the zones are filled with.
 
     Attributes:
-        array: the array, whose address is a multiple of 64.
+        array: its address is a multiple of 64.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, guard: int) -> None:
@@ -125,11 +123,7 @@ class GuardedArray:
         self._behind[:] = guard_pattern(guard, nbytes % 4, self._behind.size)
 
     def damage(self, name: str) -> list[Damage]:
-        """Returns what was written into its guard zones.
-
-        Args:
-            name: name of the array in the result.
-        """
+        """Returns what was written into its guard zones; `name` is the array's in the result."""
         return damage(
             name,
             self._before,
@@ -141,11 +135,7 @@ class GuardedArray:
 
 
 class PlacedArray:
-    """Holds an array in a special layout, with guard zones around it and between its elements.
-
-    Attributes:
-        array: the array.
-    """
+    """Holds an array in a special layout, with guard zones around it and between its elements."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, guard: int, placement: Placement) -> None:
         import numpy as np
@@ -157,16 +147,13 @@ class PlacedArray:
         self.array = self._placed.view(self._bytes)
 
     def damage(self, name: str) -> list[Damage]:
-        """Returns what was written into its guard zones and gaps; see `GuardedArray`."""
         return self._placed.damage(name, self._bytes)
 
 
-def _guarded(
-    shape: tuple[int, ...], dtype: DTypeLike, guard: int, placement: Placement | None
-) -> GuardedArray | PlacedArray:
+def _guarded(form: Any, guard: int, placement: Placement | None) -> GuardedArray | PlacedArray:
     if placement is None:
-        return GuardedArray(shape, dtype, guard)
-    return PlacedArray(shape, dtype, guard, placement)
+        return GuardedArray(form.shape, form.dtype, guard)
+    return PlacedArray(form.shape, form.dtype, guard, placement)
 
 
 class HostWorkspace:
@@ -183,24 +170,21 @@ class HostWorkspace:
 
         placed = placed or {}
         self.array_type = type(self._given(np.empty(0)))
-        self._inputs = [name for name, value in inputs.items() if is_array(value) and name not in outputs]
-        self._outputs = list(outputs)
+        forms = {name: value for name, value in inputs.items() if is_array(value) and name not in outputs}
+        self._inputs, self._outputs = list(forms), list(outputs)
         self._guarded = {
-            name: _guarded(inputs[name].shape, inputs[name].dtype, INPUT_GUARD, placed.get(name))
-            for name in self._inputs
+            name: _guarded(form, OUTPUT_GUARD if name in outputs else INPUT_GUARD, placed.get(name))
+            for name, form in {**forms, **outputs}.items()
         }
-        for name, output in outputs.items():
-            placement = placed.get(name)
-            self._guarded[name] = _guarded(output.shape, output.dtype, OUTPUT_GUARD, placement)
-        self._host: dict[str, Any] = {
-            **inputs,
-            **{name: guarded.array for name, guarded in self._guarded.items()},
-        }
+        arrays = {name: guarded.array for name, guarded in self._guarded.items()}
+        self._host: dict[str, Any] = {**inputs, **arrays}
         self.load(inputs)
         self._poisons = itertools.cycle(poisons)
-        self._bound: dict[str, Any] = {name: self._host[name] for name in outputs}
-        guarded = {name: self._given(self._host[name]) for name in (*self._inputs, *self._outputs)}
-        self.arrays: dict[str, Any] = {**self._host, **guarded}
+        self._bound: dict[str, Any] = {name: arrays[name] for name in outputs}
+        self.arrays: dict[str, Any] = {
+            **self._host,
+            **{name: self._given(array) for name, array in arrays.items()},
+        }
         self.poison()
 
     def _given(self, array: np.ndarray[Any, Any]) -> Any:
@@ -208,7 +192,6 @@ class HostWorkspace:
         return array
 
     def load(self, inputs: Mapping[str, Any]) -> None:
-        """Copies new contents into the same input arrays."""
         self._before = {name: inputs[name] for name in self._outputs if name in inputs}
         for name in (*self._inputs, *self._before):
             copy_into(self._host[name], inputs[name])
@@ -216,12 +199,10 @@ class HostWorkspace:
     fill = load
 
     def poison(self) -> None:
-        """Fills every output with the other poison than before."""
         self._poison = next(self._poisons)
         self._fill_outputs()
 
     def queue_poison(self, stream: Any) -> None:  # noqa: ARG002 - the host has no streams
-        """Fills every output with the last poison again."""
         self._fill_outputs()
 
     def _fill_outputs(self) -> None:
@@ -232,7 +213,6 @@ class HostWorkspace:
                 poison(self._host[name], self._poison)
 
     def adopt(self, output: str, value: Any) -> Form | None:
-        """Takes a NumPy array that a launch returned; None for anything else."""
         if type(value) is not self.array_type:  # a subclass may compute when it is compared
             return None
         return self._bind(output, value)
@@ -243,11 +223,9 @@ class HostWorkspace:
         return Form(array.shape, array.dtype, strides)
 
     def input_spans(self) -> dict[str, Span]:
-        """Returns the addresses of each input array."""
         return {name: span_by_interface(self._host[name].__array_interface__) for name in self._inputs}
 
     def returned_span(self, output: str) -> Span:
-        """Returns the addresses of the adopted array."""
         return span_by_interface(self._bound[output].__array_interface__)
 
     def compare(
@@ -268,7 +246,6 @@ class HostWorkspace:
         return comparison.compare(actual, expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Returns a copy of an output."""
         import numpy as np
 
         if into is None:
@@ -277,27 +254,21 @@ class HostWorkspace:
         return into
 
     def digest(self) -> dict[str, int]:
-        """Returns a hash of each input."""
         return self.digest_of(self._host)
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """Returns a hash of each of these."""
         return {name: hash(tuple(_checksums(inputs[name]))) for name in self._inputs}
 
     def damage(self) -> list[Damage]:
-        """Returns what was written into the guard zones of inputs and outputs."""
         return [damage for name, guarded in self._guarded.items() for damage in guarded.damage(name)]
 
     def bits(self, output: str) -> str | None:
-        """Returns a hash of an output's bytes."""
         return bits_of(self._bound[output])
 
     def written_late(self, launch: Callable[[], None], *, hold_ns: float) -> list[str]:  # noqa: ARG002
-        """Returns nothing and launches nothing: the host has no streams."""
         return []
 
     def close(self) -> None:
-        """Drops the arrays."""
         self.arrays.clear()
         self._host.clear()
         self._guarded.clear()

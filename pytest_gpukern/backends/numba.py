@@ -31,7 +31,6 @@ class NumbaBackend(GpuBackend):
         self.stream = cuda.external_stream(int(self.timed_stream.handle))
 
     def wrap(self, array: DeviceArray) -> Any:
-        """Returns a Numba device array on the memory of `array`."""
         return self._cuda.as_cuda_array(array)
 
     def current(self) -> AbstractContextManager[Any]:
@@ -39,7 +38,6 @@ class NumbaBackend(GpuBackend):
         return _without_advice()
 
     def release(self) -> None:
-        """Frees what Numba holds back for later."""
         self._cuda.current_context().memory_manager.deallocations.clear()
 
 
@@ -63,7 +61,6 @@ class SimulatedWorkspace(HostWorkspace):
         return FakeCUDAArray(array)
 
     def adopt(self, output: str, value: Any) -> Form | None:
-        """Takes a simulator array that a launch returned; None for anything else."""
         if type(value) is not self.array_type:
             return None
         return self._bind(output, value._ary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,6 @@ class PycudaBackend(GpuBackend):
     PyCUDA launches only on its own streams, so it makes the timed stream. That is a blocking one, as PyCUDA's
     are by default. Operators of gpuarray launch on the legacy default stream. It and blocking streams wait
     for each other, so these launches are timed too.
-
-    Attributes:
-        notes: what we supplied so that PyCUDA works here, in words.
 
     Raises:
         ImportError: PyCUDA does not import; the message is the loader's.
@@ -58,7 +55,6 @@ class PycudaBackend(GpuBackend):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Makes PyCUDA's context, the primary one, current on this thread."""
         self._context.push()
         try:
             yield
@@ -83,12 +79,20 @@ class PycudaBackend(GpuBackend):
                 self._preprocessed[key] = preprocess(source, options, nvcc)
             return self._preprocessed[key]
 
-        with self.current():
-            compiler.preprocess_source = once
-            try:
-                yield
-            finally:
-                compiler.preprocess_source = preprocess
+        with self.current(), replaced(vars(compiler), "preprocess_source", once):
+            yield
+
+
+@contextmanager
+def replaced(holder: MutableMapping[str, Any], name: str, value: Any) -> Iterator[None]:
+    """Puts a value under a name, and puts back what was there, or nothing."""
+    before = {name: holder[name]} if name in holder else {}
+    holder[name] = value
+    try:
+        yield
+    finally:
+        holder.pop(name, None)
+        holder.update(before)
 
 
 class _Address(int):
@@ -138,15 +142,8 @@ def _primary_context() -> Any:
             "import pycuda.autoprimaryctx instead"
         )
     shared = int(checked("cuCtxGetCurrent"))
-    chosen = os.environ.get("CUDA_DEVICE")
-    os.environ["CUDA_DEVICE"] = "0"  # PyCUDA obeys it, and this process sees one device only
-    try:
+    with replaced(os.environ, "CUDA_DEVICE", "0"):  # PyCUDA obeys it, and this process sees one device only
         import pycuda.autoprimaryctx
-    finally:
-        if chosen is None:
-            del os.environ["CUDA_DEVICE"]
-        else:
-            os.environ["CUDA_DEVICE"] = chosen
     context = pycuda.autoprimaryctx.context
     if int(checked("cuCtxGetCurrent")) != shared or int(context.handle) != shared:
         raise CudaError("PyCUDA is not in the primary context: import it after the device is chosen")
@@ -189,12 +186,7 @@ def nvcc_on_path() -> str | None:
 
 
 def missing_include_folder(header: str, library: str) -> str | None:
-    """Returns a wheel's folder that holds `header`; None if nvcc's own toolkit or no wheel has it.
-
-    Args:
-        header: file name, such as "curand_kernel.h".
-        library: NVIDIA's short name of its library, such as "curand".
-    """
+    """Returns a wheel's folder that holds `header`; None if nvcc's own toolkit or no wheel has it."""
     nvcc = shutil.which("nvcc")
     if nvcc is not None:
         toolkit = Path(nvcc).resolve().parent.parent

@@ -27,7 +27,6 @@ class SkcudaBackend(PycudaBackend):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Makes the primary context current, and has cuBLAS launch on the timed stream."""
         from skcuda import cublas, misc
 
         handle = misc._global_cublas_handle  # used by every function that is given no other

@@ -7,14 +7,12 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import Any
-
-_ABSENT = object()
 
 
 class _SkcudaFinder(MetaPathFinder):
@@ -31,7 +29,6 @@ class _SkcudaFinder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns where a module of scikit-cuda is, or None for any other."""
         if name.partition(".")[0] != "skcuda":
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -44,14 +41,16 @@ class _SkcudaFinder(MetaPathFinder):
         if self._supplying:  # imported by another module of it
             execute(module)
             return
+        from pytest_gpukern.backends.pycuda import replaced
+
         self._supplying = True
         try:
             with ExitStack() as stand_ins:
                 stand_ins.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")  # invalid escapes, and a cuBLAS context made in passing
-                stand_ins.enter_context(_package_metadata(self.changes))
-                stand_ins.enter_context(_type_codes(self.changes))
-                stand_ins.enter_context(_unversioned_libraries(self.changes))
+                for holder, name, stand_in, change in _stand_ins(self.changes):
+                    stand_ins.enter_context(replaced(holder, name, stand_in))
+                    self.changes += [change] if change else []
                 execute(module)
         finally:
             self._supplying = False
@@ -75,59 +74,21 @@ def notes() -> tuple[str, ...]:
     return (f"scikit-cuda {__version__}: {'; '.join(dict.fromkeys(_FINDER.changes))}",)
 
 
-@contextmanager
-def _package_metadata(changes: list[str]) -> Iterator[None]:
-    """Supplies a `pkg_resources`, which setuptools 82 dropped, that only knows installed versions.
-
-    It replaces a real one too, which warns, and refuses a package whose dependencies have other names.
-    """
-    stand_in = ModuleType("pkg_resources")
-    vars(stand_in).update(declare_namespace=lambda _: None, require=_required)
-    present = sys.modules.get("pkg_resources")
-    sys.modules["pkg_resources"] = stand_in
-    changes.append("pkg_resources is replaced")
-    try:
-        yield
-    finally:
-        if present is None:
-            del sys.modules["pkg_resources"]
-        else:
-            sys.modules["pkg_resources"] = present
-
-
-def _required(name: str) -> list[SimpleNamespace]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return [SimpleNamespace(version=version(name))]
-    except PackageNotFoundError:  # on the path without having been installed
-        return [SimpleNamespace(version="unknown")]
-
-
-@contextmanager
-def _type_codes(changes: list[str]) -> Iterator[None]:
-    """Supplies `numpy.typeDict`, which NumPy has dropped, with the one-letter codes that it needs."""
+def _stand_ins(changes: list[str]) -> Iterator[tuple[MutableMapping[str, Any], str, Any, str]]:
+    """Yields what to replace while scikit-cuda is imported: where, the name, by what, and that in words."""
     import numpy as np
 
-    if hasattr(np, "typeDict"):
-        yield
-        return
-    codes = {code: np.dtype(code).type for code in np.typecodes["All"]}
-    np.typeDict = codes  # type: ignore[attr-defined]
-    changes.append("numpy.typeDict is supplied")
-    try:
-        yield
-    finally:
-        del np.typeDict  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _unversioned_libraries(changes: list[str]) -> Iterator[None]:
-    """Makes `ctypes.cdll.LoadLibrary` find "libcublas.so" if there is only a wheel's libcublas.so.13."""
-    before = vars(ctypes.cdll).get("LoadLibrary", _ABSENT)
+    # setuptools 82 dropped it. A real one is replaced too: it warns, and refuses a package whose dependencies
+    # have other names.
+    metadata = ModuleType("pkg_resources")
+    vars(metadata).update(declare_namespace=lambda _: None, require=_required)
+    yield sys.modules, metadata.__name__, metadata, "pkg_resources is replaced"
+    codes = {code: np.dtype(code).type for code in np.typecodes["All"]}  # as many as it needs
+    yield vars(np), "typeDict", codes, "numpy.typeDict is supplied"
     load = ctypes.cdll.LoadLibrary
 
     def load_library_of_wheel(name: str) -> Any:
+        """Finds "libcublas.so" if there is only a wheel's libcublas.so.13."""
         try:
             return load(name)
         except OSError:
@@ -138,14 +99,16 @@ def _unversioned_libraries(changes: list[str]) -> Iterator[None]:
             changes.append(f"{name} is {path}")
             return library
 
-    ctypes.cdll.LoadLibrary = load_library_of_wheel  # type: ignore[method-assign]
+    yield vars(ctypes.cdll), "LoadLibrary", load_library_of_wheel, ""
+
+
+def _required(name: str) -> list[SimpleNamespace]:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        yield
-    finally:
-        if before is _ABSENT:
-            del ctypes.cdll.LoadLibrary
-        else:
-            ctypes.cdll.LoadLibrary = before  # type: ignore[method-assign]
+        return [SimpleNamespace(version=version(name))]
+    except PackageNotFoundError:  # on the path without having been installed
+        return [SimpleNamespace(version="unknown")]
 
 
 def _versioned(name: str) -> str | None:

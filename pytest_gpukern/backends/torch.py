@@ -46,13 +46,10 @@ class TorchBackend(GpuBackend):
         self.stream = torch.cuda.ExternalStream(int(self.timed_stream.handle))
 
     def current(self) -> AbstractContextManager[Any]:
-        """Makes the timed stream PyTorch's current one."""
         return self._torch.cuda.stream(self.stream)  # type: ignore[no-any-return]
 
     def release(self) -> None:
-        """Empties PyTorch's caching allocator."""
         self._torch.cuda.empty_cache()
 
     def wrap(self, array: DeviceArray) -> Any:
-        """Returns a tensor on the memory of `array`, through the CUDA array interface, without a copy."""
         return self._torch.as_tensor(array, device="cuda")

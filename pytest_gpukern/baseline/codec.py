@@ -9,14 +9,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from pytest_gpukern.baseline.record import SCHEMA, Baseline
-from pytest_gpukern.values.untrusted_json import (
-    ContentError,
-    FileError,
-    content_of,
-    of_schema,
-    read,
-    unexpected,
-)
+from pytest_gpukern.values.untrusted_json import ContentError, FileError, bounded, content_of, of_schema, read
 
 RESTORE = (
     "Restore the file from version control, or delete it and record again with --gpukern-baseline=create"
@@ -79,7 +72,7 @@ def _check(baseline: Baseline) -> None:
 
 
 def _fail(where: str, wanted: str, value: object) -> NoReturn:
-    raise unexpected(wanted, value).inside(where)
+    raise ContentError(f"expected {wanted}, found {bounded(repr(value), 60)}", where=where)
 
 
 def render(baseline: Baseline) -> bytes:
@@ -112,7 +105,6 @@ def _laid_out(value: Any, *, name: str = "", indent: str = "") -> str:
 
 
 def _is_opened(value: Any, name: str) -> bool:
-    """Returns whether a value is put on several lines."""
     if not value or not isinstance(value, (dict, list)):
         return False
     return name in _OPENED or (isinstance(value, dict) and not _OPENED.isdisjoint(value))

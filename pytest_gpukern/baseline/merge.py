@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from msgspec import structs
 
@@ -21,6 +22,7 @@ from pytest_gpukern.baseline.record import (
 )
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint
 from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
+from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 
@@ -63,58 +65,65 @@ class Entry:
         return cls(result.case, result.fingerprint, session, shared)
 
 
-class Merge:
-    """Merges queued sessions into the content of one file, as freshly read."""
+@dataclass
+class WriteReport:
+    """Says what became of queued sessions.
 
-    def __init__(self, baseline: Baseline, opened: str, reason: str | None) -> None:
+    Attributes:
+        added: ids of cases that were recorded for the first time, or in a scope that they lacked.
+        appended: ids of cases whose current epoch has more sessions now.
+        updated: ids of cases whose record has a new epoch.
+        kept: ids of cases that `create` found recorded already and left untouched.
+        refused: results that must not become a baseline.
+        errors: files that could not be read or written; they are as they were.
+    """
+
+    written: list[Path] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    appended: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    errors: list[FileError] = field(default_factory=list)
+
+
+class Merge:
+    """Merges queued sessions into the content of one file, as freshly read, and reports what it did."""
+
+    def __init__(self, baseline: Baseline, opened: str, reason: str | None, report: WriteReport) -> None:
         self.baseline = baseline
-        self.added: list[str] = []
-        self.updated: list[str] = []
-        self.appended: list[str] = []
-        self.kept: list[str] = []
-        self.refused: list[Refusal] = []
         self._opened = opened
         self._reason = reason
+        self._report = report
 
-    def create(self, group: list[Entry]) -> None:
-        """Adds a case, or those of its measurements that are missing; what is there stays as it is."""
-        case = group[0].case
+    def join(self, mode: str, group: list[Entry]) -> None:
+        """Adds sessions of one case.
+
+        `create` adds a case, or those of its measurements that are missing; what is there stays as it is.
+        `append` adds to the current epochs of what was measured, or opens a case's first. `update` opens a
+        new epoch; the record keeps its first one as the anchor.
+        """
+        case, keys = group[0].case, {key for entry in group for key in entry.session.times}
         record = self.baseline.cases.get(case.id)
         if record is None:
             self._open(group, None)
-            return
-        missing = {key for entry in group for key in entry.session.times} - record.keys
-        if not missing:
-            self.kept.append(case.id)
-            return
-        lacking = [entry for entry in group if missing & entry.session.times.keys()]
-        added = self._into({len(record.epochs) - 1: missing}, lacking, record)
-        self.added += [case.id] if added else []
-
-    def append(self, group: list[Entry]) -> None:
-        """Adds sessions to the current epochs of what they measured, or opens a case's first."""
-        case = group[0].case
-        record = self.baseline.cases.get(case.id)
-        if record is None:
-            self._open(group, None)
-            return
-        places: dict[int, set[str]] = {}
-        for key in {key for entry in group for key in entry.session.times}:
-            epoch = record.current(key) or record.epochs[-1]
-            places.setdefault(record.epochs.index(epoch), set()).add(key)
-        added = self._into(places, group, record)
-        self.appended += [case.id] if added else []
-
-    def update(self, group: list[Entry]) -> None:
-        """Opens a new epoch; the record keeps its first one as the anchor."""
-        case = group[0].case
-        record = self.baseline.cases.get(case.id)
-        if record is not None:
+        elif mode == "update":
             current = {session.session for session in record.epochs[-1].sessions}
             if {entry.session.session for entry in group} <= current:
                 self._refuse(case, "the current epoch holds these sessions already")
-                return
-        self._open(group, record)
+            else:
+                self._open(group, record)
+        elif mode == "append":
+            places: dict[int, set[str]] = {}
+            for key in keys:
+                epoch = record.current(key) or record.epochs[-1]
+                places.setdefault(record.epochs.index(epoch), set()).add(key)
+            self._report.appended += self._into(places, group, record)
+        elif missing := keys - record.keys:
+            lacking = [entry for entry in group if missing & entry.session.times.keys()]
+            self._report.added += self._into({len(record.epochs) - 1: missing}, lacking, record)
+        else:
+            self._report.kept.append(case.id)
 
     def _open(self, group: list[Entry], record: Record | None) -> None:
         case = group[0].case
@@ -130,29 +139,29 @@ class Merge:
         ).adding(sessions, self.baseline.sessions)
         if record is None:
             self._put(case, Record(case.point, (epoch,)))
-            self.added.append(case.id)
+            self._report.added.append(case.id)
         else:
             self._put(case, structs.replace(record, point=case.point).opening(epoch))
-            self.updated.append(case.id)
+            self._report.updated.append(case.id)
 
-    def _into(self, places: dict[int, set[str]], group: list[Entry], record: Record) -> bool:
-        """Adds measurements to existing epochs, given by index; returns whether any fitted."""
+    def _into(self, places: dict[int, set[str]], group: list[Entry], record: Record) -> list[str]:
+        """Adds measurements to existing epochs, given by index; returns the case's id if any fitted."""
         case = group[0].case
         epochs = list(record.epochs)
         for index in places:
             difference = _difference(epochs[index], case)
             if difference is not None:
                 self._refuse(case, f"{difference}: use --gpukern-baseline=update")
-                return False
+                return []
         entries = self._fitting(group, [epochs[index] for index in places])
         if not entries:
-            return False
+            return []
         sessions = [self._session(entry) for entry in entries]
         for index, keys in places.items():
             parts = (session.only(keys) for session in sessions if keys & session.times.keys())
             epochs[index] = epochs[index].adding(parts, self.baseline.sessions)
         self._put(case, structs.replace(record, epochs=tuple(epochs)))
-        return True
+        return [case.id]
 
     def _fitting(self, group: list[Entry], epochs: Iterable[Epoch] = ()) -> list[Entry]:
         """Returns the entries that agree with the first and are not recorded yet; refuses the others.
@@ -197,11 +206,10 @@ class Merge:
         self.baseline = structs.replace(self.baseline, cases={**self.baseline.cases, case.id: record})
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
-        self.refused.append(Refusal(case.id, reason))
+        self._report.refused.append(Refusal(case.id, reason))
 
 
 def _difference(epoch: Epoch, case: CaseInfo) -> str | None:
-    """Says why a case as measured now cannot join an epoch, or returns None."""
     if epoch.problem_version != case.problem_version:
         return f"recorded with problem version {epoch.problem_version}, now {case.problem_version}"
     if epoch.measured_point != case.measured_point:

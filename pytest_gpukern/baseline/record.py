@@ -54,15 +54,9 @@ MOST_SESSIONS = 20
 FIRST_SESSIONS = 5
 
 
-Text = Annotated[str, Meta(min_length=1, description="a text")]
-Moment = Annotated[
-    str,
-    Meta(
-        pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$",
-        description="a time such as 2026-11-20T10:00:00Z",
-    ),
-]
-Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$", description="a key of the form scope/timer/cache")]
+Text = Annotated[str, Meta(min_length=1)]
+Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$")]
+Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$")]
 
 
 def time_of(measurement: Measurement) -> SessionTime:
@@ -86,15 +80,7 @@ def time_of(measurement: Measurement) -> SessionTime:
 
 
 class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Says how far one output was from its reference; None where nothing finite was compared.
-
-    Attributes:
-        max_abs: largest absolute error.
-        max_rel: largest relative error.
-        max_ulp: largest error in units in the last place.
-        bits: hash of the output's bytes for the first data set, or None.
-        determinism: `bitwise`, `run-to-run` or `tolerant`; None where the session did not look.
-    """
+    """Says how far one output was from its reference; None where nothing finite was compared."""
 
     max_abs: Number | None
     max_rel: Number | None
@@ -110,7 +96,6 @@ class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 def as_recorded(kernel: KernelFacts) -> KernelFacts:
-    """Returns what a record keeps of a kernel."""
     return KernelFacts(
         name=fitted(kernel.name, LONGEST_NAME),
         registers=kernel.registers,
@@ -140,7 +125,6 @@ class RecordedLaunches(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @classmethod
     def of(cls, result: Result) -> RecordedLaunches:
-        """Returns what a record keeps of the launches that a timer saw."""
         seen = [as_recorded(kernel) for kernel in result.kernels]
         kernels = list(dict.fromkeys(seen))
         launched = next(
@@ -176,16 +160,13 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     Attributes:
         session: key into `Baseline.sessions`.
         times: `scope/timer/cache` → time; never empty. A scope that two timers read has both.
-        first_call_ns: time of the first call, compilation included.
-        compile_ns: time that compiling took.
         duration_s: how long the whole test took, in seconds.
-        autotuned: kernel → configuration that an autotuner chose for it, as texts.
         correctness: output name → accuracy, where that differs from its epoch's.
         launches: what a call launches, where that differs from its epoch's.
     """
 
     session: Text
-    times: Annotated[dict[Key, SessionTime], Meta(min_length=1, description="at least one measurement")]
+    times: Annotated[dict[Key, SessionTime], Meta(min_length=1)]
     first_call_ns: Number | None = None
     compile_ns: Number | None = None
     duration_s: Number | None = None
@@ -194,7 +175,6 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     launches: RecordedLaunches | None = None
 
     def only(self, keys: AbstractSet[str]) -> RecordedSession:
-        """Returns the session with some of its measurements."""
         return structs.replace(self, times={key: time for key, time in self.times.items() if key in keys})
 
 
@@ -206,9 +186,7 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     Attributes:
         opened: when, as an ISO 8601 time with its offset.
-        problem_version: the version that was measured.
         sessions: oldest first, never empty.
-        measured_point: values of the axes as run.
         reason: why the epoch was opened, where somebody said.
         correctness: what its sessions share.
         launches: likewise.
@@ -217,20 +195,16 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     opened: Moment
     problem_version: Whole
     measured_point: dict[str, Json]
-    sessions: Annotated[
-        tuple[RecordedSession, ...], Meta(min_length=1, description="a list with at least one entry")
-    ]
+    sessions: Annotated[tuple[RecordedSession, ...], Meta(min_length=1)]
     reason: Text | None = None
     correctness: dict[str, OutputAccuracy] = {}
     launches: RecordedLaunches = RecordedLaunches()
 
     @property
     def keys(self) -> set[str]:
-        """Returns the measurements that its sessions hold."""
         return {key for session in self.sessions for key in session.times}
 
     def holding(self, key: str) -> list[RecordedSession]:
-        """Returns its sessions that hold a measurement, oldest first."""
         return [session for session in self.sessions if key in session.times]
 
     def first(self, key: str, entries: Mapping[str, SessionEntry]) -> int:
@@ -273,11 +247,14 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """Holds what a baseline stores for one case: its point as asked for, and its epochs, oldest first."""
 
     point: dict[str, Json]
-    epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1, description="a list with at least one entry")]
+    epochs: Annotated[tuple[Epoch, ...], Meta(min_length=1)]
+
+    @property
+    def sessions(self) -> list[RecordedSession]:
+        return [session for epoch in self.epochs for session in epoch.sessions]
 
     @property
     def keys(self) -> set[str]:
-        """Returns the measurements that any epoch holds."""
         return {key for epoch in self.epochs for key in epoch.keys}
 
     def current(self, key: str) -> Epoch | None:
@@ -301,19 +278,16 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         return structs.replace(self, epochs=tuple(epochs[index] for index in sorted(kept)))
 
 
+_NO_RECORD = Record({}, ())
+
+
 @dataclass(frozen=True)
 class PastSession:
     """Holds one recorded session of a case, with what a file stores for several.
 
     Attributes:
-        fingerprint: device, driver and library versions.
-        times: `scope/timer/cache` → time.
         kernels: what the case launched; empty where no timer saw it.
-        outputs: output name → accuracy.
         canaries: name → time of the session's canaries in nanoseconds.
-        session: id of the process that measured, the same in all its cases.
-        opening: whether its epoch was opened with this session; else it was appended.
-        choice: what an autotuner or a library chose in it.
     """
 
     fingerprint: Fingerprint
@@ -328,13 +302,7 @@ class PastSession:
 
 @dataclass(frozen=True)
 class Past:
-    """Holds the sessions of one epoch of a case, oldest first.
-
-    Attributes:
-        problem_version: the version that was measured.
-        measured_point: values of the axes as run.
-        sessions: never empty.
-    """
+    """Holds the sessions of one epoch of a case, oldest first and never none."""
 
     problem_version: int
     measured_point: Mapping[str, Json]
@@ -380,19 +348,17 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
     cases: dict[str, Record] = field(default_factory=dict, name="records")
 
     def fingerprint_of(self, session: RecordedSession) -> Fingerprint:
-        """Returns what a session was measured on."""
         return self.fingerprints[self.sessions[session.session].fingerprint]
 
     def devices(self, case_id: str) -> set[str]:
         """Returns the UUIDs of the GPUs of the machines on which a case was recorded."""
-        sessions = (session for epoch in self.cases[case_id].epochs for session in epoch.sessions)
+        sessions = self.cases[case_id].sessions
         return {str(self.fingerprint_of(session).device_uuid) for session in sessions}
 
     def duration_s(self, case_id: str) -> float | None:
         """Returns how long a case's test took in the newest session that knows it, in seconds, or None."""
-        record = self.cases.get(case_id)
-        sessions = [session for epoch in record.epochs for session in epoch.sessions] if record else []
-        known = [session for session in reversed(sessions) if session.duration_s is not None]
+        sessions = reversed(self.cases.get(case_id, _NO_RECORD).sessions)
+        known = [session for session in sessions if session.duration_s is not None]
         newest = max(known, key=lambda session: self.sessions[session.session].recorded, default=None)
         return newest.duration_s if newest is not None else None
 
@@ -402,10 +368,7 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         If the case was never measured under `key`, these are the sessions in the same scope with their own
         key, so that the gate can say how they differ. Other scopes are no substitute.
         """
-        record = self.cases.get(case_id)
-        if record is None:
-            return ()
-        scope = key.partition("/")[0]
+        record, scope = self.cases.get(case_id, _NO_RECORD), key.partition("/")[0]
         similar = sorted(other for other in record.keys if other.partition("/")[0] == scope)
         return tuple(
             time
@@ -415,18 +378,15 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
 
     def newer_epoch(self, case_id: str, key: str) -> str | None:
         """Returns when the newest epoch of a case was opened if `key` is judged by an older one, or None."""
-        record = self.cases.get(case_id)
-        if record is None or record.current(key) in (None, record.epochs[-1]):
-            return None
-        return record.epochs[-1].opened
+        record = self.cases.get(case_id, _NO_RECORD)
+        current = record.current(key)
+        return None if current is None or current is record.epochs[-1] else record.epochs[-1].opened
 
     def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
         """Returns the sessions of the oldest epoch under `key`; none if that is the current one."""
-        record = self.cases.get(case_id)
-        first = record.anchor(key) if record else None
-        return (
-            () if record is None or first is record.current(key) else tuple(self._times(record, first, key))
-        )
+        record = self.cases.get(case_id, _NO_RECORD)
+        first = record.anchor(key)
+        return () if first is record.current(key) else tuple(self._times(record, first, key))
 
     def all_times(self) -> Iterator[tuple[SessionTime, ...]]:
         """Yields the current sessions of every case under every key, apart by what an autotuner chose."""
@@ -452,18 +412,15 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         return Past(epoch.problem_version, epoch.measured_point, tuple(past))
 
     def history(self, case_id: str) -> RecordedCase | None:
-        """Returns the times of all epochs of a case, or None if it has none."""
         record = self.cases.get(case_id)
         if record is None:
             return None
-        times: dict[str, list[SessionTime]] = {}
-        for epoch in record.epochs:
-            for key in sorted(epoch.keys):
-                times.setdefault(key, []).extend(
-                    time.for_report() for time in self._times(record, epoch, key)
-                )
+        times = {
+            key: tuple(t.for_report() for epoch in record.epochs for t in self._times(record, epoch, key))
+            for key in sorted(record.keys)
+        }
         epochs = tuple(RecordedEpoch(epoch.opened, epoch.reason) for epoch in record.epochs)
-        return RecordedCase(epochs, {key: tuple(of_key) for key, of_key in times.items()})
+        return RecordedCase(epochs, times)
 
     def _past(self, epoch: Epoch, session: RecordedSession, opening: bool) -> PastSession:
         canaries, launches = self.sessions[session.session].canaries, session.launches or epoch.launches
@@ -500,19 +457,12 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
             )
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
-        """Returns the baseline without some of its cases."""
-        dropped = set(case_ids)
-        kept = {name: record for name, record in self.cases.items() if name not in dropped}
-        return structs.replace(self, cases=kept)
+        kept = self.cases.keys() - set(case_ids)
+        return structs.replace(self, cases={name: self.cases[name] for name in self.cases if name in kept})
 
     def referenced(self) -> Baseline:
         """Returns the baseline without sessions and fingerprints that no record refers to."""
-        named = {
-            session.session
-            for record in self.cases.values()
-            for epoch in record.epochs
-            for session in epoch.sessions
-        }
+        named = {session.session for record in self.cases.values() for session in record.sessions}
         sessions = {name: entry for name, entry in self.sessions.items() if name in named}
         used = {entry.fingerprint for entry in sessions.values()}
         fingerprints = {name: value for name, value in self.fingerprints.items() if name in used}
@@ -520,10 +470,9 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:
-    """Rounds a number to be recorded to so many significant digits."""
     return float(f"{value:.{digits}g}")
 
 
 def finite(value: float | None, digits: int = DIGITS) -> float | None:
-    """Does the same; None for what is not finite or not known."""
+    """Rounds a number to be recorded; None for what is not finite or not known."""
     return rounded(value, digits) if value is not None and math.isfinite(value) else None

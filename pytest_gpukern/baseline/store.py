@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_gpukern.baseline import codec
-from pytest_gpukern.baseline.merge import Entry, Merge, Refusal
+from pytest_gpukern.baseline.merge import Entry, Merge, Refusal, WriteReport
 from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gate.spread import SharedSpread, shared_spread
@@ -40,7 +40,6 @@ class BaselineMode(enum.StrEnum):
 
     @property
     def writes(self) -> bool:
-        """Returns whether it may write files."""
         return self in (BaselineMode.CREATE, BaselineMode.APPEND, BaselineMode.UPDATE)
 
 
@@ -63,35 +62,10 @@ class KnownCases:
     why_gone: str = "no test measures it any more"
 
 
-@dataclass(frozen=True)
-class WriteReport:
-    """Says what `Store.flush` did.
-
-    Attributes:
-        written: files that were written.
-        added: ids of cases that were recorded for the first time, or in a scope that they lacked.
-        appended: ids of cases whose current epoch has more sessions now.
-        updated: ids of cases whose record has a new epoch.
-        kept: ids of cases that `create` found recorded already and left untouched.
-        refused: results that must not become a baseline.
-        errors: files that could not be read or written; they are as they were.
-    """
-
-    written: tuple[Path, ...] = ()
-    added: tuple[str, ...] = ()
-    appended: tuple[str, ...] = ()
-    updated: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-    errors: tuple[FileError, ...] = ()
-
-
 class ToPrune(NamedTuple):
     """Says which records of a file are of cases that no longer exist.
 
     Attributes:
-        file: a baseline file.
-        ids: of the cases.
         patterns: as `gpukern baseline prune --case` takes them; they match these cases and no others.
     """
 
@@ -104,10 +78,8 @@ class Store:
     """Reads records, queues results and writes them once.
 
     Args:
-        mode: see `BaselineMode`.
         directory_override: folder of all baselines, instead of the one beside each suite.
         reason: why an update is made; stored with the epochs that it opens.
-        now: the clock, for tests.
     """
 
     def __init__(
@@ -125,7 +97,7 @@ class Store:
         self._read: dict[Path, Baseline] = {}
         self._spreads: dict[str, dict[str, SharedSpread]] = {}
         self._queue: dict[Path, list[Entry]] = {}
-        self._refused: list[Refusal] = []
+        self._report = WriteReport()
 
     def path_for(self, case: CaseInfo, model_key: str) -> Path:
         """Returns `<folder>/<name>.<model key>.json`; raises FileError for a name that leaves the folder."""
@@ -143,13 +115,10 @@ class Store:
 
     def _path(self, beside: str, baseline_name: str, model_key: str) -> Path:
         folder = self._directory_override or Path(beside)
-        for pattern, name, what in (
-            (_NAME, baseline_name, "baseline name"),
-            (_MODEL, model_key, "device model key"),
-        ):
+        rules = (_NAME, baseline_name, "baseline name"), (_MODEL, model_key, "device model key")
+        for pattern, name, what in rules:
             if not pattern.fullmatch(name) or ".." in name or len(name.encode()) > _LONGEST_NAME:
-                dots = ", and single dots inside" if pattern is _NAME else ""
-                remedy = f"Use letters, digits, '_', '-', '+'{dots}"
+                remedy = "Use letters, digits, '_', '-', '+', and single dots inside a baseline's name"
                 raise FileError(folder, f"{what} {name!r} cannot name a file here", remedy)
         return folder / f"{baseline_name}.{model_key}.json"
 
@@ -221,7 +190,6 @@ class Store:
         is refused and listed in the report, also if its test failed for a reason of its own.
 
         Args:
-            result: of one case.
             model_key: of the device or processor that it was measured on.
             test_failed: its test failed for another reason than its verdict.
             recorded: when it was measured; by default now.
@@ -230,7 +198,7 @@ class Store:
             return
         problem = unfit(result) or ("its test failed" if test_failed else None)
         if problem is not None:
-            self._refused.append(Refusal(result.case.id, problem))
+            self._report.refused.append(Refusal(result.case.id, problem))
             return
         try:
             path = self.path_for(result.case, model_key)
@@ -238,13 +206,13 @@ class Store:
             self._rehearse(entry, path, model_key)
         except FileError as error:
             where = f"{error.where}: " if error.where else ""
-            self._refused.append(Refusal(result.case.id, where + error.problem))
+            self._report.refused.append(Refusal(result.case.id, where + error.problem))
         else:
             self._queue.setdefault(path, []).append(entry)
 
     def refuse(self, case: CaseInfo, reason: str) -> None:
         """Lists a case in the report as not recorded."""
-        self._refused.append(Refusal(case.id, reason))
+        self._report.refused.append(Refusal(case.id, reason))
 
     def would_write(self, result: Result, *, model_key: str) -> bool:
         """Returns whether `flush` would record a result, as far as can be told before."""
@@ -260,49 +228,39 @@ class Store:
 
     def flush(self) -> WriteReport:
         """Writes what was queued, file by file; one file's error leaves it as it was and the others go on."""
-        report = WriteReport(refused=tuple(self._refused))
-        queue, self._queue, self._refused = self._queue, {}, []
+        queue, self._queue = self._queue, {}
+        report, self._report = self._report, WriteReport()
         for path in sorted(queue):
             try:
-                report = self._write(path, queue[path], report)
+                self._write(path, queue[path], report)
             except FileError as error:
-                report = dataclasses.replace(report, errors=(*report.errors, error))
+                report.errors.append(error)
         self._read.clear()
         self._spreads.clear()
         return report
 
-    def _write(self, path: Path, entries: list[Entry], report: WriteReport) -> WriteReport:
+    def _write(self, path: Path, entries: list[Entry], report: WriteReport) -> None:
         with file.locked(path.parent):
             name, model_key, _ = path.name.rsplit(".", 2)
-            merge = Merge(_stored(path, name, model_key), _stamp(self._now()), self._reason)
-            join = {
-                BaselineMode.CREATE: merge.create,
-                BaselineMode.APPEND: merge.append,
-                BaselineMode.UPDATE: merge.update,
-            }
+            before, did = _stored(path, name, model_key), WriteReport()
+            merge = Merge(before, _stamp(self._now()), self._reason, did)
             groups: dict[str, list[Entry]] = {}
             for entry in entries:
                 groups.setdefault(entry.case.id, []).append(entry)
             for group in groups.values():
-                join[self.mode](group)
-            written = bool(merge.added or merge.appended or merge.updated)
-            if written:
+                merge.join(self.mode, group)
+            if did.added or did.appended or did.updated:
                 file.replace(path, codec.render(merge.baseline.referenced()))
-        return dataclasses.replace(
-            report,
-            written=(*report.written, *([path] if written else [])),
-            added=(*report.added, *merge.added),
-            appended=(*report.appended, *merge.appended),
-            updated=(*report.updated, *merge.updated),
-            kept=(*report.kept, *merge.kept),
-            refused=(*report.refused, *merge.refused),
-        )
+                did.written.append(path)
+        for name, more in vars(did).items():
+            getattr(report, name).extend(more)
 
     def _rehearse(self, entry: Entry, path: Path, model_key: str) -> None:
         """Writes and reads one entry in memory: no file may ever hold what the next run refuses to read."""
-        merge = Merge(Baseline(entry.case.baseline_name, model_key), _stamp(self._now()), self._reason)
+        empty = Baseline(entry.case.baseline_name, model_key)
+        merge = Merge(empty, _stamp(self._now()), self._reason, WriteReport())
         try:
-            merge.update([entry])
+            merge.join("update", [entry])
             codec.parse(codec.render(merge.baseline), path)
         except UnicodeEncodeError as error:  # half of a surrogate pair, from a file name that is no UTF-8
             problem = f"{error.object[error.start : error.end]!r} cannot be stored as text"

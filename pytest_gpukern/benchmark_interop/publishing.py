@@ -52,7 +52,10 @@ def write(report: RunReport, config: pytest.Config) -> None:
     Names, parameters and `extra_info` of tests that used that plugin's fixture stay as they are without us.
     """
     session = session_of(config)
-    if session is None or switched_off(config) or not (_saves_or_compares(session) or _shows_all(config)):
+    if session is None or switched_off(config):
+        return
+    used = any((session.json, session.save, session.autosave, session.compare, session.compare_fail))
+    if not (used or _shows_all(config)):
         return
     published = [
         metadata
@@ -78,10 +81,6 @@ def left_for_the_table(
         for name, entries in groups
     )
     return [(name, entries) for name, entries in others if entries]
-
-
-def _saves_or_compares(session: Any) -> bool:
-    return any((session.json, session.save, session.autosave, session.compare, session.compare_fail))
 
 
 def _shows_all(config: pytest.Config) -> bool:
@@ -114,11 +113,12 @@ def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> It
 def _own_entry(result: Result) -> ListedFixture:
     """Returns the entry of a test that never saw a fixture of pytest-benchmark's."""
     name = _test_name(result.nodeid)
+    _, bracket, rest = name.partition("[")
     return ListedFixture(
         name=name,
         fullname=result.nodeid,
         group=result.case.problem,
-        param=_param(name),
+        param=rest.removesuffix("]") if bracket else None,
         params=_Params({**result.case.point, **result.case.parameters}),
     )
 
@@ -141,17 +141,15 @@ def _test_name(nodeid: str) -> str:
     return test.rpartition("::")[2] + bracket + parameters
 
 
-def _param(name: str) -> str | None:
-    _, bracket, rest = name.partition("[")
-    return rest.removesuffix("]") if bracket else None
-
-
 def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
     """Returns what a number means and what was found out about it; all numbers are finite."""
     case, summary, median_ns = result.case, measurement.summary, measurement.summary.median_ns
     verdict = result.verdicts.get(measurement.key)
     known = units.is_number(median_ns) and median_ns > 0
     traffic, flops = measurement.traffic_bytes, measurement.flops
+    of_scope = (other for other in result.measurements if other.scope == measurement.scope)
+    others = tuple(other for other in of_scope if other is not measurement)
+    kernels = result.kernels if measurement.scope != "transfer" else ()
     info = {
         "gpukern_schema": SCHEMA,
         "case": case.id,
@@ -178,28 +176,15 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "warnings": [note.text for note in (*summary.notes, *result.notes)],
         "device": result.fingerprint.hardware(on_gpu=case.on_gpu),
         "driver": result.fingerprint.driver_version,
-        **_device_info(result, measurement),
-    }
-    return {
-        name: value if not isinstance(value, float) or units.is_number(value) else None
-        for name, value in info.items()
-    }
-
-
-def _device_info(result: Result, measurement: Measurement) -> JsonDict:
-    """Returns how the device came to a number: other timers, ceilings, clocks and kernels."""
-    others = tuple(
-        other
-        for other in result.measurements
-        if other.scope == measurement.scope and other is not measurement
-    )
-    kernels = result.kernels if measurement.scope != "transfer" else ()
-    return {
         "other_timers_s": {other.timer: _seconds(other.summary.median_ns) for other in others},
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
         "observations": plain(measurement.observations),
         "kernels": [{name: getattr(kernel, name) for name in _OF_KERNELS} for kernel in kernels],
+    }
+    return {
+        name: value if not isinstance(value, float) or units.is_number(value) else None
+        for name, value in info.items()
     }
 
 
@@ -208,7 +193,6 @@ def _seconds(nanoseconds: float | None) -> float | None:
 
 
 def _refuse_comparisons(session: Any, published: list[Any]) -> None:
-    """Takes saved times that differ in more than time out of the comparison, and says which and why."""
     differences: dict[str, list[str]] = {}
     for saved in (getattr(session, "compared_mapping", None) or {}).values():
         for metadata in published:

@@ -30,10 +30,8 @@ def switched_off(config: pytest.Config) -> bool:
 
 
 @contextlib.contextmanager
-def counted_as_benchmarks(
-    config: pytest.Config, items: Iterable[pytest.Item], fixture: str = "gpu_benchmark"
-) -> Iterator[None]:
-    """Makes `--benchmark-only` and `--benchmark-skip` treat tests that use `fixture` as benchmarks.
+def counted_as_benchmarks(config: pytest.Config, items: Iterable[pytest.Item]) -> Iterator[None]:
+    """Makes `--benchmark-only` and `--benchmark-skip` treat tests that use our fixture as benchmarks.
 
     Use it around pytest-benchmark's `pytest_collection_modifyitems`, so in a wrapper marked `tryfirst`.
     """
@@ -41,7 +39,7 @@ def counted_as_benchmarks(
     if not any(config.getoption(flag, default=False) for flag in flags):
         yield
         return
-    touched = [i for i in items if isinstance(i, pytest.Function) and fixture in i.fixturenames]
+    touched = [i for i in items if isinstance(i, pytest.Function) and "gpu_benchmark" in i.fixturenames]
     before = [item.fixturenames for item in touched]
     for item in touched:
         item.fixturenames = [*item.fixturenames, "benchmark"]  # a new list: items of a function share theirs

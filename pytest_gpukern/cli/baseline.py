@@ -18,9 +18,9 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.merge import unselected
+from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Baseline, Epoch, Record
-from pytest_gpukern.baseline.store import BaselineMode, Store, WriteReport, rewrite, unfit
+from pytest_gpukern.baseline.store import BaselineMode, Store, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
@@ -32,16 +32,11 @@ from pytest_gpukern.values.untrusted_json import FileError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern baseline` and its commands."""
     parser.description = f"Works on baseline files, on any machine. {exits.STATUSES}"
     commands = parser.add_subparsers(dest="baseline_command", required=True, metavar="COMMAND")
     for name, summary, declare_command in (
         ("list", "list baseline files: device, cases, epochs, sessions, newest date, driver", _declare_list),
-        (
-            "show",
-            "show the records of a baseline file: sessions, median, spread, epochs, anchor",
-            _declare_show,
-        ),
+        ("show", "show records of a baseline file: sessions, median, spread, epochs, anchor", _declare_show),
         ("prune", "remove records of cases", _declare_prune),
         ("merge", "accept results of a run file into the records, without a GPU", _declare_merge),
     ):
@@ -80,16 +75,15 @@ def _list(known: argparse.Namespace) -> int:
         exits.show_json(rows)
     elif rows:
         exits.show(_file_table(rows))
-    if rows or status != exits.FINE:
-        return status
-    exits.complain("baseline list", f"no baseline files in {', '.join(map(str, paths))}")
-    return exits.BAD
+    if not rows and status == exits.FINE:
+        raise exits.RefusedError(f"no baseline files in {', '.join(map(str, paths))}")
+    return status
 
 
 def _file_row(file: Path, baseline: Baseline) -> JsonDict:
     records = baseline.cases.values()
     newest = [record.epochs[-1] for record in records]
-    sessions = [session for record in records for epoch in record.epochs for session in epoch.sessions]
+    sessions = [session for record in records for session in record.sessions]
     moment = {session.session: baseline.sessions[session.session].recorded for session in sessions}
     last = max(sessions, key=lambda session: moment[session.session], default=None)
     return {
@@ -139,20 +133,12 @@ def _show(known: argparse.Namespace) -> int:
     baseline = load(known.file)
     shown = {name: record for name, record in sorted(baseline.cases.items()) if known.text in name}
     if not shown:
-        number = len(baseline.cases)
-        exits.complain("baseline show", f"no case with {known.text!r} in its id among {number}")
-        return exits.BAD
+        raise exits.RefusedError(f"no case with {known.text!r} in its id among {len(baseline.cases)}")
     rows = [_record_row(name, key, record) for name, record in shown.items() for key in sorted(record.keys)]
     epochs = {name: [_epoch_row(epoch) for epoch in record.epochs] for name, record in shown.items()}
     if known.json:
-        exits.show_json(
-            {
-                "problem": baseline.problem,
-                "device": baseline.device_model,
-                "measurements": rows,
-                "epochs": epochs,
-            }
-        )
+        held = {"problem": baseline.problem, "device": baseline.device_model}
+        exits.show_json({**held, "measurements": rows, "epochs": epochs})
     else:
         exits.show([*_record_table(rows), *_epoch_lines(epochs)])
     return exits.FINE
@@ -193,7 +179,7 @@ def _record_table(rows: list[JsonDict]) -> list[str]:
         Column("measured", tuple(row["key"] for row in rows)),
         Column("sessions", tuple(str(row["sessions"]) for row in rows), numeric=True),
         Column("median", tuple(units.time(row["median_ns"]) for row in rows), numeric=True),
-        Column("spread", tuple(units.uncertainty(row["spread"]) for row in rows), numeric=True),
+        Column("spread", tuple(units.share(row["spread"]) for row in rows), numeric=True),
         Column("epochs", tuple(str(row["epochs"]) for row in rows), numeric=True),
         Column("since the first", tuple(units.change(row["anchor"]) for row in rows), numeric=True),
     ]
@@ -201,7 +187,6 @@ def _record_table(rows: list[JsonDict]) -> list[str]:
 
 
 def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
-    """Tells the epochs of the cases that have several, or a reason."""
     lines = []
     for name, listed in epochs.items():
         if len(listed) < 2 and not any(epoch["reason"] for epoch in listed):
@@ -209,8 +194,8 @@ def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
         lines += ["", name]
         for epoch in listed:
             number = epoch["sessions"]
-            text = f"  {epoch['opened'][:10]}, {number} {'session' if number == 1 else 'sessions'}"
-            text += f", problem version {epoch['problem_version']}"
+            count = "1 session" if number == 1 else f"{number} sessions"
+            text = f"  {epoch['opened'][:10]}, {count}, problem version {epoch['problem_version']}"
             lines.append(text + (f": {epoch['reason']}" if epoch["reason"] else ""))
     return lines
 
@@ -230,18 +215,14 @@ def _declare_prune(parser: argparse.ArgumentParser) -> None:
 
 
 def _prune(known: argparse.Namespace) -> int:
-    if not known.dry_run and not exits.may_write("baseline prune", known):
-        return exits.BAD
+    if not known.dry_run:
+        exits.refuse_in_ci(known)
 
     def change(baseline: Baseline) -> Baseline:
         return baseline.without(matching(baseline.cases, known.case))
 
-    try:
-        before = load(known.file)
-        after = change(before) if known.dry_run else rewrite(known.file, change)
-    except NoMatchError as error:
-        exits.complain("baseline prune", f"{known.file}: {error}")
-        return exits.BAD
+    before = load(known.file)
+    after = change(before) if known.dry_run else rewrite(known.file, change)
     removed = sorted(before.cases.keys() - after.cases.keys())
     if known.json:
         exits.show_json({"file": str(known.file), "dry_run": known.dry_run, "cases": removed})
@@ -253,11 +234,10 @@ def _prune(known: argparse.Namespace) -> int:
 
 def _held(baseline: Baseline, record: Record) -> str:
     """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
-    entries = baseline.sessions
-    sessions = [entries[session.session].recorded for epoch in record.epochs for session in epoch.sessions]
+    moments = [baseline.sessions[session.session].recorded for session in record.sessions]
     epochs = "1 epoch" if len(record.epochs) == 1 else f"{len(record.epochs)} epochs"
-    count = "1 session" if len(sessions) == 1 else f"{len(sessions)} sessions"
-    return f"{epochs}, {count}, the newest of {max(sessions)[:10]}"
+    count = "1 session" if len(moments) == 1 else f"{len(moments)} sessions"
+    return f"{epochs}, {count}, the newest of {max(moments)[:10]}"
 
 
 # --- merge ----------------------------------------------------------------------------------------
@@ -284,18 +264,12 @@ def _declare_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def _merge(known: argparse.Namespace) -> int:
-    """Records what was accepted, and says what was not."""
     if not known.append and not known.reason.strip():
         known.parser.error(f"--reason: {REASON_NEEDED}")
-    if not exits.may_write("baseline merge", known):
-        return exits.BAD
-    try:
-        run_file = read_run(known.file)
-        cases = (result.case.id for result in run_file.results)
-        chosen = set(matching(cases, ["*"] if known.all else known.accept))
-    except NoMatchError as error:
-        exits.complain("baseline merge", f"{known.file}: {error}")
-        return exits.BAD
+    exits.refuse_in_ci(known)
+    run_file = read_run(known.file)
+    cases = (result.case.id for result in run_file.results)
+    chosen = set(matching(cases, ["*"] if known.all else known.accept))
     accepted = [
         session
         for result in run_file.results
@@ -311,9 +285,9 @@ def _merge(known: argparse.Namespace) -> int:
         exits.show_json(
             {
                 "written": [str(path) for path in report.written],
-                "added": list(report.added),
-                "appended": list(report.appended),
-                "updated": list(report.updated),
+                "added": report.added,
+                "appended": report.appended,
+                "updated": report.updated,
                 "refused": [
                     {"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused
                 ],
@@ -388,10 +362,6 @@ def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
 # --- finding what a command line names --------------------------------------------------------------
 
 
-class NoMatchError(Exception):
-    """A name that nothing matches; the message says what comes near."""
-
-
 def baseline_files(path: Path) -> list[Path]:
     """Returns a file itself; of a folder its baseline files, called `<name>.<device model>.json`.
 
@@ -416,7 +386,7 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
     """Returns the ids that are one of the patterns, or else match it, in order.
 
     Raises:
-        NoMatchError: a pattern matches none.
+        RefusedError: a pattern matches none.
     """
     known = list(dict.fromkeys(ids))
     chosen: set[str] = set()
@@ -431,6 +401,6 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
             )
             example = f"for example {known[0]}" if known else "there are none"
             near = f"near it: {', '.join(close)}" if close else example
-            raise NoMatchError(f"no case {pattern!r} among {len(known)}; {near}")
+            raise exits.RefusedError(f"no case {pattern!r} among {len(known)}; {near}")
         chosen |= named
     return [name for name in known if name in chosen]

@@ -7,10 +7,10 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import unselected
@@ -29,25 +29,15 @@ from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.failure_table import BY_DEFAULT
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.options import DEFAULT_THRESHOLD, SettingsError, parse_names, parse_threshold
-from pytest_gpukern.values.result import (
-    Correctness,
-    JsonDict,
-    Measurement,
-    Result,
-    Summary,
-    Verdict,
-    plain,
-)
+from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result, Summary, Verdict, plain
 from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 
 _SHOWN = 5
 _KINDS = (*(kind.row.fail_on for kind in VerdictKind if kind.row.fail_on and kind.row.told), "host")
 """Kinds of `--gpukern-fail-on` that are about a verdict which a comparison may come to."""
-T = TypeVar("T")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern compare`."""
     parser.description = (
         "Judges the times of B by those of A, case by case, as the gate does. Prints ratios and their 90 % "
         "intervals, and first how the machines differ. A and B are files that --gpukern-report wrote, "
@@ -59,36 +49,27 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", type=Path, metavar="B", help="the times that are judged")
     parser.add_argument(
         "--threshold",
-        type=_parsed_by(parse_threshold, "--threshold"),
-        default=DEFAULT_THRESHOLD,
+        default=str(DEFAULT_THRESHOLD),
         help="smallest slowdown that matters: 2%% (default) is the same as 0.02",
     )
     parser.add_argument(
         "--fail-on",
-        type=_parsed_by(lambda text, label: {*BY_DEFAULT, *parse_names(text, label, _KINDS)}, "--fail-on"),
-        default=BY_DEFAULT,
+        default=",".join(BY_DEFAULT),
         metavar="{" + ",".join(_KINDS) + "}",
         help="added to slower, as of --gpukern-fail-on; with host, times of host variants count, too",
     )
     exits.add_json(parser)
-    parser.set_defaults(run=_run)
-
-
-def _parsed_by(parse: Callable[[str, str], T], option: str) -> Callable[[str], T]:
-    """Returns a parser of an option of ours as argparse takes it."""
-
-    def parsed(text: str) -> T:
-        try:
-            return parse(text, option)
-        except SettingsError as error:
-            raise argparse.ArgumentTypeError(f"{text}: {str(error).partition(': ')[2]}") from error
-
-    return parsed
+    parser.set_defaults(run=_run, parser=parser)
 
 
 def _run(known: argparse.Namespace) -> int:
+    try:
+        threshold = parse_threshold(known.threshold, f"--threshold={known.threshold}")
+        fail_on = {*BY_DEFAULT, *parse_names(known.fail_on, f"--fail-on={known.fail_on}", _KINDS)}
+    except SettingsError as error:
+        known.parser.error(str(error))
     a, b = _read_side(known.a), _read_side(known.b)
-    rows = _compared(a, b, known.threshold, known.fail_on)
+    rows = _compared(a, b, threshold, fail_on)
     if known.json:
         exits.show_json(_json(a, b, rows))
     else:
@@ -124,11 +105,9 @@ class Side:
     incorrect: dict[str, str] = field(default_factory=dict)
 
     def add(self, case: str, timed: SessionMeasurement) -> None:
-        """Adds a session of a case."""
         self.times.setdefault(case, {}).setdefault(timed.measurement.key, []).append(timed)
 
     def knows(self, *fingerprints: Fingerprint) -> None:
-        """Notes what sessions were measured on."""
         self.fingerprints += [known for known in fingerprints if known not in self.fingerprints]
 
 
@@ -193,15 +172,10 @@ def _finite(measurement: Measurement) -> Measurement:
     """Returns a measurement to compute with, marked invalid where the file has no finite number."""
     summary = measurement.summary
     numbers = (summary.median_ns, summary.low_ns, summary.high_ns, measurement.jitter_ns)
-    if all(number is not None and math.isfinite(number) for number in numbers):
-        if (
-            0 <= summary.low_ns <= summary.median_ns <= summary.high_ns
-            and summary.median_ns > 0 <= measurement.jitter_ns
-        ):
-            return measurement
-        why = "an interval that does not hold its median, or a time below 0"
-    else:
-        why = "a time that is not finite"
+    finite = all(number is not None and math.isfinite(number) for number in numbers)
+    if finite and 0 <= summary.low_ns <= summary.median_ns <= summary.high_ns and summary.median_ns > 0:
+        return measurement
+    why = "a time that is not finite, or not in its interval"
     return dataclasses.replace(
         measurement,
         summary=Summary(math.nan, math.nan, math.nan, summary.n),
@@ -218,12 +192,9 @@ class ComparedTime:
     """Holds one measurement of a case on both sides.
 
     Attributes:
-        case: id of the case.
         key: `scope/timer/cache`.
         model: key of the device model that B's sessions are of.
         a: sessions of A that B's were judged by.
-        b: sessions of B.
-        verdict: of the gate.
         fails: whether the gate would fail B's test.
     """
 
@@ -358,7 +329,6 @@ def _total(rows: list[ComparedTime], b: Side) -> str:
 
 
 def _table(rows: list[ComparedTime]) -> list[str]:
-    """Gives each measurement a row."""
     verdicts = [row.verdict for row in rows]
     several_models = len({(row.case, row.key) for row in rows}) < len(rows)
     columns = [

@@ -17,7 +17,6 @@ _WIDTH = 100
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern doctor`."""
     parser.description = (
         "Lists every GPU and MIG instance with the UUID that --gpukern-device takes. Checks driver, GPUs, "
         "libraries and environment, and opens each installed library in a process of its own. Says what is "
@@ -41,7 +40,6 @@ def _doctor(known: argparse.Namespace) -> int:
 
 
 def facts(machine: Machine) -> list[str]:
-    """Returns what is installed, one line each."""
     cuda = f", CUDA {machine.cuda[0]}.{machine.cuda[1]}" if machine.cuda else ""
     nvcc = ".".join(map(str, machine.nvcc)) if machine.nvcc else "none on PATH"
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
@@ -81,16 +79,10 @@ def spoken(advice: Sequence[Advice]) -> list[str]:
 
 def _described(machine: Machine, advice: Sequence[Advice]) -> dict[str, object]:
     """Returns facts and advice as plain JSON; of the environment, only what the advice names."""
+    facts = ("driver", "cuda", "nvcc", "python", "no_gpu", "versions", "backends", "sanitizer")
     return {
-        "driver": machine.driver,
-        "cuda": machine.cuda,
-        "nvcc": machine.nvcc,
-        "python": machine.python,
-        "no_gpu": machine.no_gpu,
+        **{name: getattr(machine, name) for name in facts},
         "gpus": [_gpu_json(gpu) for gpu in machine.gpus],
-        "versions": dict(machine.versions),
-        "backends": dict(machine.backends),
-        "sanitizer": machine.sanitizer,
         "advice": [dataclasses.asdict(item) for item in advice],
     }
 
@@ -110,7 +102,6 @@ def _gpu_json(gpu: Gpu) -> dict[str, object]:
 
 
 def _gpu_lines(gpu: Gpu) -> list[str]:
-    """Describes a GPU and its MIG instances, a line each."""
     record = gpu.record
     major, minor = record.compute_capability
     gib = record.memory_total_bytes / 2**30

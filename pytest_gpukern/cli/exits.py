@@ -26,6 +26,16 @@ STATUSES = (
     "Exit status: 0 fine, 1 something is wrong, refused or missing, 2 a wrong command line, 3 a file that "
     "cannot be read or written."
 )
+
+
+class RefusedError(Exception):
+    """Ends a command with what is wrong, refused or missing, and its exit status."""
+
+    def __init__(self, problem: object, status: int = BAD) -> None:
+        super().__init__(str(problem))
+        self.status = status
+
+
 _WIDTH = 120
 """The width of text in a file or a pipe; a terminal has its own."""
 UNLIMITED = 10_000
@@ -55,23 +65,17 @@ def width(elsewhere: int = _WIDTH) -> int:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Gives a command's parser the option `--json`."""
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
 def add_write_in_ci(parser: argparse.ArgumentParser) -> None:
-    """Gives the parser of a command that writes records the option `--write-in-ci`."""
     parser.add_argument("--write-in-ci", action="store_true", help="write although CI is set")
 
 
-def may_write(command: str, known: argparse.Namespace) -> bool:
-    """Returns whether records may be written here; says on stderr why not."""
-    if not in_ci() or known.write_in_ci:
-        return True
-    complain(
-        command, "CI is set in the environment, and CI may not write baselines; add --write-in-ci to allow it"
-    )
-    return False
+def refuse_in_ci(known: argparse.Namespace) -> None:
+    if in_ci() and not known.write_in_ci:
+        why = "CI is set in the environment, and CI may not write baselines; add --write-in-ci to allow it"
+        raise RefusedError(why)
 
 
 def without_repeats(texts: Sequence[str]) -> tuple[str, ...]:
@@ -88,10 +92,8 @@ def show(lines: Iterable[str]) -> None:
 
 
 def show_json(value: object) -> None:
-    """Prints a value as JSON."""
     show(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False).split("\n"))
 
 
 def complain(command: str, problem: object) -> None:
-    """Says on stderr what is wrong."""
     sys.stderr.write(f"gpukern {command}: {printable(str(problem))}\n")

@@ -37,7 +37,6 @@ class _Configuration(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Returns the line to have in it."""
         return f'{_OPTION} = "auto"' if self.path.suffix == ".toml" else f"{_OPTION} = auto"
 
     @property
@@ -46,7 +45,6 @@ class _Configuration(NamedTuple):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern init`."""
     parser.description = (
         f"Prepares the current folder: adds {_OPTION} to the file that pytest reads, or to {_PYPROJECT}, "
         "and writes a first test, a workflow for GitHub and the folder of baselines. Overwrites no file. "
@@ -61,14 +59,12 @@ def init(folder: Path) -> int:
     try:
         configuration = _configuration(folder)
         tests = _tests_folder(folder, configuration)
+        test, workflow = ((_TEMPLATES / name).read_bytes() for name in ("test_saxpy.py", "kernels.yml"))
+        workflows = folder / ".github" / "workflows"
         files = (
-            (tests / "test_saxpy.py", _template("test_saxpy.py"), "a first test"),
+            (tests / "test_saxpy.py", test, "a first test"),
             (tests / "baselines" / ".gitkeep", b"", "for recorded times; commit this folder"),
-            (
-                folder / ".github" / "workflows" / "kernels.yml",
-                _template("kernels.yml"),
-                'for CI; look at its lines marked "replace"',
-            ),
+            (workflows / "kernels.yml", workflow, 'for CI; look at its lines marked "replace"'),
         )
         written = _write_option(configuration, folder)
         lines = [_line(folder, configuration.path, written, configuration.line)]
@@ -177,10 +173,6 @@ def _create(path: Path, content: bytes) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def _template(name: str) -> bytes:
-    return (_TEMPLATES / name).read_bytes()
 
 
 def _line(folder: Path, path: Path, written: bool, purpose: str) -> str:

@@ -26,10 +26,7 @@ COMMANDS = {
         "pytest_gpukern.cli.compare:declare",
         "compare two runs, two baselines, or a run and a baseline",
     ),
-    "baseline": (
-        "pytest_gpukern.cli.baseline:declare",
-        "list, show, prune and merge baseline files",
-    ),
+    "baseline": ("pytest_gpukern.cli.baseline:declare", "list, show, prune and merge baseline files"),
     "selftest": (
         "pytest_gpukern.selftest.command:declare",
         "find out how small a difference this machine and its timers can show",
@@ -43,13 +40,12 @@ COMMANDS = {
 
 The function is given the command's parser. It sets the description, adds options, and names by
 `set_defaults(run=…)` what runs the command: a function of the parsed arguments that returns the exit status.
-It may raise `FileError`. With `takes_pytest_options=True` the arguments that the parser does not know are
-left in `rest`.
+It may raise `FileError` and `RefusedError`. With `takes_pytest_options=True` the arguments that the parser
+does not know are left in `rest`.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `gpukern` and returns its exit status."""
     from pytest_gpukern.cli import exits
     from pytest_gpukern.values.untrusted_json import FileError
 
@@ -72,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known.rest = rest
     try:
         status: int = known.run(known)
-    except FileError as error:
+    except (FileError, exits.RefusedError) as error:
         exits.complain(known.command, error)
-        return exits.UNREADABLE
+        return exits.UNREADABLE if isinstance(error, FileError) else error.status
     return status

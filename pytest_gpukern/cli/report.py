@@ -25,7 +25,6 @@ _DETAILS = "-k ''"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern report`."""
     files = ". ".join(f"FILE{name}: {FORMS[name].holds}" for name in suffixes())
     parser.description = (
         "Tells of runs that --gpukern-report wrote, of baseline files, or of folders of these: on the "
@@ -44,19 +43,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="only cases whose id holds this text; the terminal tells all of them, with what the device did",
     )
     for option in _options():
-        parser.add_argument(
-            f"--{option.name}",
-            dest=option.ini,
-            action="store_true" if option.flag else "append" if option.repeatable else "store",
-            metavar=None if option.flag else option.metavar or "{" + ",".join(option.choices) + "}",
-            default=None,
-            help=option.help,
-        )
+        parser.add_argument(f"--{option.name}", **option.arguments)
     parser.set_defaults(run=_run)
 
 
 def _options() -> Iterator[Option]:
-    """Yields the options that forms of files bring."""
     for suffix in suffixes():
         yield from FORMS[suffix].options
 
@@ -64,16 +55,12 @@ def _options() -> Iterator[Option]:
 def _run(known: argparse.Namespace) -> int:
     files = [file for path in known.files for file in report_files(path)]
     given = {option: value for option in _options() if (value := getattr(known, option.ini)) is not None}
-    problem = _problem(known.output, files, given)
-    if problem is not None:
-        exits.complain("report", problem)
-        return exits.USAGE
+    _refuse_impossible(known.output, files, given)
     runs = [read(file) for file in files]
     if known.text:
         runs = [run for run in (run.only(known.text) for run in runs) if run.results]
         if not runs:
-            exits.complain("report", f"no case with {known.text!r} in its id in {_named(known.files)}")
-            return exits.BAD
+            raise exits.RefusedError(f"no case with {known.text!r} in its id in {_named(known.files)}")
     if known.output is None:
         return _show(runs, known)
     try:
@@ -83,11 +70,9 @@ def _run(known: argparse.Namespace) -> int:
         }
         text = file_text(known.output, runs, of_forms)
     except SettingsError as error:
-        exits.complain("report", error)
-        return exits.USAGE
+        raise exits.RefusedError(error, exits.USAGE) from error
     except EmptyReportError as nothing:
-        exits.complain("report", f"{_named(known.files)}: {nothing}")
-        return exits.BAD
+        raise exits.RefusedError(f"{_named(known.files)}: {nothing}") from nothing
     write_named(known.output, text, "-o")
     return exits.FINE
 
@@ -100,22 +85,24 @@ def report_files(path: Path) -> list[Path]:
     return files
 
 
-def _problem(output: Path | None, files: Sequence[Path], options: Iterable[Option]) -> str | None:
-    """Says why such a file cannot be made of these, or which option is of another form."""
+def _refuse_impossible(output: Path | None, files: Sequence[Path], options: Iterable[Option]) -> None:
+    """Raises RefusedError if such a file cannot be made of these, or an option is of another form."""
+    problem = None
     suffix = None if output is None else suffix_of(output)
     if output is not None and suffix is None:
-        return f"{output} names no form of a report: end it in {', '.join(suffixes())}"
+        problem = f"{output} names no form of a report: end it in {', '.join(suffixes())}"
     form = FORMS[suffix] if suffix is not None else None
     for option in options:
         if form is None or option not in form.options:
             forms = " or ".join(name for name in suffixes() if option in FORMS[name].options)
-            return f"--{option.name} is about a report in {forms}; drop it, or write such a file with -o"
-    if form is None:
-        return None
-    if not form.several and len(files) > 1:
-        return f"{suffix} is a report of one run, and {len(files)} are given"
-    baseline = None if form.of_baselines else next(filter(is_baseline, files), None)
-    return f"{baseline} is a baseline, and {suffix} is a report of a run" if baseline is not None else None
+            problem = f"--{option.name} is about a report in {forms}; drop it, or write such a file with -o"
+    if form and not form.several and len(files) > 1:
+        problem = f"{suffix} is a report of one run, and {len(files)} are given"
+    baseline = next(filter(is_baseline, files), None) if form and not form.of_baselines else None
+    if baseline is not None:
+        problem = f"{baseline} is a baseline, and {suffix} is a report of a run"
+    if problem is not None:
+        raise exits.RefusedError(problem, exits.USAGE)
 
 
 def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:

@@ -16,7 +16,6 @@ from pytest_gpukern.values.failure_table import NOTHING
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern validate`; its other options are pytest's."""
     parser.description = (
         "Runs the suites of this package with pytest --gpu-benchmark. All other options go to pytest, for "
         "example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. The exit status is "
@@ -38,7 +37,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def validate(options: Sequence[str] = (), *, all_gpus: bool = False) -> int:
     """Runs the packaged suites in a pytest of their own, or in several; returns the exit status."""
-    if suites_folder().parent == FOLDER and _writes_beside_the_suites(options):
+    given = _values(options)
+    writes = given.get("--gpukern-baseline") in ("create", "append", "update")
+    if writes and "--gpukern-baseline-dir" not in given and suites_folder().parent == FOLDER:
         sys.stderr.write(
             "gpukern validate: the next installation would delete baselines beside the installed suites; "
             "add --gpukern-baseline-dir=FOLDER\n"
@@ -79,13 +80,6 @@ def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
     if not registered:  # run from a checkout that nobody installed
         ours += ["-p", "pytest_gpukern.plugin"]
     return [sys.executable, "-m", "pytest", *ours, *options]
-
-
-def _writes_beside_the_suites(options: Sequence[str]) -> bool:
-    """Returns whether options of pytest ask for a baseline to be written without saying where."""
-    given = _values(options)
-    writes = given.get("--gpukern-baseline") in ("create", "append", "update")
-    return writes and "--gpukern-baseline-dir" not in given
 
 
 def _values(options: Sequence[str]) -> dict[str, str]:

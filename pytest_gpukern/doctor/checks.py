@@ -156,7 +156,6 @@ def _sanitizer(machine: Machine) -> Iterator[Advice]:
 
 
 def _environment(machine: Machine) -> Iterator[Advice]:
-    """Finds variables that change what runs or what is timed."""
     environ = machine.environ
     for variable, harmless, text, remedy in (
         (
@@ -183,19 +182,9 @@ def _environment(machine: Machine) -> Iterator[Advice]:
             "cuBLAS and cuDNN round their operands as it says, whatever a kernel asks for",
             "unset it where accuracy is compared",
         ),
-        (
-            "NUMBA_CUDA_DEBUGINFO",
-            ("", "0"),
-            "Numba compiles without optimisation",
-            "unset it for measuring",
-        ),
+        ("NUMBA_CUDA_DEBUGINFO", ("", "0"), "Numba compiles without optimisation", "unset it for measuring"),
         ("NUMBA_DISABLE_JIT", ("", "0"), "Numba compiles nothing", "unset it for measuring"),
-        (
-            "CUDA_DISABLE_PTX_JIT",
-            ("", "0"),
-            "kernels that come as PTX cannot be loaded",
-            "unset it",
-        ),
+        ("CUDA_DISABLE_PTX_JIT", ("", "0"), "kernels that come as PTX cannot be loaded", "unset it"),
     ):
         value = environ.get(variable, "")
         if value.strip() not in harmless:

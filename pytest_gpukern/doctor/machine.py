@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_gpukern.backends import backend as backends
@@ -101,33 +101,20 @@ class Machine:
     sanitizer_problem: str | None = None
 
 
-def examine(
-    environ: Mapping[str, str] = os.environ,
-    *,
-    open_library: Callable[[], Nvml] = open_nvml,
-    missing: Callable[[Mapping[str, str]], str | None] = missing_gpu_reason,
-    probe: Callable[[str], str | None] | None = None,
-) -> Machine:
-    """Asks this machine; opens libraries in processes of their own, where they may crash.
-
-    Args:
-        environ: the environment's variables.
-        open_library: opens NVML.
-        missing: says why there is no GPU.
-        probe: says why a backend, `cupti` or `sanitizer` cannot be used; by default a child process does.
-    """
+def examine() -> Machine:
+    """Asks this machine; opens libraries in processes of their own, where they may crash."""
     try:
-        no_gpu = missing(environ)
+        no_gpu = missing_gpu_reason(os.environ)
     except DeviceError as error:
         no_gpu = str(error)
     driver = cuda = None
     gpus: tuple[Gpu, ...] = ()
     driver_there = os.path.exists("/proc/driver/nvidia/version")  # noqa: PTH110 - no file of ours
-    with contextlib.suppress(NvmlUnavailable), contextlib.closing(open_library()) as nvml:
+    with contextlib.suppress(NvmlUnavailable), contextlib.closing(open_nvml()) as nvml:
         driver_there, driver, cuda = True, nvml.driver_version(), nvml.cuda_version()
-        gpus = _gpus(nvml, environ)
-    ask = probe or (lambda name: _probe(name, on_gpu=no_gpu is None, environ=environ))
-    sanitizer, sanitizer_problem = _sanitizer(environ, probe) if no_gpu is None else (None, None)
+        gpus = _gpus(nvml)
+    how = "gpu" if no_gpu is None else IMPORT_ONLY
+    sanitizer, sanitizer_problem = _sanitizer() if no_gpu is None else (None, None)
     installed = [name for name in BACKENDS if not backends.missing_library(name)]
     return Machine(
         gpus=gpus,
@@ -138,29 +125,27 @@ def examine(
         nvcc=_nvcc(),
         python=".".join(map(str, sys.version_info[:3])),
         versions=_versions(),
-        environ=dict(environ),
-        backends={name: ask(name) if BACKENDS[name].needs else None for name in installed},
-        timer=ask(FIRST_TIMER) if no_gpu is None else None,
+        environ=dict(os.environ),
+        backends={name: _probe(name, how) if BACKENDS[name].needs else None for name in installed},
+        timer=_probe(FIRST_TIMER, how) if no_gpu is None else None,
         lock=next((why for gpu in gpus if (why := _lock_problem(gpu.record.uuid)) is not None), None),
         sanitizer=sanitizer,
         sanitizer_problem=sanitizer_problem,
     )
 
 
-def _sanitizer(
-    environ: Mapping[str, str], probe: Callable[[str], str | None] | None
-) -> tuple[str | None, str | None]:
+def _sanitizer() -> tuple[str | None, str | None]:
     """Returns compute-sanitizer's version, and why it cannot be used, or None; we give it a fault to find."""
     try:
-        program = find_tool(environ)
+        program = find_tool(os.environ)
     except ToolMissingError as error:
         return None, str(error)
-    return program.version, probe("sanitizer") if probe else why_not_believed(program, "memcheck", environ)
+    return program.version, why_not_believed(program, "memcheck", os.environ)
 
 
-def _gpus(nvml: Nvml, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+def _gpus(nvml: Nvml) -> tuple[Gpu, ...]:
     try:
-        visible = {device.uuid for device in visible_devices(nvml, environ)}
+        visible = {device.uuid for device in visible_devices(nvml, os.environ)}
     except DeviceError:
         visible = set()
     return tuple(
@@ -189,8 +174,8 @@ def _lock_problem(uuid: str) -> str | None:
     return None
 
 
-def _probe(name: str, *, on_gpu: bool, environ: Mapping[str, str]) -> str | None:
-    command = [sys.executable, "-m", "pytest_gpukern.doctor.machine", name, "gpu" if on_gpu else IMPORT_ONLY]
+def _probe(name: str, how: str) -> str | None:
+    command = [sys.executable, "-m", "pytest_gpukern.doctor.machine", name, how]
     try:
         done = subprocess.run(
             command,
@@ -199,7 +184,6 @@ def _probe(name: str, *, on_gpu: bool, environ: Mapping[str, str]) -> str | None
             text=True,
             errors="replace",
             timeout=_PROBE_TIMEOUT_S,
-            env=dict(environ),
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -234,12 +218,7 @@ def _nvcc() -> tuple[int, int] | None:
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return nvcc_version(said)
-
-
-def nvcc_version(text: str) -> tuple[int, int] | None:
-    """Returns the release in what `nvcc --version` prints, as (13, 0)."""
-    release = re.search(r"release (\d+)\.(\d+)", text)
+    release = re.search(r"release (\d+)\.(\d+)", said)
     return (int(release[1]), int(release[2])) if release else None
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,19 +120,20 @@ def combined(
         for card, classes in shifts.items():
             for name, shift in classes.items():
                 shifts_of.setdefault(card, {}).setdefault(name, []).append(shift)
-    return {
-        card: {name: combine(values) for name, values in classes.items()}
-        for card, classes in shifts_of.items()
-    }
+    return {card: {name: combine(of[name]) for name in of} for card, of in shifts_of.items()}
 
 
 def suspected(shifts: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
     """Returns the cards that are suspected → the classes whose limit their shift reaches."""
-    reaching = {
-        card: [name for name, limit in LIMITS.items() if classes.get(name, -math.inf) >= limit]
-        for card, classes in shifts.items()
-    }
-    return {card: classes for card, classes in reaching.items() if classes}
+    return _with_any({card: _reaching(classes, LIMITS) for card, classes in shifts.items()})
+
+
+def _reaching(shifts: Mapping[str, float], names: Iterable[str]) -> list[str]:
+    return [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
+
+
+def _with_any(classes_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {card: names for card, names in classes_of.items() if names}
 
 
 def neighbours(
@@ -162,22 +164,16 @@ def confirmed(
 ) -> dict[str, list[str]]:
     """Returns which suspicions hold: card → classes in which it is slower than its neighbour by the limit.
 
-    Args:
-        suspects: card → classes, as `suspected` returns them.
-        fresh: times of rounds after the suspicion.
-        classes: of the kernels.
-        beside: their neighbours, as `neighbours` returns them.
+    `fresh` are times of rounds after the suspicion, `classes` those of kernels, and `beside` the neighbours.
     """
     held = {}
     for card, names in suspects.items():
         rounds = [{card: _differences(times, card, beside[card], classes)} for times in fresh]
-        shifts = combined(rounds, statistics.median_low).get(card, {})
-        held[card] = [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
-    return {card: names for card, names in held.items() if names}
+        held[card] = _reaching(combined(rounds, statistics.median_low).get(card, {}), names)
+    return _with_any(held)
 
 
 def _differences(times: Times, card: str, beside: str, classes: Mapping[str, str]) -> dict[str, float]:
-    """Returns class → median log ratio of the kernels' times on two cards."""
     own, others = times.get(card, {}), times.get(beside, {})
     ratios: dict[str, list[float]] = {}
     for kernel, name in classes.items():
@@ -238,9 +234,9 @@ class Cause(NamedTuple):
     fault: bool = True
 
 
-_KERNELS = frozenset(LIMITS) - {COPIES}
+_COPIES, _MEMORY = frozenset({COPIES}), frozenset({"memory"})
+_KERNELS = frozenset(LIMITS) - _COPIES
 _POWER = _KERNELS - {"short"}
-_MEMORY = frozenset({"memory"})
 _LOWER = 0.01
 """Clocks and limits that are lower by less are the same: NVML's steps are up to 0.8 %."""
 _MANY_CORRECTED = 100
@@ -251,11 +247,12 @@ _LIMITED_S = 1.0
 
 def causes(card: CardFacts, others: Sequence[CardFacts]) -> list[Cause]:
     """Returns in what a card differs from the others and may be slower for; unknown values are no cause."""
-    return [*_clocks(card, others), *_memory_faults(card, others), *_link(card, others)]
+    return [*_limits_and_links(card, others), *_memory_faults(card, others)]
 
 
-def _clocks(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
+def _limits_and_links(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
     look = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
+    reseat = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
     for event, seconds in card.limited_s.items():
         usual = _median(other.limited_s.get(event) for other in others)
         if usual is not None and seconds >= usual + max(_LIMITED_S, usual):
@@ -268,8 +265,11 @@ def _clocks(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
         ("power_limit_w", "power limit in W", "nvidia-smi -pl sets it, as root", _POWER),
         ("sm_mhz", "SM clock in MHz", f"see what lowers it: {look}", _KERNELS),
         ("memory_mhz", "memory clock in MHz", f"see what lowers it: {look}", _MEMORY),
+        ("pcie.width", "PCIe lanes", reseat, _COPIES),
+        ("pcie.generation", "PCIe generation", reseat, _COPIES),
     ):
-        own, usual = getattr(card, name), _median(getattr(other, name) for other in others)
+        figure = operator.attrgetter(name)
+        own, usual = figure(card), _median(map(figure, others))
         if own is not None and usual is not None and own < (1 - _LOWER) * usual:
             yield Cause(f"{words}: {own:.0f}, of the others {usual:.0f}", remedy, slows)
 
@@ -291,17 +291,7 @@ def _memory_faults(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cau
             yield Cause(f"{own} {words}, on the others {usual:.0f}", reset, _MEMORY)
 
 
-def _link(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
-    remedy = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
-    for name, words in (("width", "PCIe lanes"), ("generation", "PCIe generation")):
-        own = getattr(card.pcie, name)
-        usual = _median(getattr(other.pcie, name) for other in others)
-        if own is not None and usual is not None and own < usual:
-            yield Cause(f"{words}: {own}, of the others {usual:.0f}", remedy, frozenset({COPIES}))
-
-
 def _median(values: Iterable[float | None]) -> float | None:
-    """Returns the median of the values that are known, or None."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
@@ -315,11 +305,9 @@ class CardVerdict(enum.StrEnum):
     ALIKE = "as the others"
     SLOW = "SLOW"
     ONE_OF_TWO = "SLOW, or the other is fast"
-    """Two cards differ, and nothing says which of them is not as it should be."""
     ONE_CLASS = "slower in one class"
     """Without a physical cause, that names no card."""
     NOT_CONFIRMED = "not confirmed"
-    """Fresh sessions did not find again what raised a suspicion."""
     NOT_COMPARED = "not compared"
     """Too few of its times are valid."""
 
@@ -343,12 +331,11 @@ class CardFinding:
 
     @property
     def bad(self) -> bool:
-        """Whether the host has a slow card because of this one."""
         return self.verdict in (CardVerdict.SLOW, CardVerdict.ONE_OF_TWO)
 
     @property
     def slower_by(self) -> str:
-        """Returns the confirmed classes with their shifts in words: `+5.1 % in memory, +4.9 % in compute`."""
+        """Returns `+5.1 % in memory, +4.9 % in compute`: the confirmed classes."""
         return ", ".join(f"{percent(self.shifts[name])} in {name}" for name in self.slower)
 
 
@@ -361,12 +348,8 @@ def findings(
 ) -> dict[str, CardFinding]:
     """Returns card → what was found, by the rules of this module.
 
-    Args:
-        shifts: card → class → shift.
-        suspects: cards that were suspected.
-        held: card → classes that were confirmed.
-        facts: of each card.
-        since_record: card → log ratio of its times to its own recorded ones, where they are known.
+    `held` has the classes that were confirmed, and `since_record` the log ratio of a card's times to its own
+    recorded ones, where they are known.
     """
     results = {}
     for card, classes in shifts.items():
@@ -387,11 +370,10 @@ def findings(
 
 
 def _recorded_faster(card: str, since_record: Mapping[str, float]) -> bool:
-    """Returns whether a card became slower than its own record, and no other card did."""
     limit = LIMITS["compute"]
-    own = since_record.get(card, 0.0)
     rest = [shift for other, shift in since_record.items() if other != card]
-    return own >= limit and bool(rest) and all(shift < limit / 2 for shift in rest)
+    slower = since_record.get(card, 0.0) >= limit
+    return slower and bool(rest) and all(shift < limit / 2 for shift in rest)
 
 
 def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCase]) -> dict[str, float]:

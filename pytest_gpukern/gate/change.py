@@ -364,5 +364,4 @@ def _of_all_cases(timer: str, shared: SharedSpread, *, weight: float) -> Devices
         return SAME_DEVICE
     if shared.devices is not None:
         return Devices(weight * shared.devices**2, shared.devices_dof)
-    prior = timer_row(timer).prior_spread_of_devices
-    return Devices(weight * prior**2)
+    return Devices(weight * timer_row(timer).prior_spread_of_devices ** 2)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    Mapping,
-    Sequence,
-)
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
 from pytest_gpukern.values.result import UNKNOWN_CHOICE, CaseInfo, Choice, Whole, plain
-from pytest_gpukern.values.untrusted_json import own_json
 
 _Session = TypeVar("_Session", bound="HasChoice")
 
@@ -35,12 +31,11 @@ class Conditions:
 
     @classmethod
     def of(cls, case: CaseInfo, *, device_model: str, simulated: bool = False) -> Conditions:
-        """Returns the conditions under which a case runs here and now."""
         return cls(case.problem_version, case.measured_point, device_model, simulated)
 
 
-Number = Annotated[float, Meta(ge=0, description="a number that is not negative")]
-Positive = Annotated[float, Meta(gt=0, description="a number that is positive")]
+Number = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
 Quantiles = tuple[Number, Number, Number, Number, Number]
 
 
@@ -51,12 +46,9 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     `others_share`, and `Baseline` adds the others.
 
     Attributes:
-        n: number of samples.
-        median_ns: median of the samples.
         low_ns: lower bound of its 95 % interval within the session.
         high_ns: upper bound.
         quantiles_ns: 5, 25, 50, 75 and 95 % of the samples.
-        mean_ns: mean of the samples.
         sm_mhz: clock of the multiprocessors during the samples.
         memory_mhz: clock of the memory.
         invalid_samples: other samples, not used because the device was not fit.
@@ -64,7 +56,6 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         jitter_ns: standard deviation of the median from what the timer itself adds, where it is known.
         others_share: which share of the host's CPUs other programs used meanwhile, where that is known.
         key: `scope/timer/cache` of the measurement.
-        conditions: what must agree with a new measurement's conditions.
         device: UUID of the device; None for the host's processor, or where it is not known.
         opening: whether its epoch was opened with this session; else it was appended.
         choice: what an autotuner or a library chose in it.
@@ -73,7 +64,7 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         epoch: place of its epoch in the record, oldest first.
     """
 
-    n: Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
+    n: Annotated[int, Meta(ge=1)]
     median_ns: Positive
     low_ns: Number
     high_ns: Number
@@ -112,8 +103,7 @@ class HasChoice(Protocol):
     """Describes a recorded session that knows what was chosen in it."""
 
     @property
-    def choice(self) -> Choice:
-        """Returns what was chosen."""
+    def choice(self) -> Choice: ...
 
 
 def of_one_choice(sessions: Sequence[_Session], choice: Choice, enough: int) -> Sequence[_Session]:
@@ -160,9 +150,5 @@ def _where(conditions: Conditions) -> str:
 
 def _point(point: Mapping[str, Any]) -> str:
     """Returns a point in words, equal for values that JSON makes equal, such as a tuple and a list."""
-    values = plain(dict(point))
-    texts = (
-        f"{name}={own_json.dumps(values[name], ensure_ascii=False, sort_keys=True)}"
-        for name in sorted(values)
-    )
+    texts = (f"{name}={value!r}" for name, value in sorted(plain(dict(point)).items()))
     return " ".join(texts) or "no axes"

@@ -87,7 +87,6 @@ def assumed_spread(timer: str) -> SharedSpread:
 
 
 def shared_spread(cases: Iterable[Sequence[SessionTime]]) -> dict[str, SharedSpread]:
-    """Returns the shared spreads of a suite, by `scope/timer`."""
     groups: dict[str, list[Sequence[SessionTime]]] = {}
     for sessions in cases:
         usable = [session for session in sessions if 0 < session.median_ns < math.inf]
@@ -129,7 +128,6 @@ def between_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tup
 
 
 def _by_device(logs: Sequence[float], devices: Sequence[str | None]) -> list[list[float]]:
-    """Returns the log medians of each device."""
     groups: dict[str | None, list[float]] = {}
     for value, device in zip(logs, devices, strict=True):
         groups.setdefault(device, []).append(value)

@@ -13,24 +13,19 @@ import functools
 import itertools
 import math
 import time
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import DeviceArray, checked, cuda_source, runtime
+from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source, runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
     import numpy as np
 
-    from pytest_gpukern.gpu.runtime import CudaRuntime
 
-    Call = Callable[[], None]
-
-
+Call = Callable[[], None]
 BLOCK = 256
 """Threads a block of the FMA and copy kernels."""
 CHAINS = 8
@@ -64,7 +59,6 @@ def fma_source(c_type: str) -> str:
 
 
 def copy_source() -> str:
-    """Returns the source of `gpukern_fill` and `gpukern_copy`."""
     return cuda_source("copy.cu", BLOCK=BLOCK, WORDS=WORDS)
 
 
@@ -154,7 +148,7 @@ def _fma_rate(cuda: CudaRuntime, fma: _Fma) -> float:
     """Fills each multiprocessor once, so that all end together."""
     kernel = cuda.kernel(fma_source(fma.c_type), "gpukern_fma")
     resident = kernel.occupancy.max_active_blocks_per_multiprocessor(BLOCK, 0)
-    blocks = int(cuda.device.properties.multiprocessor_count * resident)
+    blocks = int(cuda.multiprocessors * resident)
     with _multiply_adds(cuda, fma, blocks) as work:
         operations = 2.0 * fma.lanes * CHAINS * UNROLLED * BLOCK * blocks
         return operations / _best_ns(cuda, work) * 1e9
@@ -197,17 +191,9 @@ def _device_copy(cuda: CudaRuntime) -> dict[str, float]:
     if size < 2 * cuda.l2_bytes or not size:
         raise _too_little(cuda)
     with _copied_buffers(cuda, size) as (source, target, copy):
-
-        def by_kernel(copies: int) -> None:
-            for _ in range(copies):
-                copy()
-
-        def by_driver(copies: int) -> None:
-            for _ in range(copies):
-                checked("cuMemcpyDtoDAsync", target.pointer, source.pointer, size, cuda.stream.handle)
-
+        by_driver = ("cuMemcpyDtoDAsync", target.pointer, source.pointer, size, cuda.stream.handle)
         fastest = math.inf
-        for work in (by_kernel, by_driver):
+        for work in (_repeated(copy), _repeated(checked, *by_driver)):
             checked("cuMemsetD32", target.pointer, 0, size // 4)
             cuda.synchronize()
             fastest = min(fastest, _best_ns(cuda, work))
@@ -238,16 +224,8 @@ def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
     host = int(checked("cuMemHostAlloc", size, 0))
     try:
         with allocated(size) as array:
-            stream = cuda.stream.handle
-
-            def to_device(copies: int) -> None:
-                for _ in range(copies):
-                    checked("cuMemcpyHtoDAsync", array.pointer, host, size, stream)
-
-            def to_host(copies: int) -> None:
-                for _ in range(copies):
-                    checked("cuMemcpyDtoHAsync", host, array.pointer, size, stream)
-
+            to_device = _repeated(checked, "cuMemcpyHtoDAsync", array.pointer, host, size, cuda.stream.handle)
+            to_host = _repeated(checked, "cuMemcpyDtoHAsync", host, array.pointer, size, cuda.stream.handle)
             return {
                 "pinned_to_device_bytes_per_s": size / _best_ns(cuda, to_device) * 1e9,
                 "device_to_pinned_bytes_per_s": size / _best_ns(cuda, to_host) * 1e9,
@@ -290,12 +268,16 @@ def _launches(cuda: CudaRuntime) -> dict[str, float]:
 
     The device's cost is the slope over the number of kernels, so the cost of the events cancels.
     """
-    empty = launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
+    empty = _empty(cuda)
     wait = launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_wait"), 1, 1)
     host = min(_host_ns(cuda, empty) for _ in range(_ROUNDS))
     many = min(_queue_ns(cuda, wait, empty, _LAUNCHES) for _ in range(_ROUNDS))
     few = min(_queue_ns(cuda, wait, empty, _FEW_LAUNCHES) for _ in range(_ROUNDS))
     return {"launch_host_ns": host, "launch_gpu_ns": (many - few) / (_LAUNCHES - _FEW_LAUNCHES)}
+
+
+def _empty(cuda: CudaRuntime) -> Call:
+    return launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
 
 
 def _host_ns(cuda: CudaRuntime, empty: Callable[[], None]) -> float:
@@ -326,6 +308,14 @@ def _queue_ns(cuda: CudaRuntime, wait: Callable[..., None], empty: Callable[[], 
 
 
 # timing
+
+
+def _repeated(call: Callable[..., object], *arguments: object) -> Callable[[int], None]:
+    def work(times: int) -> None:
+        for _ in range(times):
+            call(*arguments)
+
+    return work
 
 
 def _best_ns(cuda: CudaRuntime, work: Callable[[int], None]) -> float:
@@ -364,17 +354,12 @@ def launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable[
 
 @contextmanager
 def allocated(nbytes: int) -> Iterator[DeviceArray]:
-    """Allocates device memory of so many bytes, and gives it back afterwards."""
-    import numpy as np
-
-    array = DeviceArray((nbytes,), np.uint8)
+    array = DeviceArray((nbytes,), "uint8")
     try:
         yield array
     finally:
         array.free()
 
-
-COPY, FMA, LAUNCH = "copy", "fma", "launch"
 
 _COPY_BYTES = 256 << 20
 _L2_SIZES = 4
@@ -404,15 +389,9 @@ def _fma(cuda: CudaRuntime) -> Iterator[Call]:
         yield lambda: work(_FMA_ITERATIONS)
 
 
-@contextmanager
-def _launch(cuda: CudaRuntime) -> Iterator[Call]:
-    """Yields a kernel that does nothing."""
-    yield launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
-
-
 CANARIES: Mapping[str, Callable[[CudaRuntime], AbstractContextManager[Call]]] = {
-    FMA: _fma,
-    COPY: _copy,
-    LAUNCH: _launch,
+    "fma": _fma,
+    "copy": _copy,
+    "launch": lambda cuda: nullcontext(_empty(cuda)),
 }
 """Name → context manager that yields its call and frees its memory. FMAs come first: they raise clocks."""

@@ -13,8 +13,6 @@ from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_s
 if TYPE_CHECKING:
     import numpy as np
 
-_JUDGE_FLOAT = "judge(actual, expected, i, rtol, atol, poison, mantissa_bits, min_exponent)"
-_JUDGE_INTEGER = "judge_integer(actual, expected, i, rtol, atol, poison)"
 _C_TYPES = {
     "float16": "f16",
     "float32": "float",
@@ -44,17 +42,19 @@ def compare_on_device(
     """Compares like `arrays.compare.compare`, but on the device; None for dtypes without a kernel."""
     import numpy as np
 
-    actual_name, expected_name = np.dtype(dtype).name, expected.dtype.name
+    dtype = np.dtype(dtype)
+    actual_name, expected_name = dtype.name, expected.dtype.name
     is_float = actual_name in _FLOATS
     if actual_name not in _C_TYPES or (
         expected_name not in _FLOATS if is_float else actual_name != expected_name
     ):
         return None
+    judge, more = ("judge", ", mantissa_bits, min_exponent") if is_float else ("judge_integer", "")
     source = cuda_source(
         "compare.cu",
         ACTUAL=_C_TYPES[actual_name],
         EXPECTED=_C_TYPES[expected_name],
-        JUDGE=_JUDGE_FLOAT if is_float else _JUDGE_INTEGER,
+        JUDGE=f"{judge}(actual, expected, i, rtol, atol, poison{more})",
     )
     info = np.finfo(actual_name) if is_float else np.finfo("float64")
     reference = runtime.copy_of(expected)
@@ -80,9 +80,31 @@ def compare_on_device(
         for second_pass in (0, 1):
             runtime.launch(kernel, count, *arguments, np.int32(second_pass))
         runtime.synchronize()
-        return _read_comparison(figures.download(), pointer, shape, np.dtype(dtype), expected)
+        found = figures.download()
     finally:
         figures.free()
+    flat = expected.reshape(-1)
+
+    def extreme(slot: int) -> comparison.Extreme:
+        value = float(found[slot : slot + 1].view(np.float64)[0])
+        return element_at(value, int(found[slot + 3])) if value else comparison.Extreme(0.0)
+
+    def element_at(value: float, index: int) -> comparison.Extreme:
+        element = np.empty(1, dtype)
+        checked("cuMemcpyDtoH", element.ctypes.data, pointer + index * dtype.itemsize, dtype.itemsize)
+        return comparison.Extreme(value, index, flat[index].item(), element[0].item())
+
+    return comparison.Comparison(
+        shape=shape,
+        mismatches=int(found[0]),
+        unwritten=int(found[1]),
+        unexpected_nan=int(found[2]),
+        first_unwritten=int(found[3]) if found[1] else -1,
+        first_mismatch=element_at(1.0, int(found[10])) if found[0] else comparison.Extreme(),
+        absolute=extreme(4),
+        relative=extreme(5),
+        ulp=extreme(6) if dtype.kind == "f" else comparison.Extreme(),
+    )
 
 
 def compare_copy(
@@ -108,36 +130,3 @@ def compare_copy(
         )
     finally:
         copy.free()
-
-
-def _read_comparison(
-    figures: np.ndarray[Any, Any],
-    pointer: int,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    expected: np.ndarray[Any, Any],
-) -> comparison.Comparison:
-    import numpy as np
-
-    flat = expected.reshape(-1)
-
-    def extreme(slot: int) -> comparison.Extreme:
-        value = float(figures[slot : slot + 1].view(np.float64)[0])
-        return element_at(value, int(figures[slot + 3])) if value else comparison.Extreme(0.0)
-
-    def element_at(value: float, index: int) -> comparison.Extreme:
-        element = np.empty(1, dtype)
-        checked("cuMemcpyDtoH", element.ctypes.data, pointer + index * dtype.itemsize, dtype.itemsize)
-        return comparison.Extreme(value, index, flat[index].item(), element[0].item())
-
-    return comparison.Comparison(
-        shape=shape,
-        mismatches=int(figures[0]),
-        unwritten=int(figures[1]),
-        unexpected_nan=int(figures[2]),
-        first_unwritten=int(figures[3]) if figures[1] else -1,
-        first_mismatch=element_at(1.0, int(figures[10])) if figures[0] else comparison.Extreme(),
-        absolute=extreme(4),
-        relative=extreme(5),
-        ulp=extreme(6) if dtype.kind == "f" else comparison.Extreme(),
-    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 # ELF: 64 bits, little-endian; the CUDA part as `readelf` shows and `cuobjdump -elf` names it.
@@ -27,6 +26,10 @@ _SIZED = 4  # EIFMT_SVAL
 _FORMATS = frozenset({1, 2, 3, _SIZED})
 _REGISTER_COUNT = 0x2F  # the symbol's number and the registers of a thread
 _PAIR = struct.Struct("<II")
+_DEVICE_LAUNCHES = ("cudaLaunchDevice", "__cudaCDP2LaunchDevice")
+_CODE = (".text.", ".nv.constant", ".nv.global.init")
+"""Prefixes of the names of sections that hold code and initial memory."""
+_DAMAGED = (struct.error, ValueError, IndexError)
 
 
 def registers(image: bytes) -> dict[str, int]:
@@ -34,20 +37,18 @@ def registers(image: bytes) -> dict[str, int]:
 
     Empty if the image is damaged or no cubin.
     """
+    sections, symbols = _read(image)
+    facts = [section.content for section in sections if section.name == ".nv.info"]
     try:
-        cubin = _Cubin.of(image)
-        if cubin is None:
-            return {}
         pairs = [
             _PAIR.unpack(content)
-            for section in cubin.sections
-            if section.name == ".nv.info"
-            for attribute, content in _attributes(cubin.content(section))
+            for part in facts
+            for attribute, content in _attributes(part)
             if attribute == _REGISTER_COUNT
         ]
-        named = ((cubin.symbols[number], count) for number, count in pairs)
+        named = ((symbols[number], count) for number, count in pairs)
         return {symbol.name: count for symbol, count in named if symbol.is_kernel}
-    except (struct.error, ValueError, IndexError):
+    except _DAMAGED:
         return {}
 
 
@@ -55,24 +56,11 @@ def launches_from_device(image: bytes) -> bool:
     """Returns whether a module has kernels that launch kernels or graphs through CUDA's device runtime.
 
     We look for functions of that runtime linked into it: the versions of `cudaLaunchDevice`
-    (`__cudaCDP2LaunchDeviceV2` in CUDA 12 and 13) and `cudaGraphLaunch`.
-
-    Args:
-        image: the module as it was loaded, a cubin. False if it is damaged or no cubin.
+    (`__cudaCDP2LaunchDeviceV2` in CUDA 12 and 13) and `cudaGraphLaunch`. False for a module that is damaged
+    or no cubin.
     """
-    try:
-        cubin = _Cubin.of(image)
-    except (struct.error, ValueError, IndexError):
-        return False
-    return cubin is not None and any(
-        symbol.name.startswith(_DEVICE_LAUNCHES) or symbol.name == "cudaGraphLaunch"
-        for symbol in cubin.symbols
-    )
-
-
-_DEVICE_LAUNCHES = ("cudaLaunchDevice", "__cudaCDP2LaunchDevice")
-_CODE = (".text.", ".nv.constant", ".nv.global.init")
-"""Prefixes of the names of sections that hold code and initial memory."""
+    names = [symbol.name for symbol in _read(image)[1]]
+    return any(name.startswith(_DEVICE_LAUNCHES) or name == "cudaGraphLaunch" for name in names)
 
 
 def code_sha256(image: bytes) -> str | None:
@@ -81,26 +69,19 @@ def code_sha256(image: bytes) -> str | None:
     Names are left out: Numba numbers the functions of a process, so one kernel has several names. Returns
     None if the image is damaged or no cubin.
     """
-    try:
-        cubin = _Cubin.of(image)
-        if cubin is None:
-            return None
-        digest = hashlib.sha256()
-        for section in cubin.sections:
-            kind = next((prefix for prefix in _CODE if section.name.startswith(prefix)), None)
-            if kind is not None:
-                content = cubin.content(section)
-                digest.update(f"{kind} {len(content)}:".encode())
-                digest.update(content)
-        return digest.hexdigest()
-    except (struct.error, ValueError, IndexError):
-        return None
+    sections, _ = _read(image)
+    digest = hashlib.sha256()
+    for section in sections:
+        kind = next((prefix for prefix in _CODE if section.name.startswith(prefix)), None)
+        if kind is not None:
+            digest.update(f"{kind} {len(section.content)}:".encode())
+            digest.update(section.content)
+    return digest.hexdigest() if sections else None
 
 
 class _Section(NamedTuple):
     name: str
-    start: int
-    size: int
+    content: bytes
     link: int
 
 
@@ -109,54 +90,34 @@ class _Symbol(NamedTuple):
     is_kernel: bool
 
 
-@dataclass(frozen=True)
-class _Cubin:
-    """The sections and symbols of a cubin in file order, since the file refers to them by number."""
+def _read(image: bytes) -> tuple[list[_Section], list[_Symbol]]:
+    """Returns the sections and symbols of a cubin in file order, since the file refers to them by number.
 
-    image: bytes
-    sections: tuple[_Section, ...]
-    symbols: tuple[_Symbol, ...]
-
-    @classmethod
-    def of(cls, image: bytes) -> _Cubin | None:
-        """Reads a cubin; None if it is none or of a form that we never saw. Raises an error if damaged."""
-        if len(image) < _HEADER.size:
-            return None
+    There are none if the image is damaged, no cubin, or of a form that we never saw.
+    """
+    try:
         fields = _HEADER.unpack_from(image)
         (magic, bits, order, _, os_abi, abi, _, machine), table = fields[:8], fields[11]
         entry_size, count, names = fields[16:]
         if (magic, bits, order, machine) != (b"\x7fELF", 2, 1, _CUDA_MACHINE) or (os_abi, abi) not in _ABIS:
-            return None
-        if entry_size != _SECTION.size:
-            return None
-        raw = list(_SECTION.iter_unpack(_part(image, table, count * entry_size)))
-        texts = _part(image, raw[names][4], raw[names][5])
-        sections = tuple(
-            _Section(_text(texts, name), start, size, link)
-            for name, _, _, _, start, size, link, _, _, _ in raw
-        )
-        return cls(image, sections, _symbols(image, sections))
-
-    def content(self, section: _Section) -> bytes:
-        return _part(self.image, section.start, section.size)
-
-
-def _symbols(image: bytes, sections: tuple[_Section, ...]) -> tuple[_Symbol, ...]:
-    table = next((section for section in sections if section.name == ".symtab"), None)
-    if table is None:
-        return ()
-    names = sections[table.link]
-    texts = _part(image, names.start, names.size)
-    return tuple(
-        _Symbol(_text(texts, name), bool(other & _ENTRY))
-        for name, _, other, _, _, _ in _SYMBOL.iter_unpack(_part(image, table.start, table.size))
-    )
-
-
-def _part(image: bytes, start: int, size: int) -> bytes:
-    if start + size > len(image):
-        raise ValueError("a part reaches beyond the end")
-    return image[start : start + size]
+            return [], []
+        entries = list(_SECTION.iter_unpack(image[table : table + count * entry_size]))
+        start, size = entries[names][4:6]
+        texts = image[start : start + size]
+        sections = [
+            _Section(_text(texts, name), image[start : start + size], link)
+            for name, _, _, _, start, size, link, _, _, _ in entries
+        ]
+        table_of_symbols = next((section for section in sections if section.name == ".symtab"), None)
+        if table_of_symbols is None:
+            return sections, []
+        texts = sections[table_of_symbols.link].content
+        return sections, [
+            _Symbol(_text(texts, name), bool(other & _ENTRY))
+            for name, _, other, _, _, _ in _SYMBOL.iter_unpack(table_of_symbols.content)
+        ]
+    except _DAMAGED:
+        return [], []
 
 
 def _text(texts: bytes, start: int) -> str:
@@ -171,8 +132,6 @@ def _attributes(facts: bytes) -> Iterator[tuple[int, bytes]]:
         if form not in _FORMATS:
             raise ValueError("an attribute of unknown length")
         at += _ATTRIBUTE.size
-        content = b""
-        if form == _SIZED:
-            content = _part(facts, at, value)
-            at += value
-        yield attribute, content
+        size = value if form == _SIZED else 0
+        yield attribute, facts[at : at + size]
+        at += size

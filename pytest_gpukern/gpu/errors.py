@@ -13,11 +13,7 @@ class DeviceError(Exception):
 
 
 class NvmlUnavailable(Exception):  # noqa: N818  (a state, which most callers expect)
-    """NVML cannot be asked about GPUs; `reason` says why in words."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """NVML cannot be asked about GPUs; the message says why in words."""
 
 
 class DeviceLockTimeout(DeviceError):  # noqa: N818  (as TimeoutExpired)

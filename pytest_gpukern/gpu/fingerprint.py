@@ -38,7 +38,7 @@ def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
         python_version=platform.python_version(),
         platform=platform.platform(),
         cpu_model=cpu_model(),
-        cpu_count=cpu_count(),
+        cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         blas=blas(),
         libraries=library_versions(),
     )
@@ -49,11 +49,8 @@ _OF_A_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 """Variables that git sets for its hooks, which would name another repository."""
 _CI_PAGES = ("CI_JOB_URL", "BUILD_URL", "CIRCLE_BUILD_URL", "BUILDKITE_BUILD_URL")
 _CI_BRANCHES = (
-    "GITHUB_HEAD_REF",
-    "GITHUB_REF_NAME",
-    "CI_COMMIT_REF_NAME",
-    "BUILDKITE_BRANCH",
-    "CIRCLE_BRANCH",
+    *("GITHUB_HEAD_REF", "GITHUB_REF_NAME"),
+    *("CI_COMMIT_REF_NAME", "BUILDKITE_BRANCH", "CIRCLE_BRANCH"),
 )
 
 
@@ -181,13 +178,6 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
             f"{platform.machine()} implementer {fields.get('CPU implementer', '?')} part {fields['CPU part']}"
         )
     return platform.processor() or platform.machine() or "unknown processor"
-
-
-def cpu_count() -> int:
-    """Returns the number of logical processors this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 _SET_BY_THREADPOOLCTL = "KMP_DUPLICATE_LIB_OK"  # its import sets this for good; we put it back

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -29,14 +30,14 @@ def kernel_facts(
     There is no occupancy if the compute capability is None or unknown. `machine_code` maps a mangled name
     and its registers to a hash of the machine code, or None.
     """
-    facts = []
-    for entry in work:
-        kernel = entry.kernel
-        if kernel is None:
-            continue
-        code = machine_code(entry.name, kernel.registers) if machine_code else None
-        facts.append(structs.replace(with_occupancy(kernel, compute_capability), machine_code_sha256=code))
-    return tuple(facts)
+    return tuple(
+        structs.replace(
+            with_occupancy(kernel, compute_capability),
+            machine_code_sha256=machine_code(entry.name, kernel.registers) if machine_code else None,
+        )
+        for entry in work
+        if (kernel := entry.kernel) is not None
+    )
 
 
 def autotuned(kernels: Iterable[KernelFacts]) -> dict[str, dict[str, str]]:
@@ -129,12 +130,10 @@ def demangle(name: str) -> str | None:
 @functools.cache
 def _demangler() -> Callable[[str], str | None] | None:
     for library in _LIBRARIES:
-        try:
-            function = ctypes.CDLL(library).__cxa_demangle
-            free = ctypes.CDLL(None).free
-        except (OSError, AttributeError, TypeError):  # no such library, no such function, or no ctypes
-            continue
-        break
+        # no such library, no such function, or no ctypes
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            function, free = ctypes.CDLL(library).__cxa_demangle, ctypes.CDLL(None).free
+            break
     else:
         return None
     function.restype = ctypes.c_void_p
@@ -213,11 +212,12 @@ def with_occupancy(kernel: KernelFacts, compute_capability: tuple[int, int] | No
     threads = math.prod(kernel.block or (0,))
     warps = -(-threads // _WARP)
     shared = _shared_bytes(kernel.shared_bytes, compute_capability[0])
-    registers = f"{kernel.registers} registers a thread"
     fitting = {
         f"blocks of {threads} threads": limits.warps // max(1, warps),
-        registers: _blocks_by_registers(kernel.registers, warps),
-        f"{_kib(shared)} of shared memory a block": limits.shared_kib * 1024 // shared if shared else None,
+        f"{kernel.registers} registers a thread": _blocks_by_registers(kernel.registers, warps),
+        f"{shared / 1024:.4g} KiB of shared memory a block": limits.shared_kib * 1024 // shared
+        if shared
+        else None,
         f"{limits.blocks} blocks a multiprocessor": limits.blocks,
     }
     known = {words: blocks for words, blocks in fitting.items() if blocks is not None}
@@ -251,7 +251,3 @@ def _shared_bytes(asked: int, major: int) -> int:
 
 def _rounded_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
-
-
-def _kib(count: int) -> str:
-    return f"{count / 1024:.4g} KiB"

@@ -8,13 +8,12 @@ https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import subprocess
 import sys
 import uuid as uuid_module
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +59,16 @@ class LibCuda:
         library, context, count = _loaded_library(), ctypes.c_void_p(), ctypes.c_int()
         if library is None or int(library.cuCtxGetCurrent(ctypes.byref(context))) != _CUDA_SUCCESS:
             return False
+        if context.value:
+            return True
         library.cuDeviceGetCount(ctypes.byref(count))
-        return bool(context.value) or any(_is_active(library, ordinal) for ordinal in range(count.value))
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        for ordinal in range(count.value):
+            handle = _handle(library, ordinal)
+            _call(library, "cuDevicePrimaryCtxGetState", handle, ctypes.byref(flags), ctypes.byref(active))
+            if active.value:
+                return True
+        return False
 
     def devices(self) -> tuple[CudaDevice, ...]:
         """Initialises CUDA without a context and lists its devices. Raises CudaError."""
@@ -74,21 +81,21 @@ class LibCuda:
         _call(library, "cuDeviceGetCount", ctypes.byref(count))
         return tuple(_device(library, ordinal) for ordinal in range(count.value))
 
-    def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
-        """Runs this file as a script with `environ` and reads its answer. Raises CudaError."""
-        # -I keeps this folder off the child's sys.path, since its modules would hide others.
-        command = [sys.executable, "-I", str(Path(__file__))]
-        try:
-            # 60 s: eight GPUs without persistence mode take several seconds to wake.
-            done = subprocess.run(
-                command, env=dict(environ), capture_output=True, text=True, timeout=60, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise CudaError(f"CUDA could not be asked in a process of its own: {error}") from error
-        if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-            raise CudaError(f"CUDA could not be asked in a process of its own: {last[0]}")
-        return tuple(CudaDevice(**entry) for entry in json.loads(done.stdout))
+
+def uuids_in_cuda_order(environ: Mapping[str, str]) -> list[str]:
+    """Asks CUDA for its devices in a process of its own with `environ`. Raises CudaError."""
+    # -I keeps this folder off the child's sys.path, since its modules would hide others.
+    command = [sys.executable, "-I", str(Path(__file__))]
+    try:
+        # 60 s: eight GPUs without persistence mode take several seconds to wake.
+        done = subprocess.run(
+            command, env=dict(environ), capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        told = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
+        why = told.splitlines()[-1] if told else error
+        raise CudaError(f"CUDA could not be asked in a process of its own: {why}") from error
+    return done.stdout.split()
 
 
 def load_library() -> Any:
@@ -105,18 +112,10 @@ def bare_uuid(uuid: str) -> str:
 
 
 def _loaded_library() -> Any:
-    """Returns libcuda if this process has already loaded it, else None."""
     try:
         return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return None
-
-
-def _is_active(library: Any, ordinal: int) -> bool:
-    """Returns whether the primary context of a device exists."""
-    handle, flags, active = _handle(library, ordinal), ctypes.c_uint(), ctypes.c_int()
-    _call(library, "cuDevicePrimaryCtxGetState", handle, ctypes.byref(flags), ctypes.byref(active))
-    return bool(active.value)
 
 
 def _device(library: Any, ordinal: int) -> CudaDevice:
@@ -163,7 +162,6 @@ def _check(library: Any, status: int, call: str) -> None:
 
 if __name__ == "__main__":
     try:
-        answer = [asdict(device) for device in LibCuda().devices()]
+        sys.stdout.write("\n".join(device.uuid for device in LibCuda().devices()))
     except CudaError as problem:
         sys.exit(str(problem))
-    sys.stdout.write(json.dumps(answer))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 _TASKS = Path("/proc/self/task")
 _GRACE_S = 0.1
@@ -98,18 +98,12 @@ def _named(threads: list[threading.Thread]) -> str:
 
 
 def _works(thread: threading.Thread) -> bool:
-    """Says whether a thread runs and is not just waiting for its pool's next task."""
+    """Says whether a thread runs and is not just waiting for the next task of one of Python's pools."""
     frame = sys._current_frames().get(thread.ident or 0)
-    return thread.is_alive() and frame is not None and not waits_in_pool(frame)
-
-
-def waits_in_pool(frame: FrameType) -> bool:
-    """Says whether a thread with this innermost frame belongs to one of Python's pools and has no task."""
-    if frame.f_code.co_name == "run":  # a task, or a thread whose function is written in C
+    if frame is None or not thread.is_alive():
         return False
-    tops = set()
-    outer: FrameType | None = frame
-    while outer is not None:
-        tops.add(str(outer.f_globals.get("__name__")).partition(".")[0])
-        outer = outer.f_back
-    return bool(tops & _POOLS) and tops <= _POOLS | _BELOW_POOLS
+    if frame.f_code.co_name == "run":  # a task, or a thread whose function is written in C
+        return True
+    modules = [str(outer.f_globals.get("__name__")) for outer, _ in traceback.walk_stack(frame)]
+    tops = {module.partition(".")[0] for module in modules}
+    return not tops & _POOLS or not tops <= _POOLS | _BELOW_POOLS

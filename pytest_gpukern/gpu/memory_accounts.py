@@ -5,6 +5,7 @@ We ask only libraries that a test has imported, and import none. PyCUDA keeps no
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -19,6 +20,9 @@ def synchronize() -> None:
 
 class Account:
     """One allocator; by default it caches nothing and reports no peak."""
+
+    def __init__(self, allocator: Any) -> None:
+        self._allocator = allocator
 
     def live_bytes(self) -> int:
         """Returns the bytes given out and not yet given back."""
@@ -38,54 +42,45 @@ class Account:
 class _Cupy(Account):
     """CuPy's default memory pool, without the FFT plans that CuPy caches."""
 
-    def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
-
     def live_bytes(self) -> int:
         plans = sys.modules.get("cupy.fft._cache")
         cached = int(plans.get_plan_cache().get_curr_memsize()) if plans is not None else 0
-        return max(0, int(self._cupy.get_default_memory_pool().used_bytes()) - cached)
+        return max(0, int(self._allocator.get_default_memory_pool().used_bytes()) - cached)
 
     def release(self) -> None:
-        self._cupy.get_default_memory_pool().free_all_blocks()
-        self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+        self._allocator.get_default_memory_pool().free_all_blocks()
+        self._allocator.get_default_pinned_memory_pool().free_all_blocks()
 
 
 class _Torch(Account):
     """PyTorch's caching allocator, once the test has initialised CUDA in PyTorch."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-
     def live_bytes(self) -> int:
-        return int(self._torch.cuda.memory_allocated())
+        return int(self._allocator.cuda.memory_allocated())
 
     def peak_bytes(self) -> int:
-        return int(self._torch.cuda.max_memory_allocated())
+        return int(self._allocator.cuda.max_memory_allocated())
 
     def reset_peak(self) -> None:
-        self._torch.cuda.reset_peak_memory_stats()
+        self._allocator.cuda.reset_peak_memory_stats()
 
     def release(self) -> None:
         """Empties the caching allocator, after freeing PyTorch's workspaces for cuBLAS in it."""
-        clear = getattr(self._torch._C, "_cuda_clearCublasWorkspaces", None)
+        clear = getattr(self._allocator._C, "_cuda_clearCublasWorkspaces", None)
         if clear is not None:
             clear()
-        self._torch.cuda.empty_cache()
+        self._allocator.cuda.empty_cache()
 
 
 class _Numba(Account):
     """Numba's own memory manager, which knows each allocation; for any other one we count nothing."""
 
-    def __init__(self, cuda: Any) -> None:
-        self._manager = cuda.current_context().memory_manager
-
     def live_bytes(self) -> int:
-        allocations = getattr(self._manager, "allocations", None) or {}
+        allocations = getattr(self._allocator, "allocations", None) or {}
         return sum(int(memory.size) for memory in list(allocations.values()) if _on_device(memory))
 
     def release(self) -> None:
-        deallocations = getattr(self._manager, "deallocations", None)
+        deallocations = getattr(self._allocator, "deallocations", None)
         if deallocations is not None:
             deallocations.clear()
 
@@ -98,9 +93,6 @@ def _on_device(memory: Any) -> bool:
 class _Pool(Account):
     """The driver's default memory pool: what cudaMallocAsync has given out, to any library."""
 
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
-
     def live_bytes(self) -> int:
         return self._asked("USED_MEM_CURRENT")
 
@@ -111,16 +103,16 @@ class _Pool(Account):
         from cuda.bindings import driver
 
         attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_HIGH
-        checked("cuMemPoolSetAttribute", self._pool, attribute, driver.cuuint64_t(0))
+        checked("cuMemPoolSetAttribute", self._allocator, attribute, driver.cuuint64_t(0))
 
     def release(self) -> None:
-        checked("cuMemPoolTrimTo", self._pool, 0)
+        checked("cuMemPoolTrimTo", self._allocator, 0)
 
     def _asked(self, name: str) -> int:
         from cuda.bindings import driver
 
         attribute = getattr(driver.CUmemPool_attribute, f"CU_MEMPOOL_ATTR_{name}")
-        return int(checked("cuMemPoolGetAttribute", self._pool, attribute))
+        return int(checked("cuMemPoolGetAttribute", self._allocator, attribute))
 
 
 def accounts() -> list[Account]:
@@ -128,7 +120,9 @@ def accounts() -> list[Account]:
     in_use: list[Account] = []
     if not LibCuda().has_context():  # nothing is allocated yet, and the driver refuses to be asked
         return in_use
-    if (pool := _default_pool()) is not None:
+    with contextlib.suppress(CudaError):  # the pinned device has no pool
+        pool = _Pool(checked("cuDeviceGetDefaultMemPool", checked("cuDeviceGet", 0)))
+        pool.live_bytes()
         in_use.append(pool)
     if (cupy := _loaded("cupy", "ndarray")) is not None:
         in_use.append(_Cupy(cupy))
@@ -137,18 +131,8 @@ def accounts() -> list[Account]:
         in_use.append(_Torch(torch))
     numba = _loaded("numba.cuda", "devicearray")
     if numba is not None and numba.is_available():  # else it has allocated nothing
-        in_use.append(_Numba(numba))
+        in_use.append(_Numba(numba.current_context().memory_manager))
     return in_use
-
-
-def _default_pool() -> _Pool | None:
-    """Returns the pool of the pinned device, or None if it has none."""
-    try:
-        pool = _Pool(checked("cuDeviceGetDefaultMemPool", checked("cuDeviceGet", 0)))
-        pool.live_bytes()
-    except CudaError:
-        return None
-    return pool
 
 
 def _loaded(name: str, needed: str) -> Any:

@@ -95,7 +95,7 @@ class Device:
         return f"{self.name} ({self.uuid})"
 
 
-def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None = None) -> Device:
+def device_of(nvml: Nvml, gpu: GpuRecord, mig: MigRecord | None) -> Device:
     """Makes the Device of a GPU that NVML lists, or of one of its MIG instances."""
     part = gpu if mig is None else mig
     return Device(

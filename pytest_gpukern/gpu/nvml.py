@@ -12,26 +12,23 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from types import MappingProxyType
 from typing import Any
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 
-CLOCK_EVENTS: Mapping[int, str] = MappingProxyType(
-    {
-        0x001: "gpu_idle",
-        0x002: "applications_clocks_setting",
-        0x004: "sw_power_cap",
-        0x008: "hw_slowdown",
-        0x010: "sync_boost",
-        0x020: "sw_thermal_slowdown",
-        0x040: "hw_thermal_slowdown",
-        0x080: "hw_power_brake_slowdown",
-        0x100: "display_clock_setting",
-        0x200: "board_limit",
-        0x400: "reliability",
-    }
-)
+CLOCK_EVENTS: Mapping[int, str] = {
+    0x001: "gpu_idle",
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (…ThrottleReasons until R535): why clocks are not higher.
 
 https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html; the last two: older drivers only.
@@ -44,8 +41,8 @@ class MigRecord:
 
     uuid: str
     name: str
-    gpu_instance_id: int
-    compute_instance_id: int
+    gpu_instance_id: int | None
+    compute_instance_id: int | None
     profile: str
     memory_total_bytes: int
 
@@ -253,9 +250,8 @@ def open_nvml() -> Nvml:
     try:
         import pynvml
     except ImportError as error:
-        raise NvmlUnavailable(
-            f"NVML cannot be asked: the package nvidia-ml-py is not usable ({error})"
-        ) from None
+        why = f"NVML cannot be asked: the package nvidia-ml-py is not usable ({error})"
+        raise NvmlUnavailable(why) from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -296,7 +292,6 @@ class Nvml:
         return tuple(record for record in records if record is not None)
 
     def driver_version(self) -> str | None:
-        """Returns the driver's version."""
         version: str | None = self._ask("nvmlSystemGetDriverVersion")
         return version
 
@@ -312,8 +307,8 @@ class Nvml:
 
     def compute_processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Returns the processes with a CUDA context on the device; empty if the driver does not list them."""
-        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid))
-        return tuple(self._process(process) for process in processes or ())
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid)) or ()
+        return tuple(self._process(int(process.pid), process.usedGpuMemory) for process in processes)
 
     def limits(self, uuid: str) -> PowerLimits:
         """Returns the enforced power limit (NVML: milliwatts) and the highest SM and memory clocks."""
@@ -328,33 +323,28 @@ class Nvml:
     def configuration(self, uuid: str) -> Configuration:
         """Returns how the GPU is set up, in eight calls; a refused call leaves its fields None."""
         gpu = self._whole_gpu(uuid)
-        persistence = self._ask("nvmlDeviceGetPersistenceMode", gpu)
         ecc = self._ask("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
         mig = self._ask("nvmlDeviceGetMigMode", gpu) or (None, None)
         mode = self._ask("nvmlDeviceGetComputeMode", gpu)
-        corrected, uncorrected = (
-            self._ask("nvmlDeviceGetTotalEccErrors", gpu, kind, _SINCE_LOADED)
-            for kind in (_CORRECTED, _UNCORRECTED)
-        )
-        # corrected rows, uncorrected rows, pending, failed
-        rows = self._ask("nvmlDeviceGetRemappedRows", gpu) or (None, None, None, None)
+        rows = self._ask(
+            "nvmlDeviceGetRemappedRows", gpu
+        )  # corrected rows, uncorrected rows, pending, failed
         power_mw = self._ask("nvmlDeviceGetPowerManagementDefaultLimit", gpu)
         return Configuration(
-            persistence=_truth(persistence),
+            persistence=_truth(self._ask("nvmlDeviceGetPersistenceMode", gpu)),
             ecc=_truth(ecc[0]),
             ecc_pending=_truth(ecc[1]),
             mig_pending=_truth(mig[1]),
             compute_mode=_COMPUTE_MODES[mode] if mode in range(len(_COMPUTE_MODES)) else None,
-            corrected_errors=None if corrected is None else int(corrected),
-            uncorrected_errors=None if uncorrected is None else int(uncorrected),
-            remapped_rows=None if rows[0] is None or rows[1] is None else int(rows[0] + rows[1]),
-            row_remap_pending=_truth(rows[2]),
-            row_remap_failed=_truth(rows[3]),
+            corrected_errors=self._ask("nvmlDeviceGetTotalEccErrors", gpu, _CORRECTED, _SINCE_LOADED),
+            uncorrected_errors=self._ask("nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _SINCE_LOADED),
+            remapped_rows=rows and rows[0] + rows[1],
+            row_remap_pending=rows and bool(rows[2]),
+            row_remap_failed=rows and bool(rows[3]),
             default_power_w=None if power_mw is None else power_mw / 1000,
         )
 
     def pcie_link(self, uuid: str) -> PcieLink:
-        """Returns the GPU's link to its host now, in four calls."""
         gpu = self._whole_gpu(uuid)
         return PcieLink(
             generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
@@ -364,7 +354,6 @@ class Nvml:
         )
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
-        """Returns the width of the GPU's memory bus."""
         width = self._ask("nvmlDeviceGetMemoryBusWidth", self._whole_gpu(uuid))
         return None if not width else int(width)
 
@@ -429,15 +418,13 @@ class Nvml:
         if not uuid:
             return None
         self._handles[uuid] = handle
-        capability = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        # [current, pending]
-        mig = self._ask("nvmlDeviceGetMigMode", handle) or (0, 0)
+        mig = self._ask("nvmlDeviceGetMigMode", handle) or (0, 0)  # now, after the next reset
         name = self._ask("nvmlDeviceGetName", handle) or "NVIDIA GPU of unknown name"
         return GpuRecord(
             index=index,
             name=name,
             uuid=uuid,
-            compute_capability=(0, 0) if capability is None else (int(capability[0]), int(capability[1])),
+            compute_capability=tuple(self._ask("nvmlDeviceGetCudaComputeCapability", handle) or (0, 0)),
             memory_total_bytes=self._memory_total_bytes(handle),
             mig_enabled=bool(mig[0]),
             mig_instances=self._mig_instances(handle, name) if mig[0] else (),
@@ -460,8 +447,8 @@ class Nvml:
                 MigRecord(
                     uuid=uuid,
                     name=f"{parent_name} MIG {profile}",
-                    gpu_instance_id=self._id("nvmlDeviceGetGpuInstanceId", handle),
-                    compute_instance_id=self._id("nvmlDeviceGetComputeInstanceId", handle),
+                    gpu_instance_id=self._ask("nvmlDeviceGetGpuInstanceId", handle),
+                    compute_instance_id=self._ask("nvmlDeviceGetComputeInstanceId", handle),
                     profile=profile,
                     memory_total_bytes=self._memory_total_bytes(handle),
                 )
@@ -472,15 +459,9 @@ class Nvml:
         info = self._ask("nvmlDeviceGetMemoryInfo", handle)
         return host_memory_bytes("SC_PHYS_PAGES") if info is None else int(info.total)
 
-    def _id(self, call: str, handle: Any) -> int:
-        number = self._ask(call, handle)
-        return -1 if number is None else int(number)
-
-    def _process(self, process: Any) -> GpuProcess:
-        used = process.usedGpuMemory
-        pid = int(process.pid)
+    def _process(self, pid: int, used: int | None) -> GpuProcess:
         name = self._ask("nvmlSystemGetProcessName", pid) if pid else None
-        return GpuProcess(pid, name or None, None if used is None else int(used) >> 20)
+        return GpuProcess(pid, name or None, None if used is None else used >> 20)
 
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
@@ -488,9 +469,8 @@ class Nvml:
         try:
             return self._handles[uuid]
         except KeyError:
-            raise DeviceError(
-                f"NVML lists no device with the UUID {uuid}; was a MIG instance removed?"
-            ) from None
+            why = f"NVML lists no device with the UUID {uuid}; was a MIG instance removed?"
+            raise DeviceError(why) from None
 
     def _whole_gpu(self, uuid: str) -> Any:
         """Returns the handle of the GPU itself, or of the GPU that a MIG instance belongs to."""

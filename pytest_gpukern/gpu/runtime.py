@@ -51,10 +51,7 @@ def cuda_source(file: str, **defines: object) -> str:
 class DeviceArray:
     """A contiguous array in device memory, visible to every library.
 
-    Args:
-        shape: of the array.
-        dtype: of the array.
-        guard: fill value of the guard zones around the array; None for no guard zones.
+    The word `guard` fills guard zones around it; None for no zones.
 
     Attributes:
         pointer: device address.
@@ -112,7 +109,6 @@ class DeviceArray:
         )
 
     def _bytes(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Copies bytes of the allocation to the host."""
         import numpy as np
 
         host = np.empty(stop - start, np.uint8)
@@ -178,17 +174,14 @@ class CudaRuntime:
 
     @functools.cached_property
     def l2_bytes(self) -> int:
-        """Size of the L2 cache."""
         return int(self.device.properties.l2_cache_size)
 
     @functools.cached_property
     def multiprocessors(self) -> int:
-        """Number of multiprocessors."""
         return int(self.device.properties.multiprocessor_count)
 
     @functools.cached_property
     def resident_threads(self) -> int:
-        """The number of threads that the device can hold at once."""
         return self.multiprocessors * int(self.device.properties.max_threads_per_multiprocessor)
 
     @functools.cache  # noqa: B019 - one runtime lives as long as the process
@@ -198,7 +191,6 @@ class CudaRuntime:
 
     @functools.cache  # noqa: B019 - as above
     def _compiled(self, source: str) -> Any:
-        """Compiles `source` with NVRTC for this device."""
         from cuda.core import Program, ProgramOptions
 
         options = ProgramOptions(arch=f"sm_{self.device.arch}", std="c++17")
@@ -210,10 +202,6 @@ class CudaRuntime:
 
         blocks = max(1, min(-(-threads // _BLOCK), 4 * self.resident_threads // _BLOCK))
         launch(stream or self.stream, LaunchConfig(grid=blocks, block=_BLOCK), kernel, *arguments)
-
-    def is_closed(self) -> bool:
-        """Says whether the context is gone, also if a newer one has its address."""
-        return _identity(self._kept) != self._identity
 
     @functools.cached_property
     def _aside(self) -> Any:
@@ -233,13 +221,7 @@ class CudaRuntime:
         """Waits for all work in the context, on every stream."""
         self.device.sync()
 
-    @functools.cached_property
-    def total_bytes(self) -> int:
-        """Total memory of the device."""
-        return int(checked("cuMemGetInfo")[1])
-
     def free_bytes(self) -> int:
-        """Returns the device memory that can still be allocated."""
         return int(checked("cuMemGetInfo")[0])
 
     def flush_l2(self, stream: Any = None) -> None:
@@ -268,17 +250,19 @@ class CudaRuntime:
         dead arrays are freed before another one is made. Several are asked for around each checked launch,
         so finding one does not go through the hundreds of a problem's corners.
         """
-        held = self._copies.pop(id(host), None)
-        if held is not None and held[0]() is not host:  # the id of an array that is gone
-            held[1].free()
-            held = None
-        if held is None:
+        held = self._copies.get(id(host))
+        if held is None or held[0]() is not host:  # the id may be that of an array that is gone
             self.forget_dead_copies()
-            while self._copies and self._copied_bytes() + host.nbytes > self.total_bytes / 4:
-                self._copies.pop(next(iter(self._copies)))[1].free()
+            _, total_bytes = checked("cuMemGetInfo")
+            copies = self._copies
+            while (
+                copies and sum(c.allocated_bytes for _, c in copies.values()) + host.nbytes > total_bytes / 4
+            ):
+                copies.pop(next(iter(copies)))[1].free()
             copy = DeviceArray(host.shape, host.dtype)
             copy.upload(host)
             held = weakref.ref(host), copy
+        self._copies.pop(id(host), None)
         self._copies[id(host)] = held  # the one last used comes last
         return held[1]
 
@@ -290,12 +274,8 @@ class CudaRuntime:
                 del self._copies[number]
 
     def forget_copies(self) -> None:
-        """Frees the copies of inputs and references."""
         while self._copies:
             self._copies.popitem()[1][1].free()
-
-    def _copied_bytes(self) -> int:
-        return sum(copy.allocated_bytes for _, copy in self._copies.values())
 
     @functools.cached_property
     def _hash(self) -> DeviceArray:
@@ -339,8 +319,7 @@ def context_fault() -> str | None:
     """
     from cuda.bindings import driver
 
-    status, context = driver.cuCtxGetCurrent()
-    if status != driver.CUresult.CUDA_SUCCESS or not int(context):
+    if not current_context():
         return None  # this process has not used the device
     (status,) = driver.cuCtxSynchronize()
     closed = (driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED, driver.CUresult.CUDA_ERROR_INVALID_CONTEXT)
@@ -364,7 +343,7 @@ def context_change(*, another_may_stay: bool) -> str | None:
         return closed
     if is_another:
         return None if another_may_stay else "it left another context current"
-    return closed if ours.is_closed() else None
+    return closed if _identity(ours._kept) != ours._identity else None  # a newer one may have its address
 
 
 def current_context() -> int:

@@ -10,13 +10,12 @@ https://github.com/pytorch/pytorch/blob/main/test/test_cuda_nvml_based_avail.py
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
-from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid, load_library
+from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid, load_library, uuids_in_cuda_order
 from pytest_gpukern.gpu.model import Device, device_of, short_uuid
 from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml, open_nvml
 from pytest_gpukern.values.backend_table import BACKENDS
@@ -59,15 +58,10 @@ def _matches(spec: str, devices: Sequence[Device]) -> list[Device]:
             return [devices[int(spec)]]
         if len(spec) < 3:
             return []
-    exact = [device for device in devices if spec in {device.name.lower(), device.uuid.lower()}]
-    return exact or [
-        device for device in devices if _uuid_starts(device, spec) or spec in device.name.lower()
-    ]
-
-
-def _uuid_starts(device: Device, spec: str) -> bool:
-    uuid = device.uuid.lower()
-    return spec not in {"gpu-", "mig-"} and (uuid.startswith(spec) or uuid.partition("-")[2].startswith(spec))
+    named = [(device, device.name.lower(), device.uuid.lower()) for device in devices]
+    prefixes = () if spec in {"gpu-", "mig-"} else (spec, f"gpu-{spec}", f"mig-{spec}")
+    exact = [device for device, name, uuid in named if spec in {name, uuid}]
+    return exact or [device for device, name, uuid in named if uuid.startswith(prefixes) or spec in name]
 
 
 def _error(spec: str, problem: str, named: Sequence[Device], devices: Sequence[Device]) -> DeviceError:
@@ -82,25 +76,13 @@ def _error(spec: str, problem: str, named: Sequence[Device], devices: Sequence[D
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 _ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
 _NVML_NUMBERING = "numbered as nvidia-smi does"
-_DOCUMENTATION = (
-    "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
-)
-
-
-def cuda_order_in_child(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Returns the UUIDs ("GPU-…") of all GPUs in CUDA's own order, asked in a separate process.
-
-    Raises DeviceError if CUDA cannot be asked.
-    """
-    unrestricted = {key: value for key, value in (environ or os.environ).items() if key != VARIABLE}
-    try:
-        return ["GPU-" + device.uuid for device in LibCuda().devices_from_outside(unrestricted)]
-    except CudaError as error:
-        raise DeviceError(str(error)) from error
+_RULES = "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
 
 
 def visible_devices(
-    nvml: Nvml, environ: Mapping[str, str], cuda_order: Callable[[], list[str]] = cuda_order_in_child
+    nvml: Nvml,
+    environ: Mapping[str, str],
+    cuda_order: Callable[[Mapping[str, str]], list[str]] = uuids_in_cuda_order,
 ) -> tuple[Device, ...]:
     """Returns the devices that CUDA_VISIBLE_DEVICES names, in its order; without it all, in NVML's order.
 
@@ -119,19 +101,36 @@ def visible_devices(
             for gpu in gpus
             for mig in (gpu.mig_instances if gpu.mig_enabled else (None,))
         )
-    if not gpus or _hides_on_purpose(value):
+    if not gpus or value.strip() == "NoDevFiles":  # Slurm sets it for a job without GPUs
         return ()
     entries = [entry.strip() for entry in value.split(",")]
     if not entries[-1]:
         entries.pop()  # a trailing comma is harmless
     if "-1" in entries:
         entries = entries[: entries.index("-1")]
-    by_index = any(_is_index(entry) for entry in entries)
-    if by_index:
-        reading = _Reading(value, _in_cuda_order(gpus, environ, cuda_order), "numbered as CUDA does here")
-    else:
-        reading = _Reading(value, gpus, _NVML_NUMBERING)
-    return tuple(device_of(nvml, gpu, mig) for gpu, mig in reading.of(entries))
+    numbering = _NVML_NUMBERING
+    if any(_is_index(entry) for entry in entries):
+        gpus, numbering = _in_cuda_order(gpus, environ, cuda_order), "numbered as CUDA does here"
+    devices: dict[str, Device] = {}
+    named: dict[str, str] = {}
+    forms = set()
+    for entry in entries:
+        try:
+            form, gpu, mig = _named(entry, gpus)
+            forms.add(form)
+            if len(forms) > 1:
+                raise ValueError("has another form than the first entry, and CUDA stops there")
+            device = device_of(nvml, gpu, mig)
+            if device.uuid in devices:
+                raise ValueError(
+                    f"names the same device as {named[device.uuid]!r}, so CUDA hides every device"
+                )
+            if mig is not None and devices:
+                raise ValueError("comes beside a MIG instance, and CUDA shows a process only one instance")
+        except ValueError as problem:
+            raise _misread(value, entry, problem, gpus, numbering) from None
+        devices[device.uuid], named[device.uuid] = device, entry
+    return tuple(devices.values())
 
 
 def missing_gpu_reason(
@@ -152,27 +151,21 @@ def missing_gpu_reason(
     try:
         nvml = open_library()
     except NvmlUnavailable as error:
-        if cuda_problem is None:
-            return f"{error.reason}; the CUDA library itself is there"
-        return f"{error.reason}; {cuda_problem}"
+        return f"{error}; {cuda_problem or 'the CUDA library itself is there'}"
     with nvml:
         gpus = nvml.gpus()
         if not gpus:
             return "NVML lists GPUs, but this process may open none of them"
         # Here it only matters whether an index names a GPU, not which one.
-        visible = visible_devices(nvml, environ, lambda: [gpu.uuid for gpu in gpus])
+        visible = visible_devices(nvml, environ, lambda _: [gpu.uuid for gpu in gpus])
+    count = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
     if cuda_problem is not None:
-        return f"NVML lists {_count(len(gpus), 'GPU')}, but {cuda_problem}"
+        return f"NVML lists {count}, but {cuda_problem}"
     if visible:
         return None
     if VARIABLE in environ:
-        return f"{VARIABLE}={environ[VARIABLE]!r} hides all of {_count(len(gpus), 'GPU')}"
+        return f"{VARIABLE}={environ[VARIABLE]!r} hides all of {count}"
     return "every GPU is in MIG mode and has no MIG instance"
-
-
-def _hides_on_purpose(value: str) -> bool:
-    # Slurm sets NoDevFiles for a job without GPUs.
-    return value.strip() in {"", "NoDevFiles"} or value.split(",")[0].strip() == "-1"
 
 
 def _is_index(entry: str) -> bool:
@@ -180,7 +173,9 @@ def _is_index(entry: str) -> bool:
 
 
 def _in_cuda_order(
-    gpus: Sequence[GpuRecord], environ: Mapping[str, str], cuda_order: Callable[[], list[str]]
+    gpus: tuple[GpuRecord, ...],
+    environ: Mapping[str, str],
+    cuda_order: Callable[[Mapping[str, str]], list[str]],
 ) -> tuple[GpuRecord, ...]:
     """Puts GPUs in the order of CUDA's ordinals.
 
@@ -189,8 +184,12 @@ def _in_cuda_order(
     """
     models = {(gpu.name, gpu.compute_capability, gpu.memory_total_bytes) for gpu in gpus}
     if environ.get(_ORDER_VARIABLE) == "PCI_BUS_ID" or len(models) < 2:
-        return tuple(gpus)
-    ranks = {bare_uuid(uuid): rank for rank, uuid in enumerate(cuda_order())}
+        return gpus
+    try:
+        order = cuda_order({name: value for name, value in environ.items() if name != VARIABLE})
+    except CudaError as error:
+        raise DeviceError(str(error)) from error
+    ranks = {bare_uuid(uuid): rank for rank, uuid in enumerate(order)}
     if not all(bare_uuid(gpu.uuid) in ranks for gpu in gpus):
         raise DeviceError(
             f"{VARIABLE}={environ[VARIABLE]!r} names GPUs of different models by index, and CUDA does not "
@@ -202,86 +201,43 @@ def _in_cuda_order(
     return tuple(sorted(gpus, key=lambda gpu: ranks[bare_uuid(gpu.uuid)]))
 
 
-class _Reading:
-    """One value of the variable, read against the machine's GPUs in the order in which it numbers them."""
-
-    def __init__(self, value: str, gpus: Sequence[GpuRecord], numbering: str) -> None:
-        self._value = value
-        self._gpus = gpus
-        self._numbering = numbering
-
-    def of(self, entries: list[str]) -> list[tuple[GpuRecord, MigRecord | None]]:
-        devices: list[tuple[GpuRecord, MigRecord | None]] = []
-        seen: dict[str, str] = {}
-        forms = set()
-        for entry in entries:
-            form, gpu, mig = self._one(entry)
-            forms.add(form)
-            if len(forms) > 1:
-                raise self._error(entry, "has another form than the first entry, and CUDA stops there")
-            uuid = gpu.uuid if mig is None else mig.uuid
-            if uuid in seen:
-                raise self._error(
-                    entry, f"names the same device as {seen[uuid]!r}, so CUDA hides every device"
-                )
-            seen[uuid] = entry
-            if mig is not None and len(seen) > 1:
-                raise self._error(
-                    entry, "comes beside a MIG instance, and CUDA shows a process only one instance"
-                )
-            devices.append((gpu, mig))
-        return devices
-
-    def _one(self, entry: str) -> tuple[str, GpuRecord, MigRecord | None]:
-        if _is_index(entry):
-            return "index", *self._whole(entry, self._by_index(entry))
-        if entry.startswith("GPU-"):
-            return "GPU", *self._whole(entry, self._by_prefix(entry))
-        if entry.startswith("MIG-"):
-            return "MIG", *self._by_mig_id(entry)
-        raise self._error(entry, "is neither an index nor a UUID" if entry else "is empty")
-
-    def _by_index(self, entry: str) -> GpuRecord:
-        digits = entry.lstrip("+0") or "0"
-        if len(digits) > _MOST_DIGITS or int(digits) >= len(self._gpus):
-            raise self._error(entry, f"is out of range: valid are 0 to {len(self._gpus) - 1}")
-        return self._gpus[int(digits)]
-
-    def _by_prefix(self, entry: str) -> GpuRecord:
-        matches = [gpu for gpu in self._gpus if gpu.uuid.startswith(entry)] if entry != "GPU-" else []
-        if len(matches) == 1:
-            return matches[0]
-        raise self._error(
-            entry, f"is the start of {len(matches)} UUIDs" if matches else "starts no GPU's UUID"
-        )
-
-    def _by_mig_id(self, entry: str) -> tuple[GpuRecord, MigRecord]:
-        for gpu in self._gpus:
+def _named(entry: str, gpus: Sequence[GpuRecord]) -> tuple[str, GpuRecord, MigRecord | None]:
+    """Returns the form of an entry, and the GPU or instance that it names; ValueError says why none."""
+    if entry.startswith("MIG-"):
+        for gpu in gpus:
             for mig in gpu.mig_instances:
                 legacy = f"MIG-{gpu.uuid}/{mig.gpu_instance_id}/{mig.compute_instance_id}"
                 if entry in {mig.uuid, legacy}:
-                    return gpu, mig
-        raise self._error(entry, "is not the UUID of a MIG instance")
+                    return "MIG", gpu, mig
+        raise ValueError("is not the UUID of a MIG instance")
+    if _is_index(entry):
+        digits = entry.lstrip("+0") or "0"
+        if len(digits) > _MOST_DIGITS or int(digits) >= len(gpus):
+            raise ValueError(f"is out of range: valid are 0 to {len(gpus) - 1}")
+        form, gpu = "index", gpus[int(digits)]
+    elif entry.startswith("GPU-"):
+        matches = [gpu for gpu in gpus if gpu.uuid.startswith(entry)] if entry != "GPU-" else []
+        if len(matches) != 1:
+            raise ValueError(f"is the start of {len(matches)} UUIDs" if matches else "starts no GPU's UUID")
+        form, gpu = "GPU", matches[0]
+    else:
+        raise ValueError("is neither an index nor a UUID" if entry else "is empty")
+    if gpu.mig_enabled and not gpu.mig_instances:
+        raise ValueError("is a GPU in MIG mode without any MIG instance")
+    return form, gpu, gpu.mig_instances[0] if gpu.mig_enabled else None  # CUDA takes the first available
 
-    def _whole(self, entry: str, gpu: GpuRecord) -> tuple[GpuRecord, MigRecord | None]:
-        """Returns a GPU, or its first instance if MIG splits it: CUDA takes the first available."""
-        if not gpu.mig_enabled:
-            return gpu, None
-        if not gpu.mig_instances:
-            raise self._error(entry, "is a GPU in MIG mode without any MIG instance")
-        return gpu, gpu.mig_instances[0]
 
-    def _error(self, entry: str, problem: str) -> DeviceError:
-        first = self._gpus[0]
-        instances = [mig.uuid for gpu in self._gpus for mig in gpu.mig_instances]
-        prefix = short_uuid(first.uuid, [gpu.uuid for gpu in self._gpus])
-        spellings = " or ".join(f"{VARIABLE}={valid}" for valid in ("0", prefix, *instances[:1]))
-        return DeviceError(
-            f"{VARIABLE}={self._value!r}: the entry {entry!r} {problem}. "
-            f"CUDA would hide devices without saying so.\n"
-            f"{_listing(self._gpus, self._numbering)}\n"
-            f"Valid, for example: {spellings}\nRules: {_DOCUMENTATION}"
-        )
+def _misread(
+    value: str, entry: str, problem: ValueError, gpus: Sequence[GpuRecord], numbering: str
+) -> DeviceError:
+    instances = [mig.uuid for gpu in gpus for mig in gpu.mig_instances]
+    prefix = short_uuid(gpus[0].uuid, [gpu.uuid for gpu in gpus])
+    spellings = " or ".join(f"{VARIABLE}={valid}" for valid in ("0", prefix, *instances[:1]))
+    return DeviceError(
+        f"{VARIABLE}={value!r}: the entry {entry!r} {problem}. CUDA would hide devices without saying so.\n"
+        f"{_listing(gpus, numbering)}\n"
+        f"Valid, for example: {spellings}\nRules: {_RULES}"
+    )
 
 
 def _listing(gpus: Sequence[GpuRecord], numbering: str) -> str:
@@ -290,10 +246,6 @@ def _listing(gpus: Sequence[GpuRecord], numbering: str) -> str:
         lines.append(f"  {position}: {gpu.name}, {gpu.uuid}")
         lines.extend(f"     {mig.name}, {mig.uuid}" for mig in gpu.mig_instances)
     return "\n".join(lines)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 _OTHERS_THAT_START_CUDA = ("jax", "tensorflow", "cuda.core", "cuda.bindings")

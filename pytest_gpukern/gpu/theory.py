@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pytest_gpukern.gpu.model import Device
@@ -57,25 +56,23 @@ class Multiprocessor(NamedTuple):
     shared_kib: int
 
 
-MULTIPROCESSORS: Mapping[tuple[int, int], Multiprocessor] = MappingProxyType(
-    {
-        # 8-bit dot products on CUDA cores
-        (7, 0): Multiprocessor(64, 128, 0, 0, 1024, 0, 512, 256, 128, 64, 32, 96),
-        (7, 2): Multiprocessor(64, 128, 0, 0, 1024, 0, 2048, 256, 128, 64, 32, 96),
-        (7, 5): Multiprocessor(4, 128, 0, 0, 1024, 0, 2048, 256, 128, 32, 16, 64),
-        (8, 0): Multiprocessor(64, 128, 128, 1024, 2048, 0, 4096, 512, 128, 64, 32, 164),
-        (8, 6): Multiprocessor(4, 256, 0, 512, 1024, 0, 2048, 256, 128, 48, 16, 100),
-        (8, 7): Multiprocessor(4, 256, 0, 1024, 2048, 0, 4096, 512, 128, 48, 16, 164),
-        (8, 9): Multiprocessor(4, 256, 0, 512, 1024, 2048, 2048, 256, 128, 48, 24, 100),
-        (9, 0): Multiprocessor(128, 256, 256, 2048, 4096, 8192, 8192, 512, 128, 64, 32, 228),
-        (10, 0): Multiprocessor(128, 256, 128, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
-        # int8 is slower there: an upper bound
-        (10, 3): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
-        (11, 0): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 0, 0, 48, 24, 228),
-        (12, 0): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
-        (12, 1): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
-    }
-)
+MULTIPROCESSORS: Mapping[tuple[int, int], Multiprocessor] = {
+    # 8-bit dot products on CUDA cores
+    (7, 0): Multiprocessor(64, 128, 0, 0, 1024, 0, 512, 256, 128, 64, 32, 96),
+    (7, 2): Multiprocessor(64, 128, 0, 0, 1024, 0, 2048, 256, 128, 64, 32, 96),
+    (7, 5): Multiprocessor(4, 128, 0, 0, 1024, 0, 2048, 256, 128, 32, 16, 64),
+    (8, 0): Multiprocessor(64, 128, 128, 1024, 2048, 0, 4096, 512, 128, 64, 32, 164),
+    (8, 6): Multiprocessor(4, 256, 0, 512, 1024, 0, 2048, 256, 128, 48, 16, 100),
+    (8, 7): Multiprocessor(4, 256, 0, 1024, 2048, 0, 4096, 512, 128, 48, 16, 164),
+    (8, 9): Multiprocessor(4, 256, 0, 512, 1024, 2048, 2048, 256, 128, 48, 24, 100),
+    (9, 0): Multiprocessor(128, 256, 256, 2048, 4096, 8192, 8192, 512, 128, 64, 32, 228),
+    (10, 0): Multiprocessor(128, 256, 128, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
+    # int8 is slower there: an upper bound
+    (10, 3): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 512, 128, 64, 32, 228),
+    (11, 0): Multiprocessor(4, 256, 4, 4096, 8192, 16384, 16384, 0, 0, 48, 24, 228),
+    (12, 0): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
+    (12, 1): Multiprocessor(4, 256, 4, 512, 1024, 2048, 2048, 256, 256, 48, 24, 100),
+}
 """By compute capability."""
 
 _WIDE_INTEGERS = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
@@ -98,9 +95,6 @@ class Peaks:
     For a MIG instance we use the memory clock and width of the whole GPU: an upper bound.
 
     Attributes:
-        compute_capability: for example (9, 0).
-        multiprocessors: their number.
-        l2_bytes: size of the L2 cache.
         sm_clock_mhz: highest clock of the multiprocessors.
         memory_clock_mhz: highest clock of the memory, which transfers twice a clock.
         memory_bus_bits: width of the memory bus.
@@ -170,27 +164,31 @@ class Peaks:
         traffic_bytes: float | None = None,
         flops: float | None = None,
         dtypes: Iterable[str] = (),
-        read_bytes: float | None = None,
     ) -> Floor | None:
         """Returns the least time that a call with this much work can take; None if nothing bounds it.
 
         Not all traffic reaches the memory during the call. Data already in the L2 are read there (hot: up to
-        all of the L2, cold: what survives the flush), and data written last stay there until later. If only
-        the sum of reads and writes is known, we subtract both.
+        all of the L2, cold: what survives the flush), and data written last stay there until later. We know
+        only the sum of reads and writes, so we subtract both.
 
         Args:
             cache: `cold` if the L2 is flushed before each call, else `hot`.
             traffic_bytes: bytes that the call must read and write, each counted once.
             flops: operations it must do.
             dtypes: NumPy's names of the dtypes of inputs and outputs; without any, flops bound nothing.
-            read_bytes: part of `traffic_bytes` that is certainly read and not written before: the inputs of a
-                call that reads all of them. Late writes do not reduce them, so a cold floor is tighter.
         """
-        names = _counted(dtypes)
+        names, traffic = _counted(dtypes), traffic_bytes or 0.0
+        before = _SURVIVES_FLUSH * self.l2_bytes if cache == "cold" else self.l2_bytes
         floors = (
-            self._memory_floor(cache, traffic_bytes or 0.0, read_bytes or 0.0),
             _floor(
-                traffic_bytes or 0.0,
+                traffic - before - self.l2_bytes,
+                self.memory_bytes_per_s,
+                "B",
+                "the memory's theoretical bandwidth",
+                f" of {_si(traffic, 'B')} (the L2 can hold the rest)",
+            ),
+            _floor(
+                traffic,
                 self.loaded_bytes_per_s,
                 "B",
                 f"what {self.multiprocessors} multiprocessors can load and store",
@@ -203,17 +201,6 @@ class Peaks:
             ),
         )
         return max((floor for floor in floors if floor is not None), key=lambda f: f.ns, default=None)
-
-    def _memory_floor(self, cache: str, traffic_bytes: float, read_bytes: float) -> Floor | None:
-        before = _SURVIVES_FLUSH * self.l2_bytes if cache == "cold" else self.l2_bytes
-        needed = max(traffic_bytes - before - self.l2_bytes, read_bytes - before)
-        return _floor(
-            needed,
-            self.memory_bytes_per_s,
-            "B",
-            "the memory's theoretical bandwidth",
-            f" of {_si(traffic_bytes, 'B')} (the L2 can hold the rest)",
-        )
 
 
 def peaks_of(nvml: Nvml, device: Device, properties: Any = None) -> Peaks:

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any, Protocol
 
 from pytest_gpukern.measure.measure import CONTRADICTION
+from pytest_gpukern.measure.observers import with_notes
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import NothingLaunched, Timer, TimerUnavailable, open_timer
 from pytest_gpukern.values.note import About, Note
@@ -31,12 +32,7 @@ def measured_by(
     work that ends on the host, unless another timer of the host is requested. End to end, the first of
     `auto_timers` runs beside it and tells copies from kernels.
 
-    Args:
-        by: measures by a timer.
-        wanted: the timer's name, as in `--gpukern-timer`.
-        scope: one of `problems.variants.SCOPES`.
-        stream: the timed stream, as a cuda.core stream.
-        any_stream: whether the call's work may outlast the timed stream.
+    The timer `wanted` is as in `--gpukern-timer`; stream and `any_stream` are as of `open_timer`.
 
     Raises:
         NothingLaunched: the call puts nothing on the device.
@@ -74,7 +70,7 @@ def measured_by(
             reason_not = reason_not or f"not by {TIMERS[name].label}: {reason}"
             continue
         if reason_not is not None:
-            return [with_note(main, Note(f"timed by {TIMERS[name].label}, {reason_not}"))]
+            return [with_notes(main, Note(f"timed by {TIMERS[name].label}, {reason_not}"), first=True)]
         for other in auto[place + 1 :]:
             with contextlib.suppress(TimerUnavailable):
                 return _agreeing(main, by(open_timer(other, stream, queues=timer.queues), beside=True))
@@ -109,7 +105,7 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
     else:
         return [main, other]
     text = f"{other_label} read {reading}, {why} (--gpukern-timer={other.timer})"
-    return [with_note(main, Note(text, about)), other]
+    return [with_notes(main, Note(text, about), first=True), other]
 
 
 HOST_REMEDY = "--gpukern-timer=host (or timer='host' in the test's marker) measures what runs on the host"
@@ -118,10 +114,3 @@ HOST_REMEDY = "--gpukern-timer=host (or timer='host' in the test's marker) measu
 def not_of_the_device(by: MeasureBy, stream: Any, why: str) -> Measurement:
     """Returns the host's time instead of the device's, INVALID for this reason."""
     return dataclasses.replace(by(open_timer("host", stream), beside=False), invalid=why)
-
-
-def with_note(measurement: Measurement, note: Note) -> Measurement:
-    """Returns the measurement with one more note, placed first."""
-    summary = measurement.summary
-    summary = dataclasses.replace(summary, notes=(note, *summary.notes))
-    return dataclasses.replace(measurement, summary=summary)

@@ -7,10 +7,12 @@ import hashlib
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from pytest_gpukern.gpu.ceiling_kernels import CANARIES, Measured, NotMeasuredError, measure_ceilings
 from pytest_gpukern.gpu.libcuda import CudaError
@@ -21,12 +23,12 @@ from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import JsonDict, Measurement
+from pytest_gpukern.values.result import HostCopy, JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
-from pytest_gpukern.values.untrusted_json import FileError, decoded, own_json
+from pytest_gpukern.values.untrusted_json import FileError, read
 
 _METHOD = 1
-"""Part of the key. Raise it if kernels or methods change, so that everybody measures again."""
+"""Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
 
 _ROUNDING = 1.01
 """Allows for clocks reported in whole MHz and events that resolve half a microsecond."""
@@ -41,8 +43,14 @@ _RATES = {
     "uint32": "int32_op_per_s",
 }
 
-_unstored: dict[str, Ceilings] = {}
-"""File name → ceilings that this process has measured and could not store."""
+_HOST_COPIES = {
+    HostCopy("HtoD", "pageable"): "pageable_to_device_bytes_per_s",
+    HostCopy("DtoH", "pageable"): "device_to_pageable_bytes_per_s",
+    HostCopy("HtoD", "pinned"): "pinned_to_device_bytes_per_s",
+    HostCopy("DtoH", "pinned"): "device_to_pinned_bytes_per_s",
+}
+
+_Rate = Annotated[float, msgspec.Meta(gt=0, description="a positive number")] | None
 
 
 @dataclass(frozen=True)
@@ -51,10 +59,8 @@ class Ceilings:
 
     Attributes:
         device_copy_bytes_per_s: a copy far larger than the L2, counting bytes read and written.
-        pinned_to_device_bytes_per_s: a copy from page-locked host memory.
-        device_to_pinned_bytes_per_s: a copy to page-locked host memory.
-        pageable_to_device_bytes_per_s: a copy from an ordinary array on the host.
-        device_to_pageable_bytes_per_s: a copy to an ordinary array on the host.
+        pinned_to_device_bytes_per_s: a copy from page-locked host memory; the others between host and device
+            likewise, where pageable memory is that of an ordinary array.
         float16_flop_per_s: multiply-adds in packed pairs, each two operations, without tensor cores.
         float32_flop_per_s: likewise, singly or in pairs, whichever is faster.
         float64_flop_per_s: likewise, singly.
@@ -63,34 +69,20 @@ class Ceilings:
         launch_gpu_ns: device time of an empty kernel in a queue of them.
     """
 
-    device_copy_bytes_per_s: float | None = None
-    pinned_to_device_bytes_per_s: float | None = None
-    device_to_pinned_bytes_per_s: float | None = None
-    pageable_to_device_bytes_per_s: float | None = None
-    device_to_pageable_bytes_per_s: float | None = None
-    float16_flop_per_s: float | None = None
-    float32_flop_per_s: float | None = None
-    float64_flop_per_s: float | None = None
-    int32_op_per_s: float | None = None
-    launch_host_ns: float | None = None
-    launch_gpu_ns: float | None = None
+    device_copy_bytes_per_s: _Rate = None
+    pinned_to_device_bytes_per_s: _Rate = None
+    device_to_pinned_bytes_per_s: _Rate = None
+    pageable_to_device_bytes_per_s: _Rate = None
+    device_to_pageable_bytes_per_s: _Rate = None
+    float16_flop_per_s: _Rate = None
+    float32_flop_per_s: _Rate = None
+    float64_flop_per_s: _Rate = None
+    int32_op_per_s: _Rate = None
+    launch_host_ns: _Rate = None
+    launch_gpu_ns: _Rate = None
 
     def to_json(self) -> JsonDict:
-        """Returns the values as plain JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: object) -> Ceilings:
-        """Reads the result of `to_json`; ValueError names a field that is missing, unknown or invalid."""
-        if not isinstance(data, dict):
-            raise ValueError(f"the ceilings are {data!r:.60} instead of an object")
-        names = {field.name for field in fields(cls)}
-        if set(data) != names:
-            raise ValueError(f"these fields are missing or unknown: {', '.join(sorted(names ^ set(data)))}")
-        for name, value in data.items():
-            if value is not None and not _is_positive(value):
-                raise ValueError(f"{name} is {value!r:.60} instead of a positive number")
-        return cls(**data)
 
     def bandwidth_share(self, traffic_bytes: float | None, ns: float, cache: str = "cold") -> float | None:
         """Returns the share of the device's copy bandwidth, 0.97 for 97 %; None with nothing to compare.
@@ -111,22 +103,24 @@ class Ceilings:
         name = rate_of(dtype)
         return _share(flops, ns, None if name is None else getattr(self, name))
 
-    def host_copy_share(
-        self, bytes_in: float, bytes_out: float, ns: float, memory: str = "pageable"
-    ) -> float | None:
-        """Returns the share of a time that the copies to and from the device would take, one after the other.
+    def host_copy_share(self, copies: Iterable[tuple[HostCopy, float]], ns: float) -> float | None:
+        """Returns the share of a time that copies from and to the host take at best, one after the other.
 
-        `memory` is `pageable`, as for ordinary arrays, or `pinned`. None if a rate was not measured.
+        Each has its bytes. None if there is none, or if a rate was not measured, as of managed memory.
         """
-        pinned = memory == "pinned"
-        rate_in = self.pinned_to_device_bytes_per_s if pinned else self.pageable_to_device_bytes_per_s
-        rate_out = self.device_to_pinned_bytes_per_s if pinned else self.device_to_pageable_bytes_per_s
         copies_s = 0.0
-        for count, rate in ((bytes_in, rate_in), (bytes_out, rate_out)):
+        for copy, count in copies:
+            rate = getattr(self, _HOST_COPIES.get(copy, ""), None)
             if count and rate is None:
                 return None
             copies_s += count / rate if rate else 0.0
         return _share(copies_s, ns, 1.0)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    key: JsonDict
+    ceilings: Ceilings
 
 
 def load_or_measure(
@@ -139,33 +133,30 @@ def load_or_measure(
 ) -> Ceilings:
     """Returns the ceilings of the device that `fingerprint` describes, from the cache or measured now.
 
-    We store them for the next process. If one was odd (above the device's theoretical peak, or could not be
-    measured) or the folder cannot be written, only this process keeps them. Without a real device nothing is
-    measured. Hold the device's lock: others would disturb the measurement, and processes that wait for the
-    lock find the first one's file.
+    We store them for the next process, unless one was odd: above the device's theoretical peak, or it could
+    not be measured. Without a real device nothing is measured. Hold the device's lock: others would disturb
+    the measurement, and processes that wait for the lock find the first one's file.
 
     Args:
-        fingerprint: of the pinned device.
-        cache_dir: folder of the files; by default `gpukern` in the user's cache folder.
-        measure: measures all ceilings.
+        cache_dir: folder of the files; by default `pytest-gpukern` in the user's cache folder.
         peaks: the device's theoretical peaks, which no ceiling can exceed; None if unknown.
         warn: is called with a line for each thing that was odd.
     """
     if fingerprint.device_uuid is None or fingerprint.is_simulated:
         return Ceilings()
     key = cache_key(fingerprint)
-    name = _file_name(fingerprint, key)
-    if name in _unstored:
-        return _unstored[name]
+    known = msgspec.json.format(msgspec.json.encode(key, order="sorted"), indent=0)
+    digest = hashlib.sha256(known).hexdigest()[:12]
     folder = cache_dir or default_cache_dir()
-    stored = _read(folder / name, key, warn) if folder else None
+    path = folder and folder / f"ceilings-{fingerprint.device_model_key}-{digest}.json"
+    stored = _read(path, key, warn) if path else None
     if stored is not None:
         return stored
     ceilings, complaints = _credible(measure(), in_theory(peaks))
     for complaint in complaints:
         warn(complaint)
-    if complaints or not _write(folder and folder / name, key, ceilings, warn):
-        _unstored[name] = ceilings
+    if not complaints:
+        _write(path, key, ceilings, warn)
     return ceilings
 
 
@@ -198,11 +189,6 @@ def default_cache_dir() -> Path | None:
     return root / "pytest-gpukern"
 
 
-def _file_name(fingerprint: Fingerprint, key: JsonDict) -> str:
-    digest = hashlib.sha256(own_json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
-    return f"ceilings-{fingerprint.device_model_key}-{digest}.json"
-
-
 def in_theory(peaks: Peaks | None) -> dict[str, float]:
     """Returns field of `Ceilings` → the theoretical peak, for those that are known."""
     if peaks is None:
@@ -233,10 +219,10 @@ def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings,
 def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | None:
     """Returns the stored ceilings; None if there are none, or, with a warning, if they are unusable."""
     try:
-        data = decoded(path.read_bytes())
-        if not isinstance(data, dict) or data.get("key") != key:
+        stored: _Stored = read(path.read_bytes(), _Stored, refuse=lambda _: None)
+        if stored.key != key:
             raise ValueError("it holds no ceilings of this device")
-        return Ceilings.from_json(data.get("ceilings"))
+        return stored.ceilings
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -246,17 +232,14 @@ def _read(path: Path, key: JsonDict, warn: Callable[[str], None]) -> Ceilings | 
     return None
 
 
-def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> bool:
-    """Stores ceilings atomically; warns if that is not possible."""
+def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[[str], None]) -> None:
     problem = "this user has no home folder"
     if path is not None:
-        content = (
-            own_json.dumps({"key": key, "ceilings": ceilings.to_json()}, allow_nan=False, indent=1) + "\n"
-        )
+        content = msgspec.json.format(msgspec.json.encode(_Stored(key, ceilings)), indent=1)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, content.encode())
-            return True
+            replace(path, content + b"\n")
+            return
         except FileError as error:
             problem = f"{path} {error.problem}"
         except OSError as error:
@@ -265,7 +248,6 @@ def _write(path: Path | None, key: JsonDict, ceilings: Ceilings, warn: Callable[
         f"the device's ceilings are not stored and will be measured again by the next run: {problem}; "
         "set XDG_CACHE_HOME to a folder that can be written"
     )
-    return False
 
 
 def rate_of(dtype: Any) -> str | None:
@@ -285,7 +267,6 @@ def _share(amount: float | None, ns: float, per_second: float | None) -> float |
 
 
 def _is_positive(value: object) -> bool:
-    """Returns whether it is a finite number above zero."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     return 0 < value <= sys.float_info.max

@@ -36,13 +36,7 @@ class DeviceClocks:
 
     Attributes:
         sm_mhz: clock of the multiprocessors: the median of those measured after batches, else NVML's.
-        sm_mhz_low: the lowest measured one.
-        sm_mhz_high: the highest.
-        memory_mhz: clock of the memory.
         clock_events: what held the clocks down, by names of `nvml.CLOCK_EVENTS`.
-        temperature_c: temperature of the GPU.
-        memory_temperature_c: temperature of its memory.
-        power_w: power that it drew.
         memory_used_bytes: memory in use, by all processes.
     """
 
@@ -73,7 +67,6 @@ class ClockObserver(Observer):
     """Looks at the device's state and clocks around batches."""
 
     def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Begins to observe, if there is a GPU."""
         instruments = self.bench.instruments if call.on_gpu else None
         return None if instruments is None else ClockObservation(instruments, beside=beside)
 
@@ -97,10 +90,8 @@ class ClockObservation(Observation):
     def before(self) -> None:
         """Notes the device's state before the first batch, unless the last one is fresh."""
         if not self._states:
-            state = (
-                self._instruments.state(within_s=_LOOK_EVERY_S) if self._beside else self._instruments.state()
-            )
-            self._states.append(state)
+            within = {"within_s": _LOOK_EVERY_S} if self._beside else {}
+            self._states.append(self._instruments.state(**within))
 
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
         """Says whether the samples since the last look count; pauses if they do not.
@@ -116,12 +107,9 @@ class ClockObservation(Observation):
         if not (ends or slow or self._instruments.age_s > _LOOK_EVERY_S):
             return Look(settled=False)
         now = self._instruments.state(within_s=0.0)
+        highest_memory = self._instruments.max_memory_mhz
         disturbance = batch_fault(
-            before,
-            now,
-            sm_mhz=clock,
-            max_sm_mhz=self._instruments.max_sm_mhz,
-            max_memory_mhz=self._instruments.max_memory_mhz,
+            before, now, sm_mhz=clock, max_sm_mhz=highest, max_memory_mhz=highest_memory
         )
         self._states.append(now)
         if disturbance is None:
@@ -131,16 +119,12 @@ class ClockObservation(Observation):
         return Look(fault=str(disturbance), hopeless=hopeless)
 
     def finish(self, measurement: Measurement) -> Seen:  # noqa: ARG002
-        """Returns the device's state over all batches, and notes about it."""
         texts = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
         first = (self._recovery.note,) if self._recovery.note else ()
         notes = tuple(Note(text, About.NOISE) for text in (*first, *texts))
         return Seen(dataclasses.asdict(self._state()), notes)
 
     def _state(self) -> DeviceClocks:
-        """Returns the measured clocks, and what NVML said after the last batch."""
-        if not self._states:
-            return DeviceClocks()
         last = self._states[-1]
         clocks = [clock for clock in self._clocks if clock is not None]
         sm_mhz = None if last.sm_clock_mhz is None else float(last.sm_clock_mhz)
@@ -233,8 +217,6 @@ def device_notes(
 
     `states` were taken before, between and after its batches, `clocks_mhz` are the SM clocks after batches.
     """
-    if not states:
-        return ()
     notes = []
     seen = {event for state in states for event in state.clock_events or ()}
     held = [words for event, words in ORDINARY.items() if event in seen or _held(states, event)]
@@ -313,16 +295,15 @@ def _other_process(before: DeviceState, after: DeviceState) -> Disturbance | Non
     new = [process for process in after.foreign if process.pid not in there]
     busy = [process for process in after.foreign if (process.sm_percent or 0) >= _BUSY_PERCENT]
     copied = _copied((before, after))
-    if (
-        copied >= _COPIES_BYTES_PER_S and after.foreign and not busy
-    ):  # else our own thread may have copied: only a note
-        by = _named(after.foreign)
-        seen = f"another process copied {copied / 1e9:.1f} GB/s over PCIe while this one waited: {by}"
-        return Disturbance("other process", seen, "stop it or choose another device (--gpukern-device)")
-    if not (new or busy):
+    if busy:
+        seen = f"ran kernels during the batch: {_named(busy)}"
+    elif copied >= _COPIES_BYTES_PER_S and after.foreign:  # else our own thread may have copied: only a note
+        seen = f"copied {copied / 1e9:.1f} GB/s over PCIe while this one waited: {_named(after.foreign)}"
+    elif new:
+        seen = f"began to use the device during the batch: {_named(new)}"
+    else:
         return None
-    what = "ran kernels" if busy else "began to use the device"
-    seen = f"another process {what} during the batch: {_named(busy or new)}"
+    seen = f"another process {seen}"
     return Disturbance("other process", seen, "stop it or choose another device (--gpukern-device)")
 
 

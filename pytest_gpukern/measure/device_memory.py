@@ -32,7 +32,6 @@ class MemoryObserver(Observer):
         self._peak = 0
 
     def begin_test(self) -> None:
-        """Notes what is allocated before a test, after freeing caches."""
         if not self.bench.measures:
             return
         with self._giving_up_on_errors():
@@ -42,11 +41,9 @@ class MemoryObserver(Observer):
             self._before = self._peak = before
 
     def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Looks after each batch, if we follow this test."""
         return _Batches(self) if call.on_gpu and self._before is not None else None
 
     def look(self) -> None:
-        """Notes what is allocated now, if it is the most so far."""
         if self._before is not None:
             with self._giving_up_on_errors():
                 self._peak = max(self._peak, sum(account.live_bytes() for account in accounts()))

@@ -46,11 +46,9 @@ class HostLoadObserver(Observer):
     _earlier: CpuTimes | None = None
 
     def begin_test(self) -> None:
-        """Reads the counters."""
         self._earlier = read()
 
     def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Begins to observe what the host's clock times."""
         began = None if timer_row(timer.name).device_timed else read()
         if began is None:
             return None

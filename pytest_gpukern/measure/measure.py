@@ -10,7 +10,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +21,12 @@ from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import DeviceWork, Measurement, Summary
 from pytest_gpukern.values.timer_table import timer_row
 
-Setup = Callable[[], tuple[tuple[Any, ...], Mapping[str, Any]]]
-"""Makes fresh positional and named arguments for one call, untimed."""
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional and named arguments of a call."""
 
 _WARMUP_S = 0.02
 _WARMUP_CALLS = 50
-_BATCH_CALLS = 64
+BATCH_CALLS = 64
 """Limits a batch, so that we ask the stopping rule and look at the device often enough."""
 _BATCH_CALLS_WITH_SETUP = 8
 """Limits a batch whose calls each hold their own arguments in memory."""
@@ -143,13 +143,12 @@ class Repeated:
 
     buffer_sets = 1
 
-    def __init__(self, call: Callable[..., Any], setup: Setup | None = None) -> None:
+    def __init__(self, call: Callable[..., Any], setup: Callable[[], Arguments] | None = None) -> None:
         self._call = call
         self._setup = setup
-        self.largest_batch = _BATCH_CALLS if setup is None else _BATCH_CALLS_WITH_SETUP
+        self.largest_batch = BATCH_CALLS if setup is None else _BATCH_CALLS_WITH_SETUP
 
     def take(self, count: int, *, cold: bool = False) -> list[Iteration]:  # noqa: ARG002 - as the Protocol's
-        """Returns executions of the call, and makes their arguments now."""
         if self._setup is None:
             return [Iteration(self._call)] * count
         return [self._fresh() for _ in range(count)]
@@ -220,7 +219,6 @@ class Samples:
         self._settled = 0  # number of samples that count for good
 
     def add(self, batch: Batch, executions: int) -> None:
-        """Adds the samples of a batch of so many executions, in order."""
         if self.samples and batch.launch_included != self._launch_included:
             # A time that contains the launch cost is another quantity: start again.
             self.samples, self.batches, self.busy, self._settled = [], [], [], 0
@@ -268,21 +266,17 @@ class Sampler:
     We keep every sample taken while the device was fit. We count the others and take them again.
 
     Attributes:
-        executions: the executions to time.
-        timer: the timer to use.
         scope: what the call does: one of `problems.variants.SCOPES`.
         cache: `cold` flushes the L2 before each sample, `hot` does not.
         call_ns: about how long the call takes, from the warm-up; sizes the batches.
-        rule: when to stop.
         observing: name → observer that looks at the device between batches, the one nearest to the timed work
             first.
         inspect: checks outputs; called once, after an execution chosen at random among the first, or after a
             whole turn on all buffer sets for a cold graph.
-        traffic_bytes: declared bytes of the work, copied into the result.
-        flops: declared operations of the work, copied into the result.
+        calls: how many calls an execution makes; a sample is their mean.
+        traffic_bytes: declared bytes of the work, copied into the result, as `flops` are.
         beside: whether the number is kept beside a main timer's.
         clock: seconds, for the time budget.
-        sampling: what was taken so far.
     """
 
     executions: Executions
@@ -293,6 +287,7 @@ class Sampler:
     rule: StoppingRule
     observing: Mapping[str, Observation] = field(default_factory=dict)
     inspect: Callable[[], None] | None = None
+    calls: int = 1
     traffic_bytes: float | None = None
     flops: float | None = None
     beside: bool = False
@@ -301,7 +296,6 @@ class Sampler:
 
     @property
     def cold(self) -> bool:
-        """Whether the L2 is flushed before each sample."""
         return self.cache == "cold"
 
     def measure(self) -> Measurement:
@@ -327,7 +321,7 @@ class Sampler:
             self._before()
             taken = self.executions.take(max(1, size // turn) * turn, cold=self.cold)
             with untraced():
-                batch = timer.collect(taken, cold=self.cold)
+                batch = self._collected(taken)
             executed += len(taken)
             if self.inspect is not None and executed >= chosen:
                 self.inspect()
@@ -336,14 +330,14 @@ class Sampler:
             stopped = rule.decide(
                 sampling.samples,
                 self.clock() - started,
-                resolution_ns=timer.resolution_ns,
+                resolution_ns=timer.resolution_ns / self.calls,
                 batches=sampling.batches,
             )
             look = self._look(batch, last=stopped is not None)
             if look.fault is None:
                 sampling.settle(stopped, settled=look.settled)
             elif not sampling.give_up(look.fault, look.hopeless):
-                timer.collect(self.executions.take(turn, cold=self.cold), cold=self.cold)  # it rested
+                self._collected(self.executions.take(turn, cold=self.cold))  # it rested
             if sampling.stopped is not None:
                 return taken[-1]
 
@@ -355,7 +349,7 @@ class Sampler:
                 samples since the last look are gone.
         """
         self._before()
-        batch = self.timer.collect([iteration], cold=self.cold)
+        batch = self._collected([iteration])
         sampling = self.sampling
         sampling.add(batch, 1)
         look = self._look(batch, last=last)
@@ -374,6 +368,9 @@ class Sampler:
             measured = seen[name].added_to(measured, name)
         return with_notes(measured, *self.summary().notes)
 
+    def _collected(self, iterations: Sequence[Iteration]) -> Batch:
+        return self.timer.collect(iterations, cold=self.cold).per_call(self.calls)
+
     def _before(self) -> None:
         for observation in reversed([*self.observing.values()]):
             observation.before()
@@ -388,14 +385,13 @@ class Sampler:
         )
 
     def summary(self) -> Summary:
-        """Returns the summary of the samples, with their notes."""
-        sampling = self.sampling
-        return summarize(sampling.samples, resolution_ns=self.timer.resolution_ns, batches=sampling.batches)
+        resolution_ns = self.timer.resolution_ns / self.calls
+        return summarize(self.sampling.samples, resolution_ns=resolution_ns, batches=self.sampling.batches)
 
     def _measurement(self) -> Measurement:
-        """Returns the measurement with the timer's remarks."""
         timer, sampling = self.timer, self.sampling
         assert sampling.stopped is not None
+        cost_ns = timer.fixed_cost_ns
         return Measurement(
             scope=self.scope,
             timer=timer.name,
@@ -405,8 +401,8 @@ class Sampler:
             iterations=sampling.iterations,
             summary=dataclasses.replace(self.summary(), notes=tuple(sampling.notes)),
             stopped=sampling.stopped,
-            jitter_ns=math.hypot(timer.jitter_ns, sampling.jitter_ns),
-            fixed_cost_ns=timer.fixed_cost_ns,
+            jitter_ns=math.hypot(timer.jitter_ns / self.calls, sampling.jitter_ns),
+            fixed_cost_ns=None if cost_ns is None else cost_ns / self.calls,
             busy_ns=statistics.median(sampling.busy) if sampling.busy else None,
             work=sampling.work,
             order=sampling.order,

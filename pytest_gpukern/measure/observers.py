@@ -41,8 +41,6 @@ class ObserverRow:
     """An observer, and how reports write what it sees.
 
     Attributes:
-        module: full name of its module.
-        class_name: name of its class.
         label: of what it sees, such as `device memory`; its figures follow it.
         figures: name of each value that it may see → its label and unit, in the order of reports.
     """
@@ -99,10 +97,7 @@ class Instruments:
     """The instruments that observe a device, once a process.
 
     Attributes:
-        states: asks NVML.
         probe: measures the SM clock; None if it cannot be launched.
-        max_sm_mhz: highest SM clock of the device, if known.
-        max_memory_mhz: highest memory clock, if known.
     """
 
     states: DeviceWatch
@@ -147,7 +142,6 @@ class ObservedCall:
 
     Attributes:
         scope: one of `problems.variants.SCOPES`.
-        on_gpu: whether it uses a GPU at all.
         floor: the least time that the declared work can take, if known.
     """
 
@@ -270,11 +264,9 @@ class ObservedTest:
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> JsonDict:
-        """Returns it as plain JSON values."""
         return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
 
     def added_to(self, result: Result) -> Result:
-        """Returns the test's result with what observers saw."""
         return dataclasses.replace(
             result,
             observations={**result.observations, **self.values},
@@ -302,7 +294,6 @@ class Observers:
         return {name: observation for name, observation in reversed(begun) if observation is not None}
 
     def measured(self, call: ObservedCall, measurement: Measurement) -> Measurement:
-        """Returns a call's main measurement with what observers add once all timers are done."""
         for observer in self._all:
             measurement = observer.measured(call, measurement).added_to(measurement, observer.name)
         return measurement
@@ -318,10 +309,10 @@ class Observers:
         return ObservedTest(values, tuple(findings))
 
 
-def with_notes(measurement: Measurement, *notes: Note) -> Measurement:
-    """Returns the measurement with these notes after its others."""
-    summary = measurement.summary
-    summary = dataclasses.replace(summary, notes=(*summary.notes, *notes))
+def with_notes(measurement: Measurement, *notes: Note, first: bool = False) -> Measurement:
+    """Returns the measurement with these notes after its others, or before them."""
+    others = measurement.summary.notes
+    summary = dataclasses.replace(measurement.summary, notes=notes + others if first else others + notes)
     return dataclasses.replace(measurement, summary=summary)
 
 

@@ -33,25 +33,21 @@ class PlausibilityObservation(Observation):
     def __init__(self, call: ObservedCall, timer: Timer) -> None:
         self._call = call
         self._timer = timer
-        self._device_timed = timer_row(timer.name).device_timed
         self._guard = ClockGuard()
         self._threads = Threads.now()
         self._began = self._batch_began = self._guard.read()
         self._contradiction: str | None = None
 
     def before(self) -> None:
-        """Notes the time."""
         self._batch_began = self._guard.read()
 
     def after(self, batch: Batch, *, last: bool) -> Look:  # noqa: ARG002
-        """Compares the device's times with the time that passed on the host."""
-        if self._device_timed and self._contradiction is None:
+        if timer_row(self._timer.name).device_timed and self._contradiction is None:
             passed_ns = self._guard.read().perf_ns - self._batch_began.perf_ns
             self._contradiction = device_time_fault(sum(batch.samples_ns) * batch.iterations, passed_ns)
         return Look()
 
     def finish(self, measurement: Measurement) -> Seen:
-        """Returns the first fault found, for which the measurement is INVALID."""
         fault = (
             self._guard.fault(self._began)
             or self._contradiction

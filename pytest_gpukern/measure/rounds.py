@@ -8,17 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_gpukern.measure.measure import BATCH_CALLS, Arguments
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import Iteration
-
-Arguments = tuple[tuple[Any, ...], "Mapping[str, Any]"]
-"""Positional and named arguments of a call."""
-
-_LARGEST_BATCH = 64
-
-
-def _nothing() -> None:
-    """Does nothing: there is nothing to wait for."""
 
 
 @dataclass
@@ -31,9 +23,8 @@ class Rounds:
     queue.
 
     Attributes:
-        target: the function to time.
-        args: its positional arguments, if `setup` makes none.
-        kwargs: its named arguments, if `setup` makes none.
+        args: positional arguments of the target, if `setup` makes none.
+        kwargs: its named arguments, likewise.
         setup: untimed, before each round; returns (args, kwargs), or nothing.
         teardown: untimed, after each round, with the same arguments.
         count: rounds that become samples, or None to sample until the median is known.
@@ -54,7 +45,7 @@ class Rounds:
     count: int | None = None
     warmup_count: int = 0
     iterations: int = 1
-    synchronize: Callable[[], None] = _nothing
+    synchronize: Callable[[], None] = lambda: None
     buffer_sets: int = field(default=1, init=False)
     _open: Arguments | None = field(default=None, init=False, repr=False)
     _executed: bool = field(default=False, init=False, repr=False)
@@ -73,7 +64,7 @@ class Rounds:
                 "use iterations=1 and more rounds"
             )
         in_turn = self.setup is not None or self.teardown is not None
-        self.largest_batch = 1 if in_turn else _LARGEST_BATCH
+        self.largest_batch = 1 if in_turn else BATCH_CALLS
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
         """Ends the round before, and begins the next `count` rounds, at most `largest_batch`."""
@@ -99,17 +90,14 @@ class Rounds:
 
     @property
     def arguments(self) -> Arguments:
-        """Positional and named arguments of the current round."""
         assert self._open is not None
         return self._open
 
     def warm_up(self) -> None:
-        """Runs the warm-up rounds."""
         for _ in range(self.warmup_count):
             self.begin(self.iterations).execute()
 
     def finish(self) -> None:
-        """Ends the current round."""
         ended, self._open = self._open, None
         if ended is not None and self.teardown is not None:
             self.synchronize()

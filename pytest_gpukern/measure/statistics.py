@@ -220,8 +220,7 @@ def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tupl
     """Returns median, low and high of the 95 % interval, widened to contain the `middles` of batches."""
     n = len(ordered)
     rank = interval_rank(n)
-    median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    return median, min([ordered[rank - 1], *middles]), max([ordered[n - rank], *middles])
+    return statistics.median(ordered), min([ordered[rank - 1], *middles]), max([ordered[n - rank], *middles])
 
 
 @functools.lru_cache(maxsize=4096)
@@ -247,7 +246,7 @@ def _differing(samples: Sequence[float], batches: Sequence[int], resolution_ns: 
         start += size
     if len(parts) < 2:
         return ()
-    middles = [_middle(sorted(part)) for part in parts]
+    middles = [statistics.median(part) for part in parts]
     if max(middles) - min(middles) <= resolution_ns:
         return ()
     return tuple(middles) if _kruskal_wallis(parts) > _chi_square_999(len(parts) - 1) else ()
@@ -310,9 +309,9 @@ def _bimodal(ordered: Sequence[float], median: float, resolution_ns: float) -> s
     spread = max(_sigma(fast), _sigma(slow))
     if gap <= max(_MODE_GAP * spread, 2 * resolution_ns, _WORTH_SAYING * median):
         return None
-    if _middle(slow) - _middle(fast) <= _MODE_DISTANCE * spread:
+    if statistics.median(slow) - statistics.median(fast) <= _MODE_DISTANCE * spread:
         return None
-    below = 100 * (1 - _middle(fast) / _middle(slow))
+    below = 100 * (1 - statistics.median(fast) / statistics.median(slow))
     return f"bimodal: {100 * split / n:.0f} % of the samples gather {below:.3g} % below the others"
 
 
@@ -328,7 +327,7 @@ def _trend(samples: Sequence[float], median: float, resolution_ns: float) -> str
     if not later or 2 * _binomial_tail(len(later), rarer) > _TREND_P:
         return None
     quarter = len(samples) // 4
-    first, last = _middle(sorted(samples[:quarter])), _middle(sorted(samples[-quarter:]))
+    first, last = statistics.median(samples[:quarter]), statistics.median(samples[-quarter:])
     if first <= 0 or abs(last - first) <= max(resolution_ns, _WORTH_SAYING * median):
         return None
     verb = "grew" if last > first else "fell"
@@ -352,14 +351,10 @@ def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> 
     return f"{len(odd)} of {len(ordered)} samples are outliers, the farthest at {of_median}; kept"
 
 
-def _middle(ordered: Sequence[float]) -> float:
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-
-
 def _sigma(ordered: Sequence[float]) -> float:
     """Estimates the standard deviation from the median absolute deviation."""
-    centre = _middle(ordered)
-    return _MAD_TO_SIGMA * _middle(sorted(abs(sample - centre) for sample in ordered))
+    centre = statistics.median(ordered)
+    return _MAD_TO_SIGMA * statistics.median(abs(sample - centre) for sample in ordered)
 
 
 def _quantile(ordered: Sequence[float], fraction: float) -> float:

@@ -133,8 +133,7 @@ class Against:
     def _start(self, on_base: bool) -> Process:
         """Starts a session that waits for its turn."""
         moved = Sides.of(self._revisions, self._worktree).moved if on_base else {}
-        turns = (self._host, self._folder)
-        return children_of(self._config).start(self._environ, moved=moved, turns=turns)
+        return children_of(self._config).start(self._environ, moved=moved, turns=self._host)
 
     @property
     def _environ(self) -> dict[str, str | None]:
@@ -271,7 +270,7 @@ def most_ahead() -> int:
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:
     """Returns the lines above the tables; `code` tells the modules of each side, and whether they differ."""
-    lines = [f"gpukern: working tree against {revisions}, {sessions} sessions A-B-B-A"]
+    lines = [f"working tree against {revisions}, {sessions} sessions A-B-B-A"]
     if revisions.identical:
         lines.append("  the working tree is that commit, unchanged: any difference is noise (A/A)")
     lines += [f"  {line}" for line in code]
@@ -321,7 +320,7 @@ def closing(
         lines.append(f"{len(new)} new, not in the base: {_some(new)}")
     if removed:
         lines.append(f"{len(removed)} removed since the base: {_some(removed)}")
-    return [f"gpukern: {line}" for line in lines]
+    return lines
 
 
 def _some(nodeids: Sequence[str]) -> str:

@@ -36,7 +36,6 @@ _INDENT = "  "
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Declares `gpukern selftest`."""
     parser.description = (
         "Tests the timers: several sessions of pytest time kernels of known time and five others, and the "
         "results are held against targets. Exit status: 0 if all targets are reached, 1 if one is missed, 2 "
@@ -57,7 +56,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(known: argparse.Namespace) -> int:
-    """Runs the command as it was parsed, and returns its exit status."""
     try:
         missing_gpu = missing_gpu_reason(os.environ)
         if missing_gpu is not None:
@@ -65,7 +63,7 @@ def _run(known: argparse.Namespace) -> int:
             return 2
         with TemporaryFolder("selftest") as folder:
             file = Path(folder) / "selftest.json"
-            status = subprocess.call(pytest_command(file, Path(folder), known), stdout=sys.stderr)
+            status = subprocess.call(pytest_command(file, known), stdout=sys.stderr)
             if not file.exists():
                 _tell(f"pytest ended with status {status} and wrote no results; see above")
                 return 2
@@ -83,20 +81,16 @@ def _run(known: argparse.Namespace) -> int:
     return 0 if conclusions.reached else 1
 
 
-def pytest_command(file: Path, folder: Path, known: argparse.Namespace) -> list[str]:
+def pytest_command(file: Path, known: argparse.Namespace) -> list[str]:
     """Returns the command that measures in all sessions, and writes the file of the run.
 
-    Sessions follow each other as if they were to be recorded, so that each measures all kernels.
-
-    Args:
-        file: of the run.
-        folder: for the record, which nobody needs.
-        known: options of the command.
+    Sessions follow each other as if they were to be recorded, so that each measures all kernels. The record,
+    which nobody needs, lies beside the file.
     """
     options = [
         *("-c", os.devnull, f"--rootdir={_TESTS.parent}", "-p", "no:cacheprovider"),  # no project's own
         *("--gpu-benchmark", f"--gpukern-sessions={known.sessions}", "--gpukern-write-in-ci"),
-        *("--gpukern-baseline=create", f"--gpukern-baseline-dir={folder / 'baselines'}"),
+        *("--gpukern-baseline=create", f"--gpukern-baseline-dir={file.with_name('baselines')}"),
         *("-p", known_times.__name__, f"{FILE_OPTION}={file}"),
     ]
     if known.device is not None:
@@ -200,7 +194,6 @@ def _sentences(texts: Iterable[str], width: int) -> Iterator[str]:
 
 
 def _tell(line: str) -> None:
-    """Says what happens, beside the table."""
     sys.stderr.write(f"gpukern selftest: {printable_lines(line)}\n")
     sys.stderr.flush()
 

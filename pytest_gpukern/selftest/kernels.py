@@ -146,9 +146,6 @@ class SpinningKernel:
 
     Its own time lacks what the device does before the first and after the last reading: it starts the block,
     stores the result and ends. Compare differences between two spins instead.
-
-    Args:
-        runtime: context and stream of the pinned device.
     """
 
     def __init__(self, runtime: CudaRuntime) -> None:
@@ -164,8 +161,6 @@ class SpinningKernel:
         """Returns a launch that spins for `ns`; the kernel's own time goes to `slot`, from 0 to 63.
 
         Args:
-            ns: how long to spin.
-            slot: where its own time goes.
             stream: a cuda.core stream; None for the runtime's.
         """
         import numpy as np
@@ -175,16 +170,15 @@ class SpinningKernel:
         arguments = (self._kernel, np.uint64(ns), self._own.pointer + 8 * slot)
         return lambda: launch(stream, config, *arguments)
 
-    def own_ns(self, slot: int = 0) -> float:
-        """Returns the own time that the last launch with a slot has left; the device must be idle."""
-        return float(self._own.download()[slot])
+    def own_ns(self) -> float:
+        """Returns the own time that the last launch with slot 0 has left; the device must be idle."""
+        return float(self._own.download()[0])
 
     def read(self, timer: Timer, ns: float, count: int) -> Spin:
         """Times `count` spins with a hot cache.
 
         Args:
             timer: on the runtime's stream.
-            ns: how long to spin.
             count: samples, up to 64.
 
         Raises:
@@ -202,5 +196,4 @@ class SpinningKernel:
         )
 
     def free(self) -> None:
-        """Gives the memory of the kernels' own times back."""
         self._own.free()

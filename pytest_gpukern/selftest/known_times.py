@@ -41,9 +41,7 @@ class Spin:
     """Holds a timer's reading of the spinning kernel; medians over the samples of a session.
 
     Attributes:
-        asked_ns: how long it was asked to spin.
         own_ns: the kernel's own time.
-        reading_ns: the timer's.
         beyond_ns: what the timer read beyond the kernel's own time, sample by sample.
     """
 
@@ -59,7 +57,6 @@ class Node:
     """Holds the time of a spin as a node of a CUDA graph, and by the default timer with a hot cache.
 
     Attributes:
-        asked_ns: how long it was asked to spin.
         node_ns: slope of the replay time over the number of nodes.
         reading_ns: the default timer's median.
     """
@@ -110,15 +107,12 @@ class SelftestObserver(Observer):
     _began_s = 0.0
 
     def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
-        """Starts the clock before the first timer."""
         if not beside:
             self._began_s = time.perf_counter()
         return None
 
     def measured(self, call: ObservedCall, measurement: Measurement) -> Seen:  # noqa: ARG002
-        """Returns the seconds since then."""
         return Seen({_SECONDS: time.perf_counter() - self._began_s})
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
-        """Returns what the test has noted."""
         return SeenInTest({_KNOWN_TIMES: json.dumps(plain(_noted.pop()))}) if _noted else None

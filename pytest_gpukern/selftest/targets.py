@@ -35,8 +35,7 @@ from pytest_gpukern.selftest.known_times import KnownTimes, Spin, known_times_of
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import TIMERS
 
-DEFAULT_SHARE = 0.01
-EVENT_SHARE = 0.01
+TRUTH_SHARE = 0.01
 EVENT_FROM_NS = 15_000.0
 NODES_FROM_NS = 20_000.0
 REPEAT_SHARE = 0.005
@@ -110,7 +109,6 @@ class Conclusions:
 
     @property
     def reached(self) -> bool:
-        """Returns whether every target is reached."""
         return bool(self.verdicts) and all(self.verdicts)
 
 
@@ -133,7 +131,6 @@ class Session:
 
 
 def sessions_of(run: RunResults) -> list[Session]:
-    """Returns what each session of a run found out."""
     sessions: dict[str, Session] = {}
     for reported in run.results:
         for result in (reported, *run.sessions_of(reported)):
@@ -148,12 +145,7 @@ def sessions_of(run: RunResults) -> list[Session]:
 
 
 def conclude(run: RunResults, asked_sessions: int) -> Conclusions:
-    """Returns all rows of a run of the self-test's tests.
-
-    Args:
-        run: with the results of all sessions.
-        asked_sessions: how many sessions there should be.
-    """
+    """Returns all rows of a run of the self-test's tests."""
     sessions = sessions_of(run)
     truth = tuple(_truth_rows(sessions, asked_sessions))
     kernels = tuple(_kernel_rows(sessions, asked_sessions))
@@ -161,7 +153,6 @@ def conclude(run: RunResults, asked_sessions: int) -> Conclusions:
 
 
 def suites_row(seconds: float) -> TargetRow:
-    """Returns the row of the wall time of all suites."""
     return TargetRow(Section.SUITES, "all suites", found_ns=1e9 * seconds, allowed_ns=1e9 * SUITES_S)
 
 
@@ -181,7 +172,6 @@ def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]:
     ]
     for error in (error for error in errors if error.pairs):
         truth_ns, tick_ns = error.truth_ns, TIMERS[default].step_ns if error.timer == default else 0.0
-        share = DEFAULT_SHARE if error.timer == default else EVENT_SHARE
         beyond = [round(beyond_ns, 2) for _, beyond_ns in error.pairs]  # of floats in ms
         yield TargetRow(
             Section.TRUTH,
@@ -191,7 +181,7 @@ def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]:
             time_ns=truth_ns,
             found_ns=statistics.median(beyond),
             worst_ns=max(beyond, key=abs),
-            allowed_ns=max(share * truth_ns, tick_ns) if truth_ns >= error.judged_from_ns else None,
+            allowed_ns=max(TRUTH_SHARE * truth_ns, tick_ns) if truth_ns >= error.judged_from_ns else None,
             sessions=len(error.pairs),
             asked_sessions=asked,
         )
@@ -208,7 +198,6 @@ class _Error(NamedTuple):
 
     @property
     def truth_ns(self) -> float:
-        """Returns the median of the truth."""
         return statistics.median(truth_ns for truth_ns, _ in self.pairs)
 
 
@@ -277,7 +266,6 @@ def _names(sessions: Iterable[_Readings]) -> list[str]:
 
 
 def _longer(sessions: Sequence[_Readings]) -> list[tuple[str, str]]:
-    """Pairs every spin with the shortest."""
     names = _names(sessions)
     return [(name, names[0]) for name in names[1:]]
 
@@ -343,7 +331,7 @@ def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int)
 
 def _missing(run: RunResults, sessions: Sequence[Session], truth: Sequence[TargetRow]) -> Iterator[str]:
     """Says what should have been measured and was not."""
-    yield from (f"{test}: {why}" for test, why in run.skips)
+    yield from (f"{skip.id}: {skip.reason}" for skip in run.skips)
     yield from (f"{test.rpartition('::')[2]}: {failure.text}" for test, failure in run.failures.items())
     timers = dict.fromkeys(session.known.default_timer for session in sessions if session.known is not None)
     if len(timers) > 1:

@@ -6,6 +6,7 @@ ended (`targets`).
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from typing import Any
 
@@ -16,7 +17,7 @@ from pytest_gpukern.run.measured_test import GpuBenchmark
 from pytest_gpukern.selftest.kernels import GRAPH, SpinningKernel, name_of, selftest_cases
 from pytest_gpukern.selftest.known_times import KnownTimes, Node, note
 from pytest_gpukern.session.stash import environment_of
-from pytest_gpukern.timers.timer import Iteration, Timer, TimerUnavailable, open_timer
+from pytest_gpukern.timers.timer import Iteration, TimerUnavailable, open_timer
 from pytest_gpukern.values.timer_table import auto_timers
 
 SPINS_NS = (500.0, 1_500.0, 5_000.0, 20_000.0, 100_000.0, 1_000_000.0, 10_000_000.0)
@@ -36,7 +37,6 @@ def _item(case: Case) -> Any:
 
 @pytest.mark.parametrize("case", [_item(case) for case in selftest_cases()])
 def test_kernel(gpu_benchmark: GpuBenchmark, case: Case) -> None:
-    """Measures a kernel as the plugin measures any case."""
     gpu_benchmark.run(case)
 
 
@@ -60,7 +60,10 @@ def test_known_times(gpu_benchmark: GpuBenchmark, request: pytest.FixtureRequest
 
 def _known_times(spinning: SpinningKernel, stream: Any) -> KnownTimes:
     """Returns the readings of each timer that `auto` may choose, and slopes of graphs."""
-    timers = list(filter(None, (_opened(name, stream) for name in auto_timers())))
+    timers = []
+    for name in auto_timers():
+        with contextlib.suppress(TimerUnavailable):
+            timers.append(open_timer(name, stream))
     default, graph = timers[0], open_timer("graph", stream)
     spinning.read(default, _FIRST_SPIN_NS, _SAMPLES)  # raises the clocks; the reading is dropped
     spins = []
@@ -74,10 +77,3 @@ def _known_times(spinning: SpinningKernel, stream: Any) -> KnownTimes:
         nodes.append(Node(ns, float(graph.node_time_ns(call)), reading_ns))  # type: ignore[attr-defined]
     costs = {timer.name: timer.fixed_cost_ns for timer in timers}
     return KnownTimes(default.name, costs.get("event"), tuple(spins), tuple(nodes))
-
-
-def _opened(name: str, stream: Any) -> Timer | None:
-    try:
-        return open_timer(name, stream)
-    except TimerUnavailable:
-        return None

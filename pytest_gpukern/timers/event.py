@@ -27,7 +27,6 @@ class EventTimer(EventQueue):
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> EventTimer:  # noqa: ARG003
-        """Makes a timer for work on a stream of the pinned device."""
         return cls(runtime(), stream, queues=queues)
 
     @property
@@ -42,10 +41,8 @@ class EventTimer(EventQueue):
         return event_cost_ns(self._runtime, legacy=legacy, cold=self._cold)
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
-        """Takes a sample of each iteration, as `EventQueue.collect` does."""
         self._cold = cold
         return super().collect(iterations, cold=cold)
 
     def suspicion(self, iteration: Iteration) -> str | None:
-        """Looks for work that was still running after the end event: it was on another stream."""
         return escaped_work(self._runtime, self._stream, iteration)

@@ -27,11 +27,8 @@ _SLOPE_COUNTS = (4, 8, 16, 32)
 def sets_needed(footprint_bytes: int, l2_bytes: int) -> int:
     """Returns how many buffer sets calls must take turns on, so that the L2 is cold without a flush.
 
-    Between two uses of one set, the others then touch at least twice the L2.
-
-    Args:
-        footprint_bytes: what one call reads and writes; for 0 nothing can be cold, and one set is enough.
-        l2_bytes: size of the L2.
+    Between two uses of one set, the others then touch at least twice the L2. If a call reads and writes
+    nothing, nothing can be cold, and one set is enough.
     """
     return 1 + math.ceil(2 * l2_bytes / footprint_bytes) if footprint_bytes else 1
 
@@ -40,10 +37,6 @@ class GraphTimer:
     """Times on the device by replaying a CUDA graph of the calls.
 
     A pair of events times a replay, as in `EventTimer`, so their cost too is divided by the number of calls.
-
-    Args:
-        runtime: context, kernels and L2 of the pinned device.
-        stream: the stream that the calls launch on, as a cuda.core stream; by default the runtime's.
     """
 
     name = "graph"
@@ -62,12 +55,10 @@ class GraphTimer:
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> GraphTimer:  # noqa: ARG003
-        """Makes a timer for work on a stream of the pinned device."""
         return cls(runtime(), stream)
 
     @property
     def resolution_ns(self) -> float:
-        """The step of the events, divided by the calls of a sample."""
         return self._queue.resolution_ns / self._iterations
 
     @property
@@ -78,7 +69,7 @@ class GraphTimer:
         """
         if self._call_ns is None:
             return None
-        return empty_kernel_line(self._runtime).fixed_ns / self._iterations
+        return empty_kernel_line(self._runtime).intercept / self._iterations
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
         """Captures the calls in order; a sample is a replay of the graph, divided by its calls.
@@ -111,7 +102,6 @@ class GraphTimer:
         return batch
 
     def suspicion(self, iteration: Iteration) -> str | None:
-        """Looks for work that was still running after the end event: it was on another stream."""
         return escaped_work(self._runtime, self._stream, iteration)
 
     def node_time_ns(self, iteration: Iteration) -> float:
@@ -123,7 +113,7 @@ class GraphTimer:
             TimerUnavailable: the call cannot be captured, or it needs fresh arguments each time.
         """
         _refuse_fresh(iteration)
-        return replay_line(self._queue, self._stream, iteration.run, _SLOPE_COUNTS).call_ns
+        return replay_line(self._queue, self._stream, iteration.run, _SLOPE_COUNTS).slope
 
     def _trial_ns(self, iterations: Sequence[Iteration], *, cold: bool) -> float:
         """Returns the time of a call in replays that grow to 200 µs; in short ones their cost counts too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,7 +48,6 @@ class HostTimer:
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> HostTimer:  # noqa: ARG003
-        """Makes a timer for calls that launch on a stream of the pinned device."""
         from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
 
         cuda = runtime()
@@ -55,7 +55,6 @@ class HostTimer:
 
     @property
     def resolution_ns(self) -> float:
-        """The clock's tick, divided by the calls of a sample."""
         return self._tick_ns / self._iterations
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
@@ -97,7 +96,6 @@ class HostTimer:
         return (self._clock() - start) / iterations
 
     def _wait(self) -> None:
-        """Waits for what a sample contains."""
         self._synchronize()
 
     def _calibrate(self, iteration: Iteration, samples: list[float]) -> int:
@@ -117,14 +115,9 @@ class HostTimer:
 
     def _tick(self) -> float:
         """Returns the smallest step of the clock in a few hundred readings."""
-        smallest = float("inf")
-        last = self._clock()
-        for _ in range(300):
-            now = self._clock()
-            if now > last:
-                smallest = min(smallest, now - last)
-            last = now
-        return smallest if smallest != float("inf") else 1.0
+        readings = [self._clock() for _ in range(300)]
+        steps = [later - earlier for earlier, later in itertools.pairwise(readings) if later > earlier]
+        return min(steps, default=1.0)
 
 
 class LaunchTimer(HostTimer):

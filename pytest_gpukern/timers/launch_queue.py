@@ -51,13 +51,7 @@ class Marks(Protocol):
 
 
 class LaunchQueue:
-    """Executes on one stream, queued if possible.
-
-    Args:
-        runtime: context, kernels and L2 of the pinned device.
-        stream: the stream that the executions launch on, as a cuda.core stream.
-        queues: whether to try; not for calls known to wait for the device.
-    """
+    """Executes on one stream of cuda.core, queued if possible and if the calls are not known to wait."""
 
     def __init__(self, runtime: CudaRuntime, stream: Any, *, queues: bool = True) -> None:
         self._runtime = runtime
@@ -70,7 +64,6 @@ class LaunchQueue:
 
     @property
     def queues(self) -> bool:
-        """Whether calls are queued, as far as we know."""
         return self._limit > 0
 
     def give_up(self) -> None:
@@ -138,7 +131,6 @@ class LaunchQueue:
         marks.take(len(iterations))
 
     def _prepare(self, iteration: Iteration, marks: Marks, *, cold: bool) -> None:
-        """Queues the work before the execution."""
         if iteration.before is not None:
             with marks.preparing():
                 iteration.before()
@@ -178,7 +170,6 @@ class BlockingKernel:
         runtime.synchronize()
 
     def block(self, stream: Any, timeout_ns: int = TIMEOUT_NS) -> None:
-        """Queues the kernel on a cuda.core stream."""
         import numpy as np
         from cuda.core import LaunchConfig, launch
 
@@ -194,7 +185,6 @@ class BlockingKernel:
         )
 
     def release(self) -> None:
-        """Lets the stream continue."""
         self._words[0] = self._ticket
 
     @property
@@ -205,7 +195,6 @@ class BlockingKernel:
 
 @functools.cache
 def blocking_kernel() -> BlockingKernel:
-    """Returns the blocking kernel of this process."""
     return BlockingKernel(runtime())
 
 
@@ -213,13 +202,7 @@ _DOCUMENTED_RESOLUTION_NS = 500.0
 
 
 class EventQueue:
-    """Times executions on one stream with pairs of events.
-
-    Args:
-        runtime: context, kernels and L2 of the pinned device.
-        stream: the stream that the executions launch on, as a cuda.core stream; by default the runtime's.
-        queues: whether to queue calls; not for calls known to wait for the device.
-    """
+    """Times executions on one stream with pairs of events; the stream is the runtime's by default."""
 
     def __init__(self, runtime: CudaRuntime, stream: Any = None, *, queues: bool = True) -> None:
         self._runtime = runtime
@@ -236,12 +219,10 @@ class EventQueue:
 
     @property
     def queues(self) -> bool:
-        """Whether calls are queued, as far as we know."""
         return self._queue.queues
 
     @property
     def resolution_ns(self) -> float:
-        """The smallest step between readings of an empty pair, or the 500 ns that CUDA documents."""
         return event_tick_ns(self._runtime)
 
 
@@ -299,14 +280,11 @@ _ESCAPE_SHARE = 0.005
 def escaped_work(runtime: CudaRuntime, stream: Any, iteration: Iteration) -> str | None:
     """Looks for work that still ran after an event behind the call: it was on another stream.
 
-    Args:
-        runtime: context of the pinned device.
-        stream: the timed stream, as a cuda.core stream.
-        iteration: one that was executed; a few more like it are executed.
+    The iteration was executed; a few more like it are executed. Work of less than 40 µs, or of less than
+    0.5 % of the call, is not found.
 
     Returns:
-        How much work was found, in words, or None. Work of less than 40 µs, or of less than 0.5 % of the
-        call, is not found.
+        How much work was found, in words, or None.
     """
     shortest_lag = shortest_call = float("inf")
     for _ in range(_LAGS):

@@ -16,7 +16,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpukern.gpu.libcuda import CudaError
@@ -30,28 +29,16 @@ _REPLAYS = 5
 _EMPTY_COUNTS = (16, 32, 64)
 
 
-@dataclass(frozen=True)
-class ReplayLine:
-    """The straight line of replay times over the number of calls in the graph.
-
-    Attributes:
-        call_ns: the slope, which is the time of one call.
-        fixed_ns: the intercept, which is the cost of a replay itself.
-    """
-
-    call_ns: float
-    fixed_ns: float
-
-
-def replay_line(queue: EventQueue, stream: Any, run: Callable[[], Any], counts: Sequence[int]) -> ReplayLine:
+def replay_line(
+    queue: EventQueue, stream: Any, run: Callable[[], Any], counts: Sequence[int]
+) -> statistics.LinearRegression:
     """Fits a line to the median replay times of graphs that hold `run` `counts` times, by least squares.
 
-    The graphs take turns, so that a drift of the clocks does not look like a slope.
+    Its slope is the time of one call, and its intercept the cost of a replay itself, in nanoseconds. The
+    graphs take turns, so that a drift of the clocks does not look like a slope.
 
     Args:
-        queue: times the replays.
-        stream: where `run` launches, as a cuda.core stream.
-        run: a call that ran once before, so that it compiles and loads nothing.
+        run: a call that ran once before, so that it compiles and loads nothing; it launches on the stream.
         counts: at least two different numbers of calls.
 
     Raises:
@@ -63,13 +50,11 @@ def replay_line(queue: EventQueue, stream: Any, run: Callable[[], Any], counts: 
         for _ in range(_REPLAYS):
             for replay, taken in zip(replays, times, strict=True):
                 taken += queue.collect([Iteration(replay)], cold=False).samples_ns
-    medians = [statistics.median(taken) for taken in times]
-    slope, intercept = statistics.linear_regression(counts, medians)
-    return ReplayLine(slope, intercept)
+    return statistics.linear_regression(counts, [statistics.median(taken) for taken in times])
 
 
 @functools.cache
-def empty_kernel_line(runtime: CudaRuntime) -> ReplayLine:
+def empty_kernel_line(runtime: CudaRuntime) -> statistics.LinearRegression:
     """Returns the line of an empty kernel on the runtime's stream, measured once a process (milliseconds)."""
     stream = runtime.stream
     return replay_line(EventQueue(runtime, stream), stream, empty_kernel(runtime, stream), _EMPTY_COUNTS)
@@ -79,23 +64,16 @@ def empty_kernel_line(runtime: CudaRuntime) -> ReplayLine:
 def event_cost_ns(runtime: CudaRuntime, *, legacy: bool, cold: bool) -> float | None:
     """Returns what a pair of events reads for an empty kernel beyond its own time, in nanoseconds.
 
-    With a cold cache this includes fetching the kernel's code from memory, as for every cold kernel. We
-    measure it once a process for each kind of stream and cache policy, in a few milliseconds.
-
-    Args:
-        runtime: context and kernels of the pinned device.
-        legacy: whether to use the legacy default stream instead of the runtime's.
-        cold: whether to flush the L2 before each kernel.
-
-    Returns:
-        The median, or None if the kernels could not be queued.
+    It is the median, or None if the kernels could not be queued. With a cold cache it includes fetching the
+    kernel's code from memory, as for every cold kernel. We measure it once a process for each kind of stream
+    and cache policy, in a few milliseconds.
     """
     stream = runtime.device.default_stream if legacy else runtime.stream
     iteration = Iteration(empty_kernel(runtime, stream))
     batch = EventQueue(runtime, stream).collect([iteration] * _SAMPLES, cold=cold)
     if batch.launch_included:
         return None
-    return statistics.median(batch.samples_ns) - empty_kernel_line(runtime).call_ns
+    return statistics.median(batch.samples_ns) - empty_kernel_line(runtime).slope
 
 
 def empty_kernel(runtime: CudaRuntime, stream: Any) -> Callable[[], None]:
@@ -121,50 +99,25 @@ LEGACY_STREAMS = (0, 1)
 def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[Callable[[], None], int]]:
     """Captures calls that ran before; yields a function that replays them all, and the number of nodes.
 
-    We keep the calls' results until the end, since the graph may write to them.
-
-    Args:
-        stream: where the calls launch, as a cuda.core stream.
-        runs: the calls, in order; capturing does not execute them.
+    Capturing does not execute them. We keep their results until the end, since the graph may write to them.
 
     Raises:
         TimerUnavailable: a call was not captured, or the calls were not captured alike.
     """
     graph, nodes, _kept = _capture(stream, runs)
-    try:
+    with ExitStack() as made:
+        made.callback(checked, "cuGraphDestroy", graph)
         try:
             executable = checked("cuGraphInstantiate", graph, 0)
         except CudaError as error:
             raise TimerUnavailable(f"the captured graph cannot be replayed: {error}") from error
-        try:
-            checked("cuGraphUpload", executable, stream.handle)
-            yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes
-        finally:
-            checked("cuGraphExecDestroy", executable)
-    finally:
-        checked("cuGraphDestroy", graph)
+        made.callback(checked, "cuGraphExecDestroy", executable)
+        checked("cuGraphUpload", executable, stream.handle)
+        yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes
 
 
 def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, list[Any]]:
-    """Returns a graph of the calls, its number of nodes, and what the calls returned."""
-    kept: list[Any] = []
-    nodes = [0]
-    with _capturing(stream) as graphs:
-        for run in runs:
-            kept.append(run())
-            nodes.append(_nodes_so_far(stream))
-    (graph,) = graphs
-    added = [later - earlier for earlier, later in itertools.pairwise(nodes)]
-    refusal = _refusal(added, graph)
-    if refusal is not None:
-        checked("cuGraphDestroy", graph)
-        raise TimerUnavailable(refusal)
-    return graph, nodes[-1], kept
-
-
-@contextmanager
-def _capturing(stream: Any) -> Iterator[list[Any]]:
-    """Captures the launches on the stream; afterwards the list holds the graph.
+    """Returns a graph of the calls, its number of nodes, and what the calls returned.
 
     We capture only this thread, and strictly: a call that allocates, frees or waits is refused. Otherwise a
     replay could use memory that the call has given back.
@@ -176,29 +129,32 @@ def _capturing(stream: Any) -> Iterator[list[Any]]:
             "work on the legacy default stream cannot be captured; launch on another stream"
         )
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    graphs: list[Any] = []
+    kept: list[Any] = []
+    nodes = [0]
     with uncollected():  # freeing an array would end the capture
         try:
             checked("cuStreamBeginCapture", stream.handle, mode)
             try:
-                yield graphs
+                for run in runs:
+                    kept.append(run())
+                    nodes.append(_nodes_so_far(stream))
             except BaseException:
-                _discard(stream)
+                # In any state of the capture, so that the stream executes again.
+                status, unfinished = driver.cuStreamEndCapture(stream.handle)
+                if status == driver.CUresult.CUDA_SUCCESS:
+                    checked("cuGraphDestroy", unfinished)
                 raise
-            graphs.append(checked("cuStreamEndCapture", stream.handle))
+            graph = checked("cuStreamEndCapture", stream.handle)
         except TimerUnavailable:
             raise
         except Exception as error:  # the call ran before, so only its capture can fail
             raise TimerUnavailable(f"the call cannot be captured: {_in_one_line(error)}") from error
-
-
-def _discard(stream: Any) -> None:
-    """Ends a capture in any state, so that the stream executes again."""
-    from cuda.bindings import driver
-
-    status, graph = driver.cuStreamEndCapture(stream.handle)
-    if status == driver.CUresult.CUDA_SUCCESS:
+    added = [later - earlier for earlier, later in itertools.pairwise(nodes)]
+    refusal = _refusal(added, graph)
+    if refusal is not None:
         checked("cuGraphDestroy", graph)
+        raise TimerUnavailable(refusal)
+    return graph, nodes[-1], kept
 
 
 def _nodes_so_far(stream: Any) -> int:

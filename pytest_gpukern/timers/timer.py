@@ -80,6 +80,28 @@ class Batch:
     work: tuple[DeviceWork, ...] = ()
     order: tuple[int, ...] = ()
 
+    def per_call(self, calls: int) -> Batch:
+        """Divides what was sampled of executions that each made so many calls."""
+        if calls == 1:
+            return self
+        work = (
+            dataclasses.replace(
+                each,
+                count=each.count / calls,
+                time_ns=each.time_ns / calls,
+                size_bytes=each.size_bytes / calls,
+            )
+            for each in self.work
+        )
+        return dataclasses.replace(
+            self,
+            samples_ns=[sample / calls for sample in self.samples_ns],
+            iterations=self.iterations * calls,
+            busy_ns=[busy / calls for busy in self.busy_ns],
+            work=tuple(work),
+            order=self.order[: len(self.order) // calls],
+        )
+
 
 class TimerUnavailable(Exception):  # noqa: N818 - it states a fact, nothing went wrong
     """A timer cannot time this call, or cannot be used here; the message says why."""
@@ -162,64 +184,3 @@ def open_host_timer(name: str, synchronize: Callable[[], None]) -> Timer:
 def _class_of(name: str) -> Any:
     row = TIMERS[name]
     return getattr(importlib.import_module(row.module), row.class_name)
-
-
-class PerCall:
-    """Divides another timer's results by the number of calls in each iteration.
-
-    Args:
-        timer: takes the times.
-        calls: how many calls the `run` of each iteration makes.
-    """
-
-    def __init__(self, timer: Timer, calls: int) -> None:
-        self._timer = timer
-        self._calls = calls
-        self.name = timer.name
-        self.jitter_ns = timer.jitter_ns / calls
-
-    @property
-    def measures(self) -> str:
-        """As the timer's."""
-        return self._timer.measures
-
-    @property
-    def resolution_ns(self) -> float:
-        """The timer's own, divided by the calls."""
-        return self._timer.resolution_ns / self._calls
-
-    @property
-    def queues(self) -> bool:
-        """As the timer's."""
-        return self._timer.queues
-
-    @property
-    def fixed_cost_ns(self) -> float | None:
-        """The timer's own, divided by the calls."""
-        cost = self._timer.fixed_cost_ns
-        return None if cost is None else cost / self._calls
-
-    def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
-        """Takes one sample of each iteration, the mean of its calls."""
-        calls = self._calls
-        batch = self._timer.collect(iterations, cold=cold)
-        return dataclasses.replace(
-            batch,
-            samples_ns=[sample / calls for sample in batch.samples_ns],
-            iterations=batch.iterations * calls,
-            busy_ns=[busy / calls for busy in batch.busy_ns],
-            work=tuple(
-                dataclasses.replace(
-                    work,
-                    count=work.count / calls,
-                    time_ns=work.time_ns / calls,
-                    size_bytes=work.size_bytes / calls,
-                )
-                for work in batch.work
-            ),
-            order=batch.order[: len(batch.order) // calls],
-        )
-
-    def suspicion(self, iteration: Iteration) -> str | None:
-        """As the timer's."""
-        return self._timer.suspicion(iteration)

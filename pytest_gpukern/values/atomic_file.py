@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import secrets
 import shutil
 import stat
-import sys
 import tempfile
 import time
 import weakref
@@ -33,21 +33,13 @@ def locked(folder: Path) -> Iterator[None]:
     """Locks the folder against other runs that write baselines in it, from reading to replacing.
 
     The lock is advisory and on the folder itself, so no lock file remains, and it ends with the process. If
-    the system or the file system has no locks, the run goes on without.
+    the file system has no locks, the run goes on without.
 
     Raises:
         FileError: the folder cannot be made or opened, or another run has held it for 30 s.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _refused(folder, error) from error
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise _refused(folder, error) from error
@@ -56,6 +48,7 @@ def locked(folder: Path) -> Iterator[None]:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             except OSError as error:
                 if error.errno not in _BUSY:
                     break  # a file system without locks
@@ -63,19 +56,9 @@ def locked(folder: Path) -> Iterator[None]:
                     problem = f"another run has been writing baselines here for {_WAIT_S:g} s"
                     raise FileError(folder, problem, "Wait for it to end, or end it") from error
                 time.sleep(_POLL_S)
-            else:
-                _sweep(folder)
-                break
         yield
     finally:
         os.close(descriptor)
-
-
-def _sweep(folder: Path) -> None:
-    """Removes the files of killed writers; nobody else can be writing baselines here now."""
-    for left in folder.glob(".*.json.????????.tmp"):
-        with contextlib.suppress(OSError):
-            left.unlink()
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -89,7 +72,7 @@ def replace(path: Path, content: bytes) -> None:
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        mode = _mode(target)
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
         if mode is not None and not mode & 0o222:
             raise FileError(path, "is read-only", f"Make it writable: chmod u+w {path.name}")
         try:
@@ -128,13 +111,6 @@ def remove(path: Path) -> None:
     _sync_folder(path.parent)
 
 
-def _mode(path: Path) -> int | None:
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        return None
-
-
 def _write(path: Path, content: bytes, mode: int | None) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     with os.fdopen(descriptor, "wb") as stream:
@@ -147,8 +123,6 @@ def _write(path: Path, content: bytes, mode: int | None) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Makes the new name survive a power cut, if the file system can; the file is in place anyway."""
-    if sys.platform == "win32":
-        return
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -158,10 +132,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _refused(path: Path, error: OSError) -> FileError:
-    code = error.errno or 0
-    remedy = _REMEDIES.get(
-        code, "Check the permissions, or choose another folder with --gpukern-baseline-dir"
-    )
+    usual = "Check the permissions, or choose another folder with --gpukern-baseline-dir"
+    remedy = _REMEDIES.get(error.errno or 0, usual)
     return FileError(path, f"cannot be written: {error.strerror or error}", remedy)
 
 
@@ -180,15 +152,11 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
         unlocked = Path(self.name, f"{_OWNER}.new")
         descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
         self._let_go = weakref.finalize(self, os.close, descriptor)
-        if sys.platform != "win32":
-            import fcntl
-
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                unlocked.rename(unlocked.with_name(_OWNER))
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            unlocked.rename(unlocked.with_name(_OWNER))
 
     def cleanup(self) -> None:
-        """Removes the folder."""
         self._let_go()
         super().cleanup()
 
@@ -196,10 +164,6 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
 @functools.cache
 def _remove_orphans(place: str) -> None:
     """Removes folders of this user whose process has ended; looks once in a process."""
-    if sys.platform == "win32":
-        return
-    import fcntl
-
     for folder in Path(place).glob("gpukern-*"):
         with contextlib.suppress(OSError):  # it has no owner, or its owner lives
             if folder.lstat().st_uid == os.geteuid():

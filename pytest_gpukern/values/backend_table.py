@@ -129,5 +129,4 @@ def distributions_of_others(backend: str | None) -> set[str]:
 
 
 def library_distributions() -> tuple[str, ...]:
-    """Returns the distributions of all backends, without repetition."""
     return tuple(dict.fromkeys(name for row in BACKENDS.values() for name in row.distributions))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+import msgspec
 from msgspec import Struct
-
-from pytest_gpukern.values.untrusted_json import own_json
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,9 @@ class Fingerprint:
         """Returns the name of the hardware that a result was timed on; None if unknown."""
         return self.device_name if on_gpu else self.cpu_model
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as plain JSON values; equal fingerprints give equal values."""
-        plain = dataclasses.asdict(self)
-        plain["compute_capability"] = list(self.compute_capability) if self.compute_capability else None
-        return plain
-
     def identity(self) -> str:
         """Returns 64 hexadecimal digits, equal for equal fields in every process."""
-        canonical = own_json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
 class Provenance(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

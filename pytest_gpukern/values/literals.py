@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -34,12 +34,8 @@ def constant(node: ast.expr) -> Any:
     if isinstance(node, (ast.Tuple, ast.List)):
         return tuple(constant(element) for element in node.elts)
     if isinstance(node, ast.Dict):
-        pairs = zip(node.keys, node.values, strict=True)
-        return {constant(key): constant(value) for key, value in pairs if _is_named(key)}
+        keys = [key for key in node.keys if key is not None]
+        if len(keys) < len(node.keys):
+            raise ValueError("a dictionary unpacked into another")
+        return {constant(key): constant(value) for key, value in zip(keys, node.values, strict=True)}
     return ast.literal_eval(node)
-
-
-def _is_named(key: ast.expr | None) -> TypeGuard[ast.expr]:
-    if key is None:
-        raise ValueError("a dictionary unpacked into another")
-    return True

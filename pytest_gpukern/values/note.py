@@ -1,4 +1,4 @@
-"""Defines a note: what a reader should know about a result or a measurement beside its figures."""
+"""Defines what a reader is told beside figures: notes on a result or a measurement, and why none is there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ class About(enum.StrEnum):
     """What a short report counts such notes as; empty where it tells each of them."""
 
     def __new__(cls, word: str, counted: str) -> About:
-        """Returns a subject that is its word."""
         about = str.__new__(cls, word)
         about._value_ = word
         about.counted = counted
@@ -33,7 +32,6 @@ class Note:
     """Holds something to know about a result or a measurement; it is no fault.
 
     Attributes:
-        text: in words.
         about: its subject, which says whether a short report tells it or counts it.
     """
 
@@ -42,3 +40,19 @@ class Note:
 
     def __str__(self) -> str:
         return self.text
+
+
+NO_GPU = "no GPU"
+NOT_SIMULATED = "not in the simulator"
+
+
+class NotRun(str):
+    """Says why a case does not run here, in words that begin with what a short report counts it as."""
+
+    kind: str
+
+    def __new__(cls, kind: str, detail: str) -> NotRun:
+        """Returns `kind: detail`."""
+        reason = super().__new__(cls, f"{kind}: {detail}")
+        reason.kind = kind
+        return reason

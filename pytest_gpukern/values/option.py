@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run of pytest
@@ -24,10 +24,18 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
 
     @property
     def cli(self) -> str:
-        """As written on the command line."""
         return f"--gpukern-{self.name}"
 
     @property
     def ini(self) -> str:
         """As written in an ini file; also the attribute that pytest stores the value under."""
         return "gpukern_" + self.name.replace("-", "_")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What argparse takes beside the option's name."""
+        shared = {"dest": self.ini, "default": None, "help": self.help}
+        if self.flag:
+            return {**shared, "action": "store_true"}
+        metavar = self.metavar or "{" + ",".join(self.choices) + "}"
+        return {**shared, "action": "append" if self.repeatable else "store", "metavar": metavar}

@@ -172,9 +172,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             more=" ".join(f"`{kind}`: {row.fails}." for kind, row in FAILURES.items()),
         ),
         Option(
-            "threshold",
-            "smallest slowdown that matters (default: 2%%, which is 0.02)",
-            metavar="SLOWDOWN",
+            "threshold", "smallest slowdown that matters (default: 2%%, which is 0.02)", metavar="SLOWDOWN"
         ),
     ),
 }
@@ -194,22 +192,10 @@ def add_options(parser: pytest.Parser) -> None:
                 help="measure; without it, each case runs once, at a small size, and is checked",
             )
         for option in options:
-            _add(option, group, parser)
-
-
-def _add(option: Option, group: pytest.OptionGroup, parser: pytest.Parser) -> None:
-    if option.flag:
-        group.addoption(option.cli, dest=option.ini, action="store_true", default=None, help=option.help)
-        # Not type="bool": pytest 8.4 dies of a value that is none, in a traceback.
-        parser.addini(option.ini, option.help, type="string", default="")
-        return
-    metavar = option.metavar or "{" + ",".join(option.choices) + "}"
-    action = "append" if option.repeatable else "store"
-    ini_type: Literal["args", "string"] = "args" if option.repeatable else "string"
-    group.addoption(
-        option.cli, dest=option.ini, action=action, default=None, metavar=metavar, help=option.help
-    )
-    parser.addini(option.ini, option.help, type=ini_type, default=[] if option.repeatable else "")
+            group.addoption(option.cli, **option.arguments)
+            # Not type="bool": pytest 8.4 dies of a value that is none, in a traceback.
+            ini_type: Literal["args", "string"] = "args" if option.repeatable else "string"
+            parser.addini(option.ini, option.help, type=ini_type, default=[] if option.repeatable else "")
 
 
 def leave_ini_values_out_of_help(config: pytest.Config) -> None:
@@ -242,7 +228,6 @@ def asked(config: pytest.Config) -> bool:
 
 
 def measures(config: pytest.Config) -> bool:
-    """Says whether a run was given `--gpu-benchmark`."""
     return bool(config.getoption("gpu_benchmark", default=False))
 
 

@@ -40,7 +40,6 @@ class TimeAccount:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """Counts the block for a phase."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -56,7 +55,6 @@ class TimeAccount:
         return self.lap()
 
     def lap(self) -> dict[str, float]:
-        """Returns the seconds of each phase since the last lap."""
         self._change(self._current)
         spent_ns, self._spent_ns = self._spent_ns, {}
         return {name: ns / 1e9 for name, ns in spent_ns.items()}
@@ -77,6 +75,5 @@ phase = ACCOUNT.phase
 
 
 def add_to(total: dict[str, float], more: dict[str, float]) -> None:
-    """Adds seconds by phase to others."""
     for name, spent_s in more.items():
         total[name] = total.get(name, 0.0) + spent_s

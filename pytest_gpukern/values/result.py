@@ -24,7 +24,7 @@ from pytest_gpukern.values.untrusted_json import Figure, Json, built
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 JsonDict = dict[str, Any]
-Whole = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
+Whole = Annotated[int, Meta(ge=0)]
 Value = bool | int | float | str | tuple[str, ...] | None
 """One value that an observer saw, such as a clock; its label and unit are in the row of the observer."""
 Observations = dict[str, dict[str, Value]]
@@ -138,6 +138,14 @@ UNKNOWN_CHOICE = Choice()
 
 
 @dataclass(frozen=True)
+class HostCopy:
+    """Says where a copy between host and device leads: `HtoD` or `DtoH`, and the host's kind of memory."""
+
+    direction: str
+    memory: str
+
+
+@dataclass(frozen=True)
 class DeviceWork:
     """Describes device work of a call: one kernel, its copies in one direction, or its memsets.
 
@@ -148,6 +156,7 @@ class DeviceWork:
         time_ns: their total time in a call; the median over the calls.
         size_bytes: bytes copied or set in a call; 0 for a kernel.
         kernel: how the kernel was launched and what it needs; None for copies and memsets.
+        host_copy: of a copy from or to the host; None for all else.
     """
 
     kind: str
@@ -156,6 +165,7 @@ class DeviceWork:
     time_ns: Figure
     size_bytes: Figure = 0.0
     kernel: KernelFacts | None = None
+    host_copy: HostCopy | None = None
 
 
 @dataclass(frozen=True)
@@ -167,7 +177,6 @@ class Measurement:
         cache: `cold` (the L2 was flushed before each sample) or `hot`.
         samples_ns: every sample, in the order taken; none is ever dropped.
         iterations: calls in a sample; a sample is their mean.
-        summary: the centre of the samples.
         stopped: why sampling ended, in words.
         jitter_ns: standard deviation of a session's median from what the timer itself adds.
         fixed_cost_ns: what the timer reads for an empty kernel beyond that kernel's own time, in this
@@ -450,8 +459,6 @@ class Result:
     """Holds everything that reports, baselines and pytest-benchmark need to know about one test.
 
     Attributes:
-        fingerprint: device, driver and library versions of the session.
-        provenance: commit, branch and CI run that the session was recorded on.
         unchecked: the declared outputs of a plain test that nothing compared with a reference.
         diagnosis: what was wrong with the outputs, or None.
         errors: output name → how far it was from its reference.
@@ -465,7 +472,6 @@ class Result:
         ceilings: the best that the device was seen to do (`Ceilings.to_json`); empty where there is none.
         verdicts: `scope/timer/cache` → how the measurement compares with the record.
         speedup_against: `backend.variant` that speed-ups refer to, or None.
-        notes: what else there is to say.
         session: id of the process that measured, the same for all its results.
         canaries: name → median time in nanoseconds of the fixed kernels that every session on a GPU measures.
         corners: where it was checked besides its own point, such as `n=257`; it was not timed there.
@@ -534,7 +540,6 @@ class Result:
         )
 
     def to_json(self) -> JsonDict:
-        """Returns the result as plain JSON values."""
         return plain(self)  # type: ignore[no-any-return]
 
     @classmethod

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from configparser import RawConfigParser
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,10 +110,7 @@ class Settings:
     def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
         """Reads a configured run; raises SettingsError for impossible or contradictory options."""
         return cls.from_values(
-            *values_of(config),
-            environ,
-            invocation_dir=config.invocation_params.dir,
-            ini_dir=config.rootpath,
+            *values_of(config), environ, invocation_dir=config.invocation_params.dir, ini_dir=config.rootpath
         )
 
     @classmethod
@@ -141,35 +139,31 @@ class Settings:
         named = benchmark and uses_gpu and (compares or against is not None)
         usual = BY_DEFAULT_IN_CI if named and in_ci(environ) else BY_DEFAULT
         more = values.get("fail-on", ())
-        return cls(
-            benchmark=benchmark,
-            asked=benchmark or bool(values),
-            measure_all=values.get("all", False),
-            device=values.get("device"),
-            simulator=values.get("simulator", "auto"),
-            timer=values.get("timer", "auto"),
-            cache=values.get("cache", "cold"),
-            scopes=values.get("scope", ()),
-            backends=values.get("backend", ()),
-            size=values.get("size"),
-            axes=values.get("axis", {}),
-            seed=values.get("seed"),
-            sessions=values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
-            baseline="off" if against is not None else values.get("baseline", "compare"),
-            reason=values.get("reason"),
-            baseline_dir=values.get("baseline-dir"),
-            reports=values.get("report", ()),
-            of_forms={name: values[name] for name in _OF_FORMS if name in values},
-            against=against,
-            against_setup=values.get("against-setup"),
-            fail_on=frozenset() if NOTHING in more else frozenset((*usual, *more)),
-            trace=values.get("trace", False),
-            threshold=values.get("threshold", DEFAULT_THRESHOLD),
-            isolate={"on": True, "off": False}.get(values.get("isolate", "")),
-            timeout_s=values.get("timeout", DEFAULT_TIMEOUT_S),
-            bounds_tests=values.get("timeout") is not None,
-            sanitize=() if benchmark else values.get("sanitize", ()),
-        )
+        fields = {_FIELDS.get(name, name.replace("-", "_")): value for name, value in values.items()}
+        fields |= {
+            "benchmark": benchmark,
+            "asked": benchmark or bool(values),
+            "sessions": values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
+            "baseline": "off" if against is not None else values.get("baseline", "compare"),
+            "of_forms": {name: values[name] for name in _OF_FORMS if name in values},
+            "against": against,
+            "fail_on": frozenset() if NOTHING in more else frozenset((*usual, *more)),
+            "isolate": {"on": True, "off": False}.get(values.get("isolate", "")),
+            "bounds_tests": values.get("timeout") is not None,
+            "sanitize": () if benchmark else values.get("sanitize", ()),
+        }
+        return cls(**{name: fields[name] for name in cls.__dataclass_fields__ if name in fields})
+
+
+_FIELDS = {
+    "all": "measure_all",
+    "axis": "axes",
+    "backend": "backends",
+    "report": "reports",
+    "scope": "scopes",
+    "timeout": "timeout_s",
+}
+"""Option → its field, where that has another name."""
 
 
 def _parsed(
@@ -178,7 +172,6 @@ def _parsed(
     """Returns the given options: name → value, and name → label for errors."""
     values: dict[str, Any] = {}
     labels: dict[str, str] = {}
-    bases: dict[str, Path | None] = {}
     for option in OPTIONS:
         if given.get(option.name) == "":
             raise SettingsError(f"{option.cli}= is empty: give it a value, or check the variable in it")
@@ -189,14 +182,13 @@ def _parsed(
         shown = " ".join(value) if isinstance(value, list) else value
         label = f"{option.cli}={shown}" if from_cli else f"ini value {option.ini} = {shown}"
         labels[option.name] = option.cli if option.flag and from_cli else label
-        values[option.name] = parse_option(option, value, labels[option.name])
-        bases[option.name] = invocation_dir if from_cli else ini_dir
-    if "baseline-dir" in values:
-        base = bases["baseline-dir"] or Path.cwd()
-        values["baseline-dir"] = base / _path(values["baseline-dir"], labels["baseline-dir"])
-    if "report" in values:
-        base = bases["report"] or Path.cwd()
-        values["report"] = tuple(dict.fromkeys(base / path for path in values["report"]))
+        parsed = parse_option(option, value, labels[option.name])
+        base = (invocation_dir if from_cli else ini_dir) or Path.cwd()
+        if option.name == "baseline-dir":
+            parsed = base / parsed
+        if option.name == "report":
+            parsed = tuple(dict.fromkeys(base / path for path in parsed))
+        values[option.name] = parsed
     return values, labels
 
 
@@ -209,18 +201,8 @@ def parse_option(option: Option, value: Any, label: str) -> Any:
     """Returns the value of an option; raises SettingsError, with the label, where it may not be that."""
     if option.flag:
         return _truth(value, label)
-    if option.name == "report":
-        return [_report(text, label) for text in value]
-    if option.name == "axis":
-        return _axes(value, label)
-    if option.name == "threshold":
-        return parse_threshold(str(value), label)
-    if option.name == "timeout":
-        return parse_timeout(str(value), label)
-    if option.name == "sessions":
-        return _sessions(str(value), label)
-    if option.name == "seed":
-        return _seed(str(value), label)
+    if option.name in _READ:
+        return _READ[option.name](value, label)
     if option.listed:
         names = parse_names(str(value), label, option.choices)
         if NOTHING in names and len(names) > 1:
@@ -232,26 +214,22 @@ def parse_option(option: Option, value: Any, label: str) -> Any:
 
 
 _OF_FORMS = tuple(option.name for form in FORMS.values() for option in form.options)
-_MOST_DIGITS = 6
 _SEEDS = 2**32
 
 
 def _sessions(text: str, label: str) -> int:
-    stripped = text.strip()
-    number = stripped.isascii() and stripped.isdigit() and len(stripped) <= _MOST_DIGITS
-    if not (number and int(stripped) >= 1):
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", text.strip()):
         raise SettingsError(f"{label}: must be a whole number of processes, 1 or more, such as 5")
-    return int(stripped)
+    return int(text)
 
 
 def _seed(text: str, label: str) -> int:
     """Reads a seed, or draws one for `random`, which no kernel can have been tuned to."""
-    stripped = text.strip()
-    if stripped == "random":
+    if text.strip() == "random":
         return secrets.randbelow(_SEEDS)
-    if not (stripped.isascii() and stripped.isdigit() and len(stripped) <= 10 and int(stripped) < _SEEDS):
+    if not (re.fullmatch(r"[0-9]{1,10}", text.strip()) and int(text) < _SEEDS):
         raise SettingsError(f"{label}: must be a whole number from 0 to {_SEEDS - 1}, or random")
-    return int(stripped)
+    return int(text)
 
 
 def _path(text: str, label: str) -> Path:
@@ -263,11 +241,13 @@ def _path(text: str, label: str) -> Path:
         raise SettingsError(f"{label}: the home folder in it is not known; give the whole path") from error
 
 
-def _report(text: str, label: str) -> Path:
-    path = _path(text, label)
-    if suffix_of(path) is None:
-        raise SettingsError(f"{label}: {text!r} names no form of a report; end it in {', '.join(suffixes())}")
-    return path
+def _reports(texts: list[str], label: str) -> list[Path]:
+    paths = [_path(text, label) for text in texts]
+    for text, path in zip(texts, paths, strict=True):
+        if suffix_of(path) is None:
+            ends = ", ".join(suffixes())
+            raise SettingsError(f"{label}: {text!r} names no form of a report; end it in {ends}")
+    return paths
 
 
 def _truth(value: Any, label: str) -> bool:
@@ -300,6 +280,16 @@ def _axis_value(text: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+_READ: dict[str, Callable[[Any, str], Any]] = {
+    "axis": _axes,
+    "baseline-dir": _path,
+    "report": _reports,
+    "seed": _seed,
+    "sessions": _sessions,
+    "threshold": parse_threshold,
+    "timeout": parse_timeout,
+}
+"""Option → what reads its value, and refuses it by a label."""
 _WRITES = ("create", "append", "update")
 _GPU_TIMERS = tuple(name for name, row in TIMERS.items() if row.device_timed)
 _HOST = (select_the_host_only,)

@@ -13,7 +13,6 @@ class TimerRow(NamedTuple):  # made in a sixth of a dataclass's time, in every r
     """Describes a timer.
 
     Attributes:
-        module: where its class is.
         class_name: its class, whose `on_stream` makes one for a call; see `timers.timer`.
         label: what sentences call it.
         device_timed: whether its samples are the device's own times, which the host's launch cost is not in.

@@ -4,46 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import functools
-import importlib.util
-import itertools
 import json
 import math
-import sys
-import types
-import typing
+import re
+import reprlib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from pytest_gpukern.values.garbage import uncollected
-
-
-def _copied(package: types.ModuleType) -> Any:
-    """Returns a copy of a package, in which nothing changes if somebody patches the original."""
-    name = f"_gpukern_{package.__name__}"
-    spec = importlib.util.spec_from_file_location(
-        name, package.__file__, submodule_search_locations=list(package.__path__)
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    copy = sys.modules[name] = importlib.util.module_from_spec(spec)  # where its parts look for each other
-    spec.loader.exec_module(copy)
-    return copy
-
-
-own_json = _copied(json)
-"""A copy of the standard library's `json` that no test can patch; our processes talk in it."""
-_INCOMPLETE = json.JSONDecodeError, own_json.JSONDecodeError
-"""The scanner in C raises the original's error, the rest of the copy its own."""
-
-DEEPEST = 50
-"""Most levels of nesting; our files need twelve at most, and code that walks them is recursive."""
 
 if TYPE_CHECKING:
     Figure = float
@@ -74,18 +48,13 @@ class ContentError(ValueError):
         self.problem, self.where, self.remedy = problem, where, remedy
         super().__init__(f"{where}: {problem}" if where else problem)
 
-    def inside(self, step: str) -> ContentError:
-        """Returns the same error with `step` in front of its path."""
-        dot = "." if self.where and not self.where.startswith("[") else ""
-        return ContentError(self.problem, where=f"{step}{dot}{self.where}", remedy=self.remedy)
-
     def of_file(self, path: Path, remedy: str) -> FileError:
         """Returns the error about a file; `remedy` is for any damage."""
         return FileError(path, self.problem, self.remedy or remedy, where=self.where or None)
 
 
 def decoded(content: bytes) -> Any:
-    """Returns the value in UTF-8 JSON with unique keys, finite numbers in a float's range, bounded nesting.
+    """Returns the value in UTF-8 JSON with unique keys and finite numbers in a float's range.
 
     Raises:
         ContentError: it is anything else.
@@ -93,7 +62,7 @@ def decoded(content: bytes) -> Any:
     if not content.strip():
         raise ContentError("is empty")
     try:
-        value = own_json.loads(
+        value = json.loads(
             content.decode(),
             object_pairs_hook=_members,
             parse_constant=_constant,
@@ -102,16 +71,14 @@ def decoded(content: bytes) -> Any:
         )
     except UnicodeDecodeError as error:
         raise ContentError(f"is not UTF-8 text: {error.reason}") from error
-    except _INCOMPLETE as error:
+    except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise ContentError(f"is not complete JSON: {error.msg} in {where}") from error
     except RecursionError as error:
         raise ContentError("is nested too deeply") from error
-    if _deep(value, DEEPEST):
-        raise ContentError("is nested too deeply")
     if b"\\u" in content:
         try:
-            own_json.dumps(value, ensure_ascii=False).encode()
+            msgspec.json.encode(value)
         except UnicodeEncodeError as error:  # an escaped half of a surrogate pair, which cannot be written
             raise ContentError(f"is not UTF-8 text: {error.reason}") from error
     return value
@@ -123,17 +90,16 @@ def _constant(token: str) -> NoReturn:
 
 def _fraction(token: str) -> float:
     value = float(token)
-    return value if math.isfinite(value) else _out_of_range(token)
+    if math.isinf(value):
+        raise ContentError(f"holds the number {token}, which is out of range")
+    return value
 
 
 def _whole(token: str) -> int:
     # Python converts longer numbers not at all, or in a time that grows with the square of their digits.
-    value = int(token) if len(token) <= _MOST_DIGITS else math.inf
-    return int(value) if -(2**63) <= value < 2**64 else _out_of_range(token)
-
-
-def _out_of_range(token: str) -> NoReturn:
-    raise ContentError(f"holds the number {token}, which is out of range")
+    if len(token) > _MOST_DIGITS or not -(2**63) <= int(token) < 2**64:
+        raise ContentError(f"holds the number {token}, which is out of range")
+    return int(token)
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -142,12 +108,6 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ContentError(f"holds the key {twice!r} twice in one object")
     return result
-
-
-def _deep(value: Any, levels: int) -> bool:
-    """Returns whether a value has more levels of nesting than that."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(levels == 1 or _deep(part, levels - 1) for part in parts)
 
 
 def content_of(path: Path) -> bytes:
@@ -170,8 +130,6 @@ def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
     strictly: this takes longer, and says what is wrong.
 
     Args:
-        content: of the file.
-        kind: of the value.
         refuse: raises an error for what is no such file at all; given the plain value.
 
     Raises:
@@ -182,12 +140,15 @@ def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
             value = msgspec.json.decode(content, type=kind)
             if _compact(msgspec.json.encode(value)) == _compact(content):
                 return value
-        value = decoded(content)
-        refuse(value)
-        problem = _problem(value, kind)
-        if problem is not None:
-            raise problem
-        return msgspec.convert(value, kind)
+        plain = decoded(content)
+        refuse(plain)
+        try:
+            value = msgspec.convert(plain, kind)
+        except _NO_FIT as error:
+            raise _located(str(error), plain, kind) from error
+        for where in _passed_over(plain, value):
+            raise ContentError("is not a known field", where=where)
+        return value
 
 
 _NO_FIT = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, TypeError)
@@ -200,12 +161,16 @@ def _compact(content: bytes) -> bytes:
 
 def of_schema(value: Any, schema: int) -> None:
     """Raises ContentError for a file of another version: none but ours was ever written."""
-    version = value.get("schema", schema) if isinstance(value, dict) else schema
+    if not isinstance(value, dict):
+        return
+    if "schema" not in value:
+        raise ContentError("is missing", where="schema")
+    version = value["schema"]
     if type(version) is int and version == schema:
         return
     newer = isinstance(version, int) and version > schema
     remedy = "Upgrade pytest-gpukern, or name another folder or file" if newer else ""
-    problem = f"is {bounded(repr(version), 60)}, and this pytest-gpukern reads {schema}"
+    problem = f"is {reprlib.repr(version)}, and this pytest-gpukern reads {schema}"
     raise ContentError(problem, where="schema", remedy=remedy)
 
 
@@ -217,101 +182,67 @@ def built(value: object, kind: Any) -> Any:
         raise ContentError(str(error)) from error
 
 
-def unexpected(wanted: str, value: object) -> ContentError:
-    """Returns the error for a value that is not what it should be."""
-    return ContentError(f"expected {wanted}, found {bounded(repr(value), 60)}")
+_AT = re.compile(r"(.*?)(?: - at (`key` in )?`\$(.*)`)?", re.DOTALL)
+"""What msgspec says is wrong, and where: `$.records[...].epochs[0]`, without the keys of dicts."""
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
 
 
-def _problem(value: Any, kind: Any, *, fits: bool = False) -> ContentError | None:
-    """Returns the first thing that is wrong with a value, or None; `fits` if msgspec is known to take it."""
-    fits = fits or _fits(value, kind)
-    if fits and not _passes_over(kind):
-        return None
-    plain = _bare(kind, value)
-    fields = _fields(plain)
-    if fields and isinstance(value, dict):
-        for name, (_, required) in fields.items():
-            if required and name not in value:
-                return ContentError("is missing", where=name)
-        for name in value:
-            if name not in fields:
-                return ContentError("is not a known field", where=name)
-    for step, item, part in _parts(value, plain, fields):
-        problem = _problem(item, part, fits=fits)
-        if problem is not None:
-            return problem.inside(step)
-    return None if fits else unexpected(_wanted(kind), value)
+def _located(text: str, plain: Any, kind: Any) -> ContentError:
+    """Returns msgspec's error about plain JSON with the whole path to the value; takes the JSON apart."""
+    key: Any
+    problem, in_key, path = _AT.fullmatch(text).groups("")  # type: ignore[union-attr]
+    place, where, key = plain, "", ""
+    for step in _STEP.finditer(path + ("[...]" if in_key else "")):
+        key = step[1] or (int(step[2]) if step[2] else _first_bad(place, text, plain, kind))
+        place, where = place[key], where + (step[0] if step[1] or step[2] else f"[{key!r}]")
+    field = _FIELD.fullmatch(problem)
+    if field:
+        where, problem = (
+            f"{where}.{field[2]}",
+            "is missing" if "missing" in field[1] else "is not a known field",
+        )
+    elif problem.startswith("Expected"):
+        found = reprlib.repr(key if in_key else place)
+        problem = f"e{problem.partition(', got ')[0][1:]}, found {found}"
+    return ContentError(problem, where=where.removeprefix("."))
 
 
-def _fits(value: object, kind: Any) -> bool:
-    with contextlib.suppress(*_NO_FIT):
-        msgspec.convert(value, kind)
-        return True
-    return False
-
-
-@functools.cache
-def _passes_over(kind: Any) -> bool:
-    """Returns whether a type holds a dataclass, of which msgspec passes over unknown fields."""
-    parts = [*typing.get_args(kind), *(part for part, _ in _fields(kind).values())]
-    return dataclasses.is_dataclass(kind) or any(map(_passes_over, parts))
-
-
-def _bare(kind: Any, value: object) -> Any:
-    """Returns a type without its bounds, and without None if there is a value."""
-    known = _known(kind) if value is not None else kind
-    return _bare(known.__origin__, value) if typing.get_origin(known) is Annotated else known
-
-
-def _known(kind: Any) -> Any:
-    """Returns a type that may be None without that."""
-    kinds = [part for part in typing.get_args(kind) if part is not types.NoneType]
-    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
-    return kinds[0] if is_union and len(kinds) == 1 else kind
-
-
-def _parts(value: Any, kind: Any, fields: Mapping[str, tuple[Any, bool]]) -> Iterator[tuple[str, Any, Any]]:
-    """Yields each part of a value: the step that leads to it, the part, and its type."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if isinstance(value, dict) and fields:
-        yield from ((name, item, fields[name][0]) for name, item in value.items())
-    elif isinstance(value, dict) and origin in (dict, Mapping):
-        for name, item in value.items():
-            yield f"[{name!r}]", name, arguments[0]
-            yield f"[{name!r}]", item, arguments[1]
-    elif isinstance(value, list) and origin is tuple:
-        kinds = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else arguments
-        yield from ((f"[{i}]", item, part) for i, (item, part) in enumerate(zip(value, kinds, strict=False)))
+def _first_bad(place: dict[str, Any], text: str, plain: Any, kind: Any) -> str:
+    """Returns the key of a dict, which is a part of `plain`, that msgspec's error is about."""
+    for key, item in list(place.items()):
+        place.clear()
+        place[key] = item
+        try:
+            msgspec.convert(plain, kind)
+        except _NO_FIT as error:
+            if str(error) == text:
+                break
+    return key
 
 
 @functools.cache
-def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Returns field → its type and whether a file must have it, of a dataclass or Struct; else nothing."""
-    config = getattr(kind, "__struct_config__", None)
-    if config is None and not dataclasses.is_dataclass(kind):
-        return {}
+def _attributes(kind: Any) -> dict[str, str]:
+    """Returns the name of each field of a Struct or dataclass in a file → its attribute."""
     model: Any = msgspec.inspect.type_info(kind)
-    hints = typing.get_type_hints(kind, include_extras=True)
-    tag = {config.tag_field: (Any, True)} if config and config.tag_field else {}
-    return {**tag, **{field.encode_name: (hints[field.name], field.required) for field in model.fields}}
+    return {field.encode_name: field.name for field in model.fields}
 
 
-_WANTED = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _wanted(kind: Any) -> str:
-    """Returns what a file should have for a type, in words."""
-    for meta in getattr(_known(kind), "__metadata__", ()):
-        return str(meta.description)
-    plain = _bare(kind, ...)
-    origin, arguments = typing.get_origin(plain), typing.get_args(plain)
-    if isinstance(plain, enum.EnumMeta):
-        return f"one of {', '.join(plain)}"
-    if origin is tuple:
-        return "a list" if arguments[-1] is Ellipsis else f"a list of {len(arguments)}"
-    if origin in (dict, Mapping) or _fields(plain):
-        return "an object"
-    return _WANTED.get(plain, "another kind of value")
+def _passed_over(plain: Any, value: Any, where: str = "") -> Iterator[str]:
+    """Yields the path of each field of plain JSON that msgspec passed over, since a dataclass lacks it."""
+    parts: Iterable[tuple[str, Any, Any]] = ()
+    if isinstance(plain, list):
+        parts = ((f"[{i}]", *both) for i, both in enumerate(zip(plain, value, strict=True)))
+    elif isinstance(plain, dict) and isinstance(value, Mapping):
+        parts = ((f"[{key!r}]", item, value[key]) for key, item in plain.items())
+    elif isinstance(plain, dict):
+        kind: Any = type(value)
+        known = _attributes(kind)
+        parts = ((f".{key}", item, getattr(value, known[key])) for key, item in plain.items() if key in known)
+        if dataclasses.is_dataclass(value):
+            yield from (f"{where}.{key}".removeprefix(".") for key in plain if key not in known)
+    for step, item, part in parts:
+        yield from _passed_over(item, part, where + step)
 
 
 _LONGEST_WHERE = 200
@@ -322,9 +253,7 @@ class FileError(Exception):
     """Says that a file cannot be read or written, in one line that is safe to print.
 
     Attributes:
-        path: the file.
         where: the field inside it, such as `results[3].case.id`, or None.
-        problem: what is wrong.
         remedy: what to do about it.
     """
 

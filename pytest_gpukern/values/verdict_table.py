@@ -23,7 +23,6 @@ class StateRow(NamedTuple):
     """Describes a kind of verdict, or what stands in the place of one.
 
     Attributes:
-        tone: how it is meant.
         severity: its place where the worst state comes first, from 0 on.
         fail_on: the kind of `--gpukern-fail-on` with which it fails its test; empty where none does.
         always_fails: whether it fails its test whatever that option says.
@@ -47,7 +46,6 @@ class VerdictKind(enum.StrEnum):
     row: StateRow
 
     def __new__(cls, word: str, row: StateRow) -> Self:
-        """Returns a kind that is its word, as files and reports have it."""
         kind = str.__new__(cls, word)
         kind._value_ = word
         kind.row = row

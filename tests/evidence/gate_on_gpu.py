@@ -39,6 +39,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from gate_kernels import GateCase, GateKernels, gate_cases, in_session_order
 from rivals import NVBENCH, run_nvbench, wall_clock
 
@@ -112,7 +113,7 @@ def measure_session(into: Path, number: int) -> None:
         kernels = GateKernels(cases)
         kept.callback(kernels.close)
         _refuse_wrong(cases, kernels, environment)
-        fingerprint, walls_ns = environment.gpu.fingerprint.to_json(), {}
+        fingerprint, walls_ns = msgspec.to_builtins(environment.gpu.fingerprint), {}
         for case in cases:
             with _current(case, environment):
                 walls_ns[case.id] = round(wall_clock(kernels.launch(case)), 1)

@@ -48,10 +48,10 @@ def plugin_option():
 
 @pytest.fixture
 def measured(pytester, plugin_option):
-    """Measures a module of tests in a process of its own; returns how that ended, and the file's results."""
+    """Measures modules of tests in a process of its own; returns how that ended, and the file's results."""
 
-    def run(source, *options):
-        pytester.makepyfile(test_it=source)
+    def run(source, *options, **modules):
+        pytester.makepyfile(test_it=source, **modules)
         told = ("--gpu-benchmark", "--gpukern-report=run.json", *plugin_option, *options)
         done = pytester.runpytest_subprocess(*told)
         return done, json.loads((pytester.path / "run.json").read_text())["results"]

@@ -12,7 +12,7 @@ from numba import cuda
 from pytest_gpukern import Axis, Problem, Tolerance
 
 doubling = Problem(
-    "doubling",
+    "NAME",
     version=1,
     axes={"n": Axis(smoke=(1000,), full=(1000,))},
     make_inputs=lambda rng, n: {"a": rng.random(n).astype(np.float32)},
@@ -132,24 +132,56 @@ def forks(a, out, stream):
 """
 
 
-@pytest.fixture
-def run_case(measured):
-    """Runs a variant of the problem in a process of its own; the outcome and what the run file says."""
+VARIANTS = {
+    "right": RIGHT,
+    "forks": FORKS_AND_JOINS,
+    "stops": STOPS_WRITING,
+    "replays": REPLAYS_THE_FIRST_ANSWER,
+    "seldom_wrong": WRONG_ONCE_IN_64,
+    "remembers": REMEMBERS_BY_FIRST_AND_LAST,
+}
+LATE = "correct before timing, wrong after it"
+FAULTS = {
+    "stops": (LATE, "not written: 1000 of 1000"),
+    "replays": (LATE, "wrong values"),
+    "seldom_wrong": (LATE, "\nout: wrong values: 1 of 1000 elements"),
+    "remembers": ("out: stale result", ""),
+}
+"""How the diagnosis of a variant begins, and what else it says."""
 
-    def run(variant, *options, scopes=("kernel",)):
-        source = PROBLEM.replace("SCOPES", repr(scopes)).replace("VARIANT", variant)
-        result, (found,) = measured(source, *options)
-        return result, found
+
+@pytest.fixture
+def run_cases(measured):
+    """Runs variants, each in a module and a problem of its own; the outcomes and what the run file says."""
+
+    def run(names, *options, scopes=("kernel",)):
+        modules = {
+            f"test_{name}": PROBLEM.replace("NAME", name)
+            .replace("SCOPES", repr(scopes))
+            .replace("VARIANT", VARIANTS[name])
+            for name in names
+        }
+        done, results = measured("", *options, **modules)
+        return done, {result["case"]["id"].partition("/")[0]: result for result in results}
 
     return run
 
 
-@pytest.mark.parametrize("cache", ["cold", "hot"])
-def test_a_tiny_case_is_timed_on_three_sets_by_two_timers(run_case, cache):
-    result, found = run_case(RIGHT, f"--gpukern-cache={cache}")
-    result.assert_outcomes(passed=1)
-    assert found["correctness"] == "PASSED"
-    main, beside = found["measurements"]
+@pytest.mark.parametrize(("cache", "names"), [("cold", VARIANTS), ("hot", ("right", "stops", "replays"))])
+def test_tiny_cases_are_timed_on_three_sets_by_two_timers_and_what_turns_wrong_is_incorrect(
+    run_cases, cache, names
+):
+    done, found = run_cases(names, f"--gpukern-cache={cache}")
+    wrong = [name for name in names if name in FAULTS]
+    done.assert_outcomes(passed=len(names) - len(wrong), failed=len(wrong))
+    for name in wrong:
+        begins, says = FAULTS[name]
+        assert found[name]["correctness"] == "INCORRECT"
+        assert found[name]["diagnosis"].startswith(begins)
+        assert says in found[name]["diagnosis"]
+    assert found["stops"]["measurements"] == found["replays"]["measurements"] == []
+    assert found["right"]["correctness"] == "PASSED"
+    main, beside = found["right"]["measurements"]
     assert (main["timer"], beside["timer"]) == ("cupti", "event")
     assert (main["buffer_sets"], beside["buffer_sets"]) == (3, 3)
     (work,) = main["work"]
@@ -159,21 +191,18 @@ def test_a_tiny_case_is_timed_on_three_sets_by_two_timers(run_case, cache):
     assert 500 < main["summary"]["median_ns"] < 10_000
     assert main["busy_ns"] == pytest.approx(main["summary"]["median_ns"], abs=1)
     assert main["invalid"] is beside["invalid"] is None
-    assert list(found["verdicts"]) == [f"kernel/cupti/{cache}"]
+    assert list(found["right"]["verdicts"]) == [f"kernel/cupti/{cache}"]
+    if "forks" in names:
+        span = found["forks"]["measurements"][0]
+        assert (span["timer"], span["invalid"]) == ("cupti", None)
+        assert 500 < span["summary"]["median_ns"] < 10_000
 
 
-def test_a_variant_that_forks_and_joins_is_valid_and_takes_its_span(run_case):
-    result, found = run_case(FORKS_AND_JOINS)
-    result.assert_outcomes(passed=1)
-    main = found["measurements"][0]
-    assert (main["timer"], main["invalid"]) == ("cupti", None)
-    assert 500 < main["summary"]["median_ns"] < 10_000
-
-
-def test_copies_and_kernel_are_told_apart_beside_the_hosts_clock(run_case):
-    result, found = run_case(RIGHT, scopes=("kernel", "transfer", "end_to_end"))
-    result.assert_outcomes(passed=1)
-    timers = [(each["scope"], each["timer"], each["beside"]) for each in found["measurements"]]
+def test_copies_and_kernel_are_told_apart_beside_the_hosts_clock(run_cases):
+    done, found = run_cases(["right"], scopes=("kernel", "transfer", "end_to_end"))
+    done.assert_outcomes(passed=1)
+    measurements = found["right"]["measurements"]
+    timers = [(each["scope"], each["timer"], each["beside"]) for each in measurements]
     assert timers == [
         ("kernel", "cupti", False),
         ("kernel", "event", True),
@@ -181,24 +210,9 @@ def test_copies_and_kernel_are_told_apart_beside_the_hosts_clock(run_case):
         ("end_to_end", "host", False),
         ("end_to_end", "cupti", True),
     ]
-    end_to_end = found["measurements"][4]
-    assert [work["kind"] for work in end_to_end["work"]] == ["memcpy", "kernel", "memcpy"]
-    assert [work["size_bytes"] for work in end_to_end["work"]] == [4000, 0, 4000]
-
-
-@pytest.mark.parametrize("cache", ["cold", "hot"])
-@pytest.mark.parametrize(
-    ("variant", "fault"),
-    [(STOPS_WRITING, "not written: 1000 of 1000"), (REPLAYS_THE_FIRST_ANSWER, "wrong values")],
-    ids=["stops writing", "replays"],
-)
-def test_what_turns_wrong_while_it_is_timed_fails_as_incorrect(run_case, cache, variant, fault):
-    result, found = run_case(variant, f"--gpukern-cache={cache}")
-    result.assert_outcomes(failed=1)
-    assert found["correctness"] == "INCORRECT"
-    assert found["diagnosis"].startswith("correct before timing, wrong after it")
-    assert fault in found["diagnosis"]
-    assert found["measurements"] == []
+    end_to_end = measurements[4]["work"]
+    assert [work["kind"] for work in end_to_end] == ["memcpy", "kernel", "memcpy"]
+    assert [work["size_bytes"] for work in end_to_end] == [4000, 0, 4000]
 
 
 # poison
@@ -264,16 +278,3 @@ def test_queueing_poison_waits_for_nothing(runtime, workspace, write_slowly):
     workspace.queue_poison(runtime.stream)
     assert not ended.is_done
     runtime.synchronize()
-
-
-@pytest.mark.parametrize(
-    ("variant", "diagnosis"),
-    [
-        (WRONG_ONCE_IN_64, "correct before timing, wrong after it\nout: wrong values: 1 of 1000 elements"),
-        (REMEMBERS_BY_FIRST_AND_LAST, "out: stale result"),
-    ],
-)
-def test_what_is_seldom_wrong_or_remembers_by_a_few_elements_is_found(run_case, variant, diagnosis):
-    result, found = run_case(variant)
-    result.assert_outcomes(failed=1)
-    assert found["diagnosis"].startswith(diagnosis)

@@ -17,13 +17,10 @@ def first(gpu_device):
     return measure_canaries()
 
 
-def test_every_canary_is_measured(first):
+def test_every_canary_is_measured_and_takes_what_such_a_kernel_takes(first):
     assert first.complaints == ()
-    assert {name.partition("/")[0] for name in first.values} == {"copy", "fma", "launch"}
-
-
-def test_they_take_what_such_kernels_take(first):
     times = {name.partition("/")[0]: ns for name, ns in first.values.items()}
+    assert times.keys() == {"copy", "fma", "launch"}
     assert 20_000 < times["fma"] < 2_000_000
     assert 50_000 < times["copy"] < 20_000_000
     assert 100 < times["launch"] < 20_000

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from pytest_gpukern.measure.ceilings import Ceilings, in_theory, load_or_measure
+from pytest_gpukern.measure.ceilings import Ceilings, in_theory
 
 ON_THE_DEVICE = (
     "device_copy_bytes_per_s",
@@ -16,15 +16,6 @@ ON_THE_DEVICE = (
     "float64_flop_per_s",
     "int32_op_per_s",
 )
-
-
-@pytest.fixture(scope="module")
-def fingerprint(gpu_device):
-    from pytest_gpukern.gpu.fingerprint import take_fingerprint
-    from pytest_gpukern.gpu.nvml import open_nvml
-
-    with open_nvml() as nvml:
-        return take_fingerprint(gpu_device, nvml)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +30,7 @@ def peaks(gpu_device):
 
 
 @pytest.fixture(scope="module")
-def first(fingerprint):
+def first(gpu_device):
     """What a measurement found, and its wall time with everything that is compiled for it, in seconds."""
     from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
 
@@ -77,7 +68,7 @@ def test_copies_to_and_from_the_host_and_launches_take_what_they_can_take(first)
     assert 500 < values["launch_host_ns"] < 200_000
 
 
-def test_measured_again_the_device_has_the_same_ceilings(first, fingerprint):
+def test_measured_again_the_device_has_the_same_ceilings(first):
     from pytest_gpukern.gpu.ceiling_kernels import measure_ceilings
 
     again = measure_ceilings()
@@ -103,16 +94,3 @@ def test_by_the_hosts_clock_the_drivers_copy_is_near_the_ceiling_and_not_above(f
         target.free()
     share = Ceilings(**first[0].values).bandwidth_share(2 * size, took_ns / copies)
     assert 0.8 < share < 1.02
-
-
-def test_the_second_time_they_come_from_the_cache(first, fingerprint, tmp_path):
-    measured, _ = first
-    warnings = []
-    stored = load_or_measure(fingerprint, tmp_path, lambda: measured, warn=warnings.append)
-
-    def never():
-        raise AssertionError("measured although the cache has it")
-
-    assert load_or_measure(fingerprint, tmp_path, never, warn=warnings.append) == stored
-    assert stored == Ceilings(**measured.values)
-    assert warnings == []

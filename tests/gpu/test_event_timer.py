@@ -35,12 +35,6 @@ def test_a_call_that_waits_for_the_device_is_timed_and_says_so(runtime, timer, s
     assert np.median(batch.samples_ns) >= 100_000
 
 
-def test_work_on_a_stream_that_is_not_timed_is_suspicious(runtime, timer, spin):
-    other = runtime.device.create_stream()
-    assert "outside the timed stream" in timer.suspicion(Iteration(spin(500_000, other)))
-    assert timer.suspicion(Iteration(spin(500_000))) is None
-
-
 def test_a_measurement_of_a_spinning_kernel_is_precise_enough_to_stop_early(runtime, spin):
     from pytest_gpukern.measure.measure import Repeated, Sampler, rule_for
     from pytest_gpukern.timers.event import EventTimer

@@ -94,24 +94,33 @@ def test_left_running(benchmark):
     ).assert_outcomes(passed=2)
 
 
-@pytest.mark.parametrize(
-    "use", ["benchmark(escape)", "gpu_benchmark.pedantic(escape, setup=tuple, rounds=20)"]
-)
-def test_work_on_a_stream_of_its_own_fails_as_invalid_by_events(suite, use):
+def test_work_on_a_stream_of_its_own_fails_as_invalid_by_events(suite):
     result = suite(
-        f"""
-@pytest.mark.gpu_benchmark(timer="event")
-def test_it({use.partition("(")[0].partition(".")[0]}):
+        """
+pytestmark = pytest.mark.gpu_benchmark(timer="event")
+
+@pytest.fixture
+def escape():
     own = cupy.cuda.Stream(non_blocking=True)
-    def escape():
+    def call():
         with own:
             for _ in range(4):
                 cupy.multiply(a, a, out=b)
-    {use}
+    return call
+
+def test_theirs(benchmark, escape):
+    benchmark(escape)
+
+def test_ours(gpu_benchmark, escape):
+    gpu_benchmark(escape)
+
+def test_rounds(gpu_benchmark, escape):
+    gpu_benchmark.pedantic(escape, setup=tuple, rounds=20)
 """
     )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*INVALID*"])
+    result.assert_outcomes(failed=3)
+    invalid = [f"FAILED *::test_{name} - *INVALID*" for name in ("theirs", "ours", "rounds")]
+    result.stdout.fnmatch_lines(["*INVALID*outside the timed stream*", *invalid])
 
 
 def test_what_launches_nothing_is_left_to_pytest_benchmark_unless_it_is_marked(suite, pytester):
@@ -152,17 +161,6 @@ def test_marked(benchmark):
     assert timers == {"test_numpy": None, "test_rounds": None, "test_double": "cupti"}
 
 
-def test_workers_of_xdist_measure_and_the_controller_lists(suite, pytester):
-    suite(
-        "@pytest.mark.gpu_benchmark\ndef test_it(benchmark):\n    benchmark(double)",
-        "-n1",
-        "--benchmark-json=out.json",
-    ).assert_outcomes(passed=1)
-    (found,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
-    assert found["stats"]["median"] > 10e-6
-    assert found["extra_info"]["gpukern"]["scope"] == "kernel"
-
-
 OWN_CONTEXT = """
 from cuda.bindings import driver, nvrtc
 
@@ -189,7 +187,10 @@ def launch():
     ask(driver.cuCtxSynchronize)
     ask(driver.cuCtxDestroy, context)
 
-MARK
+@pytest.mark.gpu_benchmark(scope="launch")
+def test_marked(benchmark, launch):
+    benchmark(launch)
+
 def test_launch(benchmark, launch):
     benchmark(launch)
 
@@ -198,11 +199,7 @@ def test_after(gpu_benchmark):
 """
 
 
-@pytest.mark.parametrize(
-    ("mark", "options"),
-    [("@pytest.mark.gpu_benchmark(scope='launch')", ()), ("", ()), ("", ("--gpukern-all",))],
-)
-def test_what_a_launch_costs_in_a_context_of_the_tests_own_is_measured(suite, mark, options):
+@pytest.mark.parametrize("options", [(), ("--gpukern-all",)])
+def test_what_a_launch_costs_in_a_context_of_the_tests_own_is_measured(suite, options):
     """As NVIDIA's launch-latency benchmarks for cuda-python do."""
-    result = suite(OWN_CONTEXT.replace("MARK", mark), "--gpukern-timeout=40", *options)
-    result.assert_outcomes(passed=2)
+    suite(OWN_CONTEXT, "--gpukern-timeout=40", *options).assert_outcomes(passed=3)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -41,11 +42,7 @@ def ones():
 def test_before(gpu_benchmark):
     doubled(gpu_benchmark)
 
-def test_broken(gpu_benchmark):
-    BROKEN
-
-def test_after(gpu_benchmark):
-    doubled(gpu_benchmark)
+BROKEN
 
 def test_here():
     """pytest's own process has no context on the device."""
@@ -54,6 +51,14 @@ def test_here():
     assert driver.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)) == 0
     assert active.value == EXPECTED
 '''
+
+BROKEN = """
+def test_{name}(gpu_benchmark):
+    {body}
+
+def test_after_{name}(gpu_benchmark):
+    doubled(gpu_benchmark)
+"""
 
 RAW = """
 from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
@@ -73,13 +78,13 @@ def raw(source):
 
 
 FAULTS = {
-    "illegal address": ("gpu_benchmark(store_far[1, 64], ones())", "cudaErrorIllegalAddress"),
-    "illegal address, not waited for": ("store_far[1, 64](ones())", "CUDA_ERROR_ILLEGAL_ADDRESS"),
-    "misaligned address": (
+    "illegal_address": ("gpu_benchmark(store_far[1, 64], ones())", "cudaErrorIllegalAddress"),
+    "illegal_address_not_waited_for": ("store_far[1, 64](ones())", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "misaligned_address": (
         raw('extern "C" __global__ void broken(char *x) { *(volatile int *)(x + 1) = 1; }'),
         "CUDA_ERROR_MISALIGNED_ADDRESS",
     ),
-    "device assertion": (
+    "device_assertion": (
         raw('extern "C" __global__ void broken(float *x) { asm volatile("trap;"); }'),
         "CUDA_ERROR_",
     ),
@@ -89,12 +94,14 @@ FAULTS = {
         "x = cuda.to_device(np.zeros(1, np.float32)); gpu_benchmark(spin_for_ever[1, 1], x)",
         "took longer than 20 s (--gpukern-timeout)",
     ),
+    "memory_that_is_not_there": ("cuda.device_array(1 << 42, np.float32)", "OUT_OF_MEMORY"),
 }
 
 
 @pytest.fixture
 def project(pytester, plugin_option):
-    def run(broken, *options, context=0):
+    def run(*options, context=0, **bodies):
+        broken = "".join(BROKEN.format(name=name, body=body) for name, body in bodies.items())
         pytester.makepyfile(test_it=TESTS.replace("BROKEN", broken).replace("EXPECTED", str(context)))
         given = ("--gpu-benchmark", "--gpukern-timeout=20", "--gpukern-report=run.json", *options)
         return pytester.runpytest_subprocess(*plugin_option, *given)
@@ -119,28 +126,22 @@ def on_device():
     nvml.close()
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_fails_its_own_test_and_leaves_nothing_on_the_device(project, pytester, on_device, name):
-    broken, why = FAULTS[name]
+def test_a_fault_fails_its_own_test_and_leaves_nothing_on_the_device(project, pytester, on_device):
     before = on_device()
-    result = project(broken)
-    result.assert_outcomes(passed=3, failed=1)
-    (line,) = [line for line in result.outlines if line.startswith("FAILED")]
-    assert "test_broken" in line
-    assert why in result.stdout.str()
+    result = project(**{name: body for name, (body, _) in FAULTS.items()})
+    result.assert_outcomes(passed=2 + len(FAULTS), failed=len(FAULTS))
+    _, *sections = re.split(r"^_{3,} (test_\w+) _{3,}$", result.stdout.str(), flags=re.MULTILINE)
+    failures = dict(zip(sections[::2], sections[1::2], strict=True))
+    assert failures.keys() == {f"test_{name}" for name in FAULTS}
+    for name, (_, why) in FAULTS.items():
+        assert why in failures[f"test_{name}"]
     assert "still on the GPU" not in result.stdout.str()
     assert on_device() == before
     found = results_in(pytester.path / "run.json")
-    for name in ("test_before", "test_after"):
-        assert found[f"test_it/{name}"]["correctness"] == "PASSED"
-        assert found[f"test_it/{name}"]["measurements"]
-        assert not any(each["invalid"] for each in found[f"test_it/{name}"]["measurements"])
-
-
-def test_memory_that_is_not_there_fails_the_test_that_asked_and_the_process_goes_on(project):
-    result = project("cuda.device_array(1 << 42, np.float32)")
-    result.assert_outcomes(passed=3, failed=1)
-    assert "OUT_OF_MEMORY" in result.stdout.str()
+    for name in ("before", *(f"after_{name}" for name in FAULTS)):
+        assert found[f"test_it/test_{name}"]["correctness"] == "PASSED"
+        assert found[f"test_it/test_{name}"]["measurements"]
+        assert not any(each["invalid"] for each in found[f"test_it/test_{name}"]["measurements"])
 
 
 DRIVER = "driver, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p()"
@@ -152,10 +153,10 @@ CONTEXTS = {
 """What becomes of the primary context → how a test does it, once it was measured."""
 
 
-@pytest.mark.parametrize("name", CONTEXTS)
-def test_what_a_test_does_with_the_context_is_not_the_next_ones_fault(project, on_device, name):
+def test_what_a_test_does_with_the_context_is_not_the_next_ones_fault(project, on_device):
     before = on_device()
-    project(f"doubled(gpu_benchmark); {CONTEXTS[name]}").assert_outcomes(passed=4)
+    bodies = {name: f"doubled(gpu_benchmark); {does}" for name, does in CONTEXTS.items()}
+    project(**bodies).assert_outcomes(passed=2 + 2 * len(CONTEXTS))
     assert on_device() == before
 
 
@@ -175,7 +176,7 @@ threading.Thread(target=beats, name="heartbeat", daemon=True).start()
 @pytest.mark.parametrize("measured", [True, False])
 def test_a_thread_that_goes_on_launching_is_the_fault_of_the_test_that_left_it_alone(project, measured):
     lines = [*HEARTBEAT.strip().splitlines(), *(["doubled(gpu_benchmark, 64)"] if measured else [])]
-    result = project("\n    ".join(lines))
+    result = project(broken="\n    ".join(lines))
     if measured:
         result.assert_outcomes(passed=3, failed=1)
         result.stdout.fnmatch_lines(["*INVALID*launched by a thread (heartbeat) that also works between *"])
@@ -204,22 +205,23 @@ def test_own(gpu_device, number):
 """
     pytester.makepyfile(test_as_own="import ctypes\nimport pytest\n" + own)
     for option in ("on", "off"):
-        result = project("pass", "-k", "own or after", f"--gpukern-isolate={option}")
+        result = project("-k", "own or after", f"--gpukern-isolate={option}", broken="pass")
         result.assert_outcomes(passed=3, deselected=3)
 
 
 def test_in_pytests_own_process_the_others_say_which_test_lost_the_context(project):
-    result = project("store_far[1, 64](ones())", "--gpukern-isolate=off", context=1)
+    result = project("--gpukern-isolate=off", context=1, broken="store_far[1, 64](ones())")
     result.assert_outcomes(passed=2, failed=1, errors=1)
     result.stdout.fnmatch_lines(
-        ["ERROR *test_after - Failed: not run: this process lost its CUDA context in *test_broken *"]
+        ["ERROR *test_after_broken - Failed: not run: this process lost its CUDA context in *test_broken *"]
     )
 
 
-def test_a_worker_that_lost_its_context_is_replaced(project):
+def test_a_worker_holds_no_context_and_goes_on_when_its_measuring_process_lost_one(project):
     pytest.importorskip("xdist")
-    result = project("store_far[1, 64](ones())", "-n1", context=1)
+    result = project("-n1", broken="store_far[1, 64](ones())")
     result.assert_outcomes(passed=3, failed=1)
+    result.stdout.no_fnmatch_line("*replacing crashed worker*")
 
 
 IN_A_PROBLEM = """
@@ -244,6 +246,16 @@ doubling = Problem(
 def too_many_threads(x, y, stream):
     return lambda: double[1, 2048, stream](x, y)  # the fault
 
+@cuda.jit
+def far_away(x, y, offset):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i + offset] = 2 * x[i]
+
+@doubling.variant("numba", offset=(1, 24, 35_184_372_088_832))
+def strays(x, y, stream, offset):
+    return lambda: far_away[1, 64, stream](x, y, offset)
+
 @doubling.cases
 def test_doubling(gpu_benchmark, case):
     gpu_benchmark.run(case)
@@ -266,16 +278,24 @@ def test_on_the_host(benchmark):
 """
 
 
-def test_a_launch_that_is_refused_names_its_line_and_what_is_swallowed_fails(pytester):
+def test_a_launch_that_is_refused_or_strays_is_named_and_what_is_swallowed_fails(pytester, plugin_option):
+    """CUDA says nothing of what strays by little: the allocation is larger than the array."""
     pytester.makepyfile(test_it=IN_A_PROBLEM)
-    result = pytester.runpytest_subprocess("--gpu-benchmark", "--gpukern-report=run.json", "-rf")
-    result.assert_outcomes(passed=2, failed=2)
+    options = ("--gpu-benchmark", "--gpukern-report=run.json", "-rf")
+    result = pytester.runpytest_subprocess(*plugin_option, *options)
+    result.assert_outcomes(passed=2, failed=5)
     lines = IN_A_PROBLEM.strip().splitlines()
     (line,) = [number for number, text in enumerate(lines, 1) if text.endswith("# the fault")]
     told = f"launch failed: launching numba.too_many_threads, test_it.py:{line} in <lambda>: *"
     result.stdout.fnmatch_lines([f"INCORRECT: {told}"])
+    beside = "* bytes written after the end of y, the nearest 1 element away: flat index 64 of 64*"
+    result.stdout.fnmatch_lines(["*INCORRECT: y: out of bounds", beside] * 2)
+    shown = result.stdout.str()
+    assert "INCORRECT: launch failed: launching numba.strays" in shown
+    # The driver's name or the runtime's, as the library has it that sees the error first.
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in shown or "cudaErrorIllegalAddress" in shown
     result.stdout.fnmatch_lines(["INCORRECT: *not written*", "  the test caught this and went on; *"])
-    result.stdout.fnmatch_lines(["gpukern: 0 passed, 2 incorrect, 2 unchecked*"])
+    result.stdout.fnmatch_lines(["gpukern: 0 passed, 5 incorrect*2 unchecked*"])
     found = results_in(pytester.path / "run.json")
     (times,) = found["test_it/test_on_the_host"]["measurements"]
     assert (times["scope"], times["timer"], times["invalid"]) == ("kernel", "host", None)

@@ -176,11 +176,10 @@ extern "C" __global__ void twice(const float* x, float* y, int n) {
     [(), ("--gpu-benchmark",), ("--gpu-benchmark", "--gpukern-cache=hot", "--gpukern-timer=event")],
     ids=["checked", "cold", "hot by events"],
 )
-@pytest.mark.parametrize("tests", [PROBLEMS, PLAIN], ids=["problems", "calls"])
-def test_what_is_updated_or_written_in_part_or_in_a_tuple_is_right(pytester, plugin_option, tests, options):
-    pytester.makepyfile(test_updates=tests)
+def test_what_is_updated_or_written_in_part_or_in_a_tuple_is_right(pytester, plugin_option, options):
+    pytester.makepyfile(test_problems=PROBLEMS, test_calls=PLAIN)
     result = pytester.runpytest_subprocess(*plugin_option, *options, "-rA")
-    result.assert_outcomes(passed=8)
+    result.assert_outcomes(passed=16)
 
 
 def test_calls_that_do_not_keep_to_what_they_declare(pytester, plugin_option):

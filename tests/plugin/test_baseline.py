@@ -10,8 +10,8 @@ from pytest_gpukern.baseline.codec import load
 from .conftest import FIRST, SECOND, results_in
 
 
-def baseline_file(pytester, folder="baselines"):
-    (path,) = (pytester.path / folder).iterdir()
+def baseline_file(pytester):
+    (path,) = (pytester.path / "baselines").iterdir()
     return path
 
 
@@ -86,14 +86,6 @@ def test_off_neither_judges_nor_even_reads(recorded, pytester, monkeypatch):
     result = recorded("--gpukern-baseline=off", "--gpukern-report=run.json")
     result.assert_outcomes(passed=2)
     assert results_in(pytester.path / "run.json")[FIRST]["verdicts"] == {}
-
-
-def test_a_folder_of_baselines_is_relative_to_where_pytest_was_started(gpu, pytester):
-    gpu("--gpukern-baseline=create", "--gpukern-baseline-dir=elsewhere/deep").assert_outcomes(passed=2)
-    assert baseline_file(pytester, "elsewhere/deep").name == "doubling.fake-gpu.json"
-    assert not (pytester.path / "baselines").exists()
-    result = gpu("--gpukern-baseline-dir=elsewhere/deep")
-    result.stdout.fnmatch_lines(["gpukern: 2 passed · baseline: 2 same"])
 
 
 FAILS_BY_ITSELF = """

@@ -49,12 +49,14 @@ def test_the_readme_is_two_screens_and_shows_the_files_that_the_tutorials_use():
     assert python_of(README) == [path.read_text(encoding="utf-8") for path in EXAMPLES]
 
 
-@pytest.mark.parametrize("page", [page for page in TEXTS if page != "README.md" and python_of(TEXTS[page])])
-def test_the_code_of_a_page_passes_in_the_simulator(pytester, page):
+def test_the_code_of_pages_passes_in_the_simulator(pytester):
     problem = EXAMPLES[1].read_text(encoding="utf-8")
-    for number, code in enumerate(python_of(TEXTS[page])):
-        whole = code if "import" in code else f"{problem}\n\n{code}"  # of the page's example
-        pytester.path.joinpath(f"test_{number}.py").write_text(whole, encoding="utf-8")
+    for page in [name for name in TEXTS if name != "README.md"]:
+        for number, code in enumerate(python_of(TEXTS[page])):
+            whole = code if "import" in code else f"{problem}\n\n{code}"  # of the page's example
+            name = f"{Path(page).stem.replace('-', '_')}_{number}"
+            folder = pytester.mkdir(name)  # a problem's name is unique among those of one folder
+            folder.joinpath(f"test_{name}.py").write_text(whole, encoding="utf-8")
     result = pytester.runpytest_subprocess("--gpukern-simulator=always", "-W", "error")
     assert result.ret == 0
     assert set(result.parseoutcomes()) == {"passed"}

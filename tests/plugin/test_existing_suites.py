@@ -158,13 +158,6 @@ def test_marked_tests_are_measured_on_the_gpu_and_listed_by_pytest_benchmark_whe
     assert measurement_of(pytester, "test_grouped[3]")["cache"] == "cold"
 
 
-def test_all_measures_tests_that_nobody_marked(suite, pytester):
-    suite(SUITE, "--gpukern-all", "--gpukern-report=run.json").assert_outcomes(passed=4, failed=1)
-    found = results_in(pytester.path / "run.json")
-    assert "test_it/test_marked" in found
-    assert "test_it/test_numpy" not in found, "its assertion says that its fixture was taken over"
-
-
 def test_without_measuring_pytest_benchmark_is_alone(suite, pytester):
     test = """
 assert "_raw" not in vars(benchmark)
@@ -175,7 +168,7 @@ assert benchmark.stats["rounds"]
     result.stdout.no_fnmatch_line("*gpukern*: *")
     (found,) = benchmarks_of(pytester).values()
     assert found["extra_info"] == {}
-    passes(suite, test, "-o", "gpukern_all=true", measuring=())
+    passes(suite, test, "-ogpukern_all=true", measuring=())
 
 
 def test_a_test_with_both_fixtures_has_both_as_they_are(suite, pytester):
@@ -428,6 +421,7 @@ def with_cupti(suite, monkeypatch):
 
 ON_THE_HOST = """
 import pytest
+marked = pytest.mark.gpu_benchmark
 def launch(log, *args):
     log.append("call")
     return 42
@@ -435,21 +429,22 @@ launch.on_host = True
 """
 
 
-@pytest.mark.parametrize("use", ["benchmark.pedantic(launch, ([],), rounds=3)", "gpu_benchmark(launch, [])"])
-def test_a_marked_call_that_launches_nothing_is_invalid(with_cupti, pytester, use):
-    fixture = use.partition("(")[0].partition(".")[0]
-    test = f"{ON_THE_HOST}\n@pytest.mark.gpu_benchmark\ndef test_it({fixture}):\n    {use}"
-    result = with_cupti(test, "--gpukern-report=run.json", "--benchmark-json=out.json", *NO_COMPLAINTS)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["FAILED *INVALID*: the call puts nothing on the device; --gpukern-timer=host *"]
-    )
-    assert not (pytester.path / "out.json").exists()
+def test_a_marked_call_that_launches_nothing_is_invalid_unless_the_hosts_clock_times_it(with_cupti, pytester):
+    test = """
+@marked
+def test_theirs(benchmark): benchmark.pedantic(launch, ([],), rounds=3)
 
+@marked
+def test_ours(gpu_benchmark): gpu_benchmark(launch, [])
 
-def test_a_marked_call_that_launches_nothing_may_be_timed_by_the_hosts_clock(with_cupti):
-    test = f"{ON_THE_HOST}\n@pytest.mark.gpu_benchmark(timer='host')\ndef test_it(benchmark):\n    "
-    with_cupti(f"{test}benchmark(launch, [])").assert_outcomes(passed=1)
+@marked(timer="host")
+def test_by_the_host(benchmark): benchmark(launch, [])
+"""
+    result = with_cupti(ON_THE_HOST + test, "--benchmark-json=out.json")
+    result.assert_outcomes(passed=1, failed=2)
+    why = "INVALID*: the call puts nothing on the device; --gpukern-timer=host *"
+    result.stdout.fnmatch_lines([f"FAILED *{name} - *{why}" for name in ("theirs", "ours")])
+    assert list(benchmarks_of(pytester)) == ["test_it.py::test_by_the_host"]
 
 
 def test_under_all_a_call_that_launches_nothing_is_left_to_pytest_benchmark(with_cupti, pytester):
@@ -484,13 +479,6 @@ def test_gpu(benchmark):
 
 
 # where it cannot be measured
-
-
-def test_without_a_gpu_and_without_the_simulator_marked_tests_are_skipped(pytester):
-    pytester.makepyfile(test_it=SUITE)
-    result = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-simulator=never", *FAST)
-    result.assert_outcomes(passed=2, skipped=3)
-    result.stdout.fnmatch_lines(["3 skipped: no GPU: *"])
 
 
 MIXED = """
@@ -604,16 +592,20 @@ def test_ours(gpu_benchmark):
 def test_theirs(benchmark):
     assert not benchmark.disabled
     benchmark(sorted, [2, 1])
+
+@pytest.mark.gpu_benchmark
+def test_marked(benchmark):
+    benchmark(sorted, [2, 1])
 """
     )
     run = ("--gpu-benchmark", "--gpukern-all", "--gpukern-simulator=never", *FAST)
     result = pytester.runpytest_inprocess(*run, "--gpukern-baseline=create", "--benchmark-json=out.json")
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["1 skipped: no GPU: *"])
     assert len(benchmarks_of(pytester)) == 2
     (record,) = (pytester.path / "baselines").iterdir()
     assert "end_to_end/host/hot" in record.read_text()
-    pytester.runpytest_inprocess(*run).assert_outcomes(passed=2)
-    pytester.runpytest_inprocess("--gpukern-simulator=never").assert_outcomes(passed=2)
+    pytester.runpytest_inprocess(*run).assert_outcomes(passed=2, skipped=1)
 
 
 def test_a_plugin_in_the_place_of_pytest_benchmark_is_named(suite, pytester):

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_gpukern.cli import main as cli
 
-from .conftest import FIRST, GPU_PROBLEM, recorded_by_workers
+from .conftest import FIRST, GPU_PROBLEM, SECOND, properties_in, recorded_by_workers
 
 
 @pytest.fixture
@@ -40,10 +40,18 @@ def test_a_failure_is_told_at_its_variant_in_the_summary_and_in_the_comment_of_t
     assert "numba.second" not in comment
 
 
-def test_a_worker_of_xdist_knows_the_place_too(pytester, on_fake_gpu, step, monkeypatch):
-    run = recorded_by_workers(pytester, on_fake_gpu, 1)
+def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test_and_its_place_is_known(
+    pytester, on_fake_gpu, step, monkeypatch
+):
+    monkeypatch.setenv("FAKE_GPUS", "GPU-A,GPU-B")
+    run = recorded_by_workers(pytester, on_fake_gpu, 2)
     monkeypatch.setenv("FIRST_TAKES_NS", "1100")
-    result = run()
+    result = run("-rf", "--junitxml=junit.xml")
+    result.assert_outcomes(passed=1, failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["SLOWER (kernel*", f"FAILED *{FIRST}*SLOWER*"])
+    found = properties_in(pytester.path / "junit.xml")
+    assert [found[f"test_doubling[{case}]"]["verdict"] for case in (FIRST, SECOND)] == ["SLOWER", "SAME"]
     place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
     result.stdout.fnmatch_lines([f"::error {place},title={FIRST}::SLOWER*"])
     told = step.read_text().count("### gpukern")

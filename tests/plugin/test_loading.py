@@ -2,8 +2,6 @@
 
 import sys
 
-import pytest
-
 from . import fake_gpu
 
 KERNELS = """
@@ -59,29 +57,8 @@ def test_after_it(gpu_benchmark):
 """
 
 
-UNMEASURED = """
-import fake_gpu
-
-def test_it(gpu_benchmark):
-    before, seen = list(fake_gpu.OBSERVED), []
-    gpu_benchmark(lambda: seen.append("".join(fake_gpu.OBSERVED)))
-    assert (before, seen) == ([], [""])
-"""
-
-
-@pytest.fixture
-def fake(gpu, monkeypatch):
-    """The fake device, as tests import it."""
-    monkeypatch.setitem(sys.modules, "fake_gpu", fake_gpu)
-
-
-def test_a_tests_set_up_and_body_are_observed_until_its_first_call_ends(fake, pytester):
+def test_a_tests_set_up_and_body_are_observed_until_its_first_call_ends(gpu, pytester, monkeypatch):
     """Also where a teardown fails: pytest-benchmark's warns of a fixture that was not used."""
+    monkeypatch.setitem(sys.modules, "fake_gpu", fake_gpu)
     pytester.makepyfile(test_doubling=KERNELS)
-    run = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-baseline=off")
-    run.assert_outcomes(passed=7, errors=1)
-
-
-def test_where_nothing_is_measured_a_launch_is_called_once_and_not_observed(fake, pytester):
-    pytester.makepyfile(test_doubling=UNMEASURED)
-    pytester.runpytest_inprocess().assert_outcomes(passed=1)
+    gpu("--gpukern-baseline=off").assert_outcomes(passed=7, errors=1)

@@ -140,9 +140,9 @@ def run_on_host(beside_a_row):
     return functools.partial(run, "--gpu-benchmark", "-v")
 
 
-@pytest.mark.parametrize("simulator", ["never", pytest.param("always", marks=needs_simulator)])
-def test_one_that_runs_on_the_host_is_reported_as_numpy_is(run_on_host, pytester, monkeypatch, simulator):
-    run = run_on_host("--gpukern-report=run.json", f"--gpukern-simulator={simulator}")
+def test_one_that_runs_on_the_host_is_reported_and_recorded_as_numpy_is(run_on_host, pytester, monkeypatch):
+    create = ("--gpukern-baseline=create", "--gpukern-sessions=1")
+    run = run_on_host("--gpukern-report=run.json", *create)
     run.assert_outcomes(passed=2)
     run.stdout.fnmatch_lines(["doubling · n=8 · end_to_end by host, hot"])
     run.stdout.no_fnmatch_line("*kernel by host*")
@@ -157,20 +157,12 @@ def test_one_that_runs_on_the_host_is_reported_as_numpy_is(run_on_host, pytester
     first, second = csv.DictReader(io.StringIO(csv_text([stored])))
     for column in ("device", "device_uuid", "driver", "simulated", "scope", "timer", "verdict"):
         assert first[column] == second[column]
-
-
-def test_a_record_of_one_that_runs_on_the_host_is_of_the_processor(run_on_host, pytester, monkeypatch):
-    run_on_host("--gpukern-baseline=create", "--gpukern-sessions=1").assert_outcomes(passed=2)
     (baseline,) = (pytester.path / "baselines").iterdir()
-    assert "doubling/threads.pooled" in baseline.read_text()
-    assert "doubling/host.numpy" in baseline.read_text()
-    monkeypatch.setitem(BACKENDS, "threads", BackendRow("threads:ThreadsBackend", on_gpu=False))
     recorded = {(result.case.backend, result.case.variant) for result in read(baseline).results}
     assert recorded == {("threads", "pooled/n=8"), ("host", "numpy/n=8")}
 
 
 def test_a_selection_of_it_alone_has_no_gpu_to_trace_or_to_miss(run_on_host):
-    refused = run_on_host("--gpukern-backend=threads,host", "--gpukern-trace", "--gpukern-report=run.json")
-    refused.stderr.fnmatch_lines(["*only host variants are selected*"])
-    lost = run_on_host("--gpukern-backend=threads", "--gpukern-fail-on=no-gpu")
-    lost.stderr.fnmatch_lines(["*only host variants are selected*"])
+    for asked in (("--gpukern-trace", "--gpukern-report=run.json"), ("--gpukern-fail-on=no-gpu",)):
+        refused = run_on_host("--gpukern-backend=threads,host", *asked)
+        refused.stderr.fnmatch_lines(["*only host variants are selected*"])

@@ -105,7 +105,7 @@ def test_a_run_of_everything_names_recorded_cases_that_are_no_more_with_the_comm
 
 
 def test_workers_of_xdist_tell_which_cases_there_are(host, pytester):
-    host("--gpu-benchmark", "--gpukern-baseline=create", "-n1").assert_outcomes(passed=4)
+    host("--gpu-benchmark", "--gpukern-baseline=create").assert_outcomes(passed=4)
     path = pytester.path / "test_doubling.py"
     path.write_text(path.read_text().replace("def add(", "def plus("))
     host("--gpu-benchmark", "-n1").stdout.fnmatch_lines(

@@ -211,11 +211,7 @@ def test_a_folder_of_baselines_is_told_and_becomes_a_table(runs, capsys):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (
-            ["one.json", "-o", "a.txt"],
-            2,
-            "a.txt names no form of a report: end it in .csv, .html, .js",
-        ),
+        (["one.json", "-o", "a.txt"], 2, "a.txt names no form of a report: end it in .csv, .html, .js"),
         (["one.json", "two.json", "-o", "a.md"], 2, ".md is a report of one run, and 2 are given"),
         (["one.json", "missing.json", "-o", "a.html"], 3, "missing.json: cannot be read"),
         (["one.json", "-o", "one.json/a.html"], 3, "one.json/a.html: cannot be written"),

@@ -81,7 +81,7 @@ def test_suites_that_fail_are_a_missed_target(selftest, monkeypatch):
 
 def test_the_device_is_passed_on():
     known = Namespace(device="7", sessions=3)
-    arguments = command.pytest_command(Path("run.json"), Path("folder"), known)
+    arguments = command.pytest_command(Path("run.json"), known)
     assert {"--gpukern-device=7", "--gpukern-sessions=3", "--gpu-benchmark"} <= set(arguments)
 
 

@@ -29,6 +29,7 @@ class SharedBoard(fake_gpu.Board):
 
 def test_what_was_measured_beside_another_program_is_invalid_and_the_next_test_is_not(pytester, monkeypatch):
     monkeypatch.delenv("TAKEN", raising=False)
+    monkeypatch.setattr("pytest_gpukern.measure.device_clocks._PAUSES_S", 0.1)
     fake_gpu.install(monkeypatch, board=SharedBoard())
     pytester.makepyfile(test_doubling=GPU_PROBLEM.replace("    return launch\n", TAKING, 1))
     result = pytester.runpytest_inprocess("--gpu-benchmark", "--gpukern-report=run.json")

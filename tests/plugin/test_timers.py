@@ -120,13 +120,14 @@ def test_in_a_context_of_the_tests_own_only_launches_are_measured(gpu, monkeypat
     monkeypatch.setattr(fake_gpu, "ELSEWHERE", [1])
     kernel = "def test_left(benchmark):\n    benchmark(lambda: None)\n\ndef test_kernel(gpu_benchmark):\n"
     pytester.makepyfile(test_doubling=f"{kernel}    gpu_benchmark(lambda: None)\n")
-    result = gpu("--gpukern-all", "--gpukern-report=run.json")
+    fast = ("--benchmark-max-time=0.001", "--benchmark-min-rounds=2", "--gpukern-report=run.json")
+    result = gpu("--gpukern-all", *fast)
     result.assert_outcomes(passed=1, failed=1)
     reason = "a CUDA context of its own, where only scope='launch' can be measured; it is left to"
     result.stdout.fnmatch_lines([f"*test works in {reason} pytest-benchmark*"])
     result.stdout.fnmatch_lines(["*INVALID*a CUDA context of its own, where only scope='launch'*"])
     pytester.makepyfile(test_doubling=f"import pytest\n{kernel}    gpu_benchmark(lambda: None)\n")
-    gpu("--gpukern-scope=launch", "--gpukern-report=run.json").assert_outcomes(passed=2)
+    gpu("--gpukern-scope=launch", *fast).assert_outcomes(passed=2)
     (found,) = results_in(pytester.path / "run.json").values()
     assert [(each["scope"], each["invalid"]) for each in found["measurements"]] == [("launch", None)]
 

@@ -207,21 +207,13 @@ SLOWER = RIGHT.replace('"first": 1000', '"first": 1100')
 
 
 @pytest.mark.parametrize(
-    ("kernels", "labels", "status"),
-    [
-        (SLOWER, (), 1),
-        (SLOWER, ("slower on purpose",), 0),
-        (KERNELS, ("slower on purpose",), 1),
-    ],
-    ids=["slower", "slower on purpose", "wrong"],
+    ("kernels", "labels"), [(SLOWER, ()), (KERNELS, ("slower on purpose",))], ids=["slower", "wrong"]
 )
-def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(
-    tmp_path, origin, kernels, labels, status
-):
+def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(tmp_path, origin, kernels, labels):
     merge = merged_pull_request(origin, kernels=kernels)
     options = "-p fake_gpu --gpukern-sessions=2"
     runner = Runner(tmp_path, origin, "pull_request", merge, options, labels)
-    assert runner.run(JOBS["gpu"]) == status, runner.output
+    assert runner.run(JOBS["gpu"]) == 1, runner.output
     assert runner.uploaded == ["report.html", "run.json", "junit.xml", "comment.md"]
     assert "against" in runner.output
     comment = (runner.workspace / "comment.md").read_text(encoding="utf-8")
@@ -234,13 +226,8 @@ def test_a_pull_request_fails_where_it_makes_kernels_slower_or_wrong(
 
 
 def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path, origin):
-    record = [*(sys.executable, "-m", "pytest", "-q", "-p", "fake_gpu", "-p", "no:cacheprovider")]
-    record += [
-        "--gpu-benchmark",
-        "--gpukern-baseline=create",
-        "--gpukern-sessions=1",
-        "--gpukern-isolate=off",
-    ]
+    record = [sys.executable, "-m", "pytest", "-p", "fake_gpu", "-p", "no:cacheprovider", "--gpu-benchmark"]
+    record += ["--gpukern-baseline=create", "--gpukern-sessions=1", "--gpukern-isolate=off"]
     environ = {name: value for name, value in os.environ.items() if name != "CI"}
     paths = [str(HERE), *environ.get("PYTHONPATH", "").split(os.pathsep)]
     environ |= {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "", "PYTEST_ADDOPTS": ""}
@@ -251,7 +238,7 @@ def test_a_push_and_a_merge_queue_are_compared_with_the_stored_baseline(tmp_path
     assert runner.run(JOBS["gpu"]) == 0, runner.output
     assert "3 same" in runner.output
     slower = origin.commit(kernels=SLOWER)
-    runner = Runner(tmp_path / "slower", origin, "push", slower, "-p fake_gpu")
+    runner = Runner(tmp_path / "slower", origin, "push", slower, "-p fake_gpu --gpukern-isolate=off")
     assert runner.run(JOBS["gpu"]) == 1, runner.output
     assert "SLOWER (kernel/event/cold): +10.0 %" in runner.output
     assert runner.uploaded == ["report.html", "run.json", "junit.xml"]
@@ -293,17 +280,6 @@ def test_it_answers_a_merge_queue_ends_in_time_and_installs_the_release_that_wro
     assert set(PARSED[True]) == {"pull_request", "merge_group", "push"}, "`on` is a truth value in YAML 1.1"
     assert all(job["timeout-minutes"] <= 60 for job in JOBS.values())
     assert re.findall(r"pytest-gpukern\[\w+\](.*)'", WORKFLOW) == [f"=={__version__}"] * 2
-
-
-def test_it_has_what_two_revisions_need_and_gives_no_code_of_a_fork_a_token():
-    for line in (
-        "permissions:\n  contents: read\n",
-        "fetch-depth: 0",
-        "github.event.pull_request.head.repo.full_name == github.repository",
-        '--gpukern-against="origin/$BASE"',
-    ):
-        assert line in WORKFLOW
-    assert "pull_request_target" not in WORKFLOW
 
 
 def test_it_runs_no_text_of_a_pull_request_and_actions_of_one_commit_only():

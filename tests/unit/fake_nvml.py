@@ -148,27 +148,22 @@ class FakeNvml(Nvml):
 
 @dataclass
 class FakeCuda(LibCuda):
-    """CUDA as this process (`inside`) and a fresh one (`outside`) see it."""
+    """CUDA as this process sees it."""
 
     initialized: bool = False
     inside: tuple[CudaDevice, ...] = ()
-    outside: tuple[CudaDevice, ...] = ()
-    asked: list[str] = field(default_factory=list)
+    asked: int = 0
 
     def is_initialized(self) -> bool:
         return self.initialized
 
     def devices(self) -> tuple[CudaDevice, ...]:
-        self.asked.append("inside")
+        self.asked += 1
         self.initialized = True
         return self.inside
 
-    def devices_from_outside(self, environ: Mapping[str, str]) -> tuple[CudaDevice, ...]:
-        self.asked.append(f"outside with {environ.get('CUDA_VISIBLE_DEVICES')}")
-        return self.outside
 
-
-def field_values(told: Mapping[int, int], refused: int = 3) -> object:
+def field_values(told: Mapping[int, int]) -> object:
     """As nvmlDeviceGetFieldValues on a device that tells these fields, as unsigned long long."""
 
     def call(handle: object, ids: list[int]) -> list[SimpleNamespace]:
@@ -176,7 +171,7 @@ def field_values(told: Mapping[int, int], refused: int = 3) -> object:
             SimpleNamespace(
                 fieldId=number,
                 valueType=3,
-                nvmlReturn=0 if number in told else refused,
+                nvmlReturn=0 if number in told else 3,
                 value=SimpleNamespace(ullVal=told.get(number, 0xDEAD)),
             )
             for number in ids
@@ -217,7 +212,6 @@ class FakePynvml(SimpleNamespace):
             "nvmlDeviceGetTemperature": 41,
             "nvmlDeviceGetFieldValues": field_values({82: 45, 83: 123456789, 186: 420500, 74: 7, 75: 0}),
             "nvmlDeviceGetPowerUsage": 400000,
-            "nvmlDeviceGetTotalEnergyConsumption": 123000000,
             "nvmlDeviceGetProcessUtilization": [],
             "nvmlSystemGetDriverVersion": "580.159.03",
             "nvmlSystemGetCudaDriverVersion": 13000,

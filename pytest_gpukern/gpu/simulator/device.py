@@ -19,12 +19,8 @@ DEVICE_ATTRIBUTES: dict[str, object] = {
     "WARP_SIZE": 32,
     "MAX_THREADS_PER_BLOCK": MAX_THREADS_PER_BLOCK,
     "MAX_THREADS_PER_MULTI_PROCESSOR": MAX_THREADS_PER_BLOCK,
-    "MAX_BLOCK_DIM_X": MAX_BLOCK_DIM[0],
-    "MAX_BLOCK_DIM_Y": MAX_BLOCK_DIM[1],
-    "MAX_BLOCK_DIM_Z": MAX_BLOCK_DIM[2],
-    "MAX_GRID_DIM_X": MAX_GRID_DIM[0],
-    "MAX_GRID_DIM_Y": MAX_GRID_DIM[1],
-    "MAX_GRID_DIM_Z": MAX_GRID_DIM[2],
+    **{f"MAX_BLOCK_DIM_{axis}": most for axis, most in zip("XYZ", MAX_BLOCK_DIM, strict=True)},
+    **{f"MAX_GRID_DIM_{axis}": most for axis, most in zip("XYZ", MAX_GRID_DIM, strict=True)},
     "MAX_SHARED_MEMORY_PER_BLOCK": MAX_SHARED_BYTES_PER_BLOCK,
     "supports_float16": False,
     "supports_bfloat16": False,
@@ -42,7 +38,8 @@ _ERROR_CLASSES = {
 
 
 def mend_device() -> None:
-    """Gives the fake device a name and the usual attributes, readable from the context too."""
+    """Gives the fake device a name, the usual attributes, and events that measure time; its own return -1."""
+    from numba.cuda.simulator import api
     from numba.cuda.simulator.cudadrv import devicearray, devices, error
 
     device_class = original(devices, "FakeCUDADevice")
@@ -57,18 +54,17 @@ def mend_device() -> None:
 
     fake_array = original(devicearray, "FakeCUDAArray")
 
-    def is_cuda_array(obj: Any) -> bool:
-        """Says whether this is an array of the simulated device."""
-        return isinstance(obj, fake_array)
-
     def as_cuda_array(obj: Any, sync: bool = True) -> Any:  # noqa: ARG001 - the real one's signature
-        """Returns an array of the simulated device as it is; TypeError for anything else."""
         if isinstance(obj, fake_array):
             return obj
         raise TypeError("*obj* doesn't implement the cuda array interface.")
 
-    publish("is_cuda_array", is_cuda_array)
+    publish("is_cuda_array", lambda obj: isinstance(obj, fake_array))
     publish("as_cuda_array", as_cuda_array)
+    original(api, "event")
+    publish("event", SimulatedEvent)
+    publish("Event", SimulatedEvent)
+    publish("event_elapsed_time", SimulatedEvent.elapsed_time)
 
 
 def _from_device(context: Any, name: str) -> Any:
@@ -87,31 +83,18 @@ class SimulatedEvent:
         self._recorded_ns: int | None = None
 
     def record(self, stream: Any = 0) -> None:  # noqa: ARG002
-        """Records the event now: all earlier work is done."""
         self._recorded_ns = time.perf_counter_ns()
 
     def query(self) -> bool:
-        """Says that the work before the event is done, which is always so."""
         return True
 
     def synchronize(self) -> None:
-        """Does nothing: the event has already happened."""
+        """Does nothing: the work before the event is done."""
 
     def wait(self, stream: Any = 0) -> None:
-        """Does nothing: the event has already happened."""
+        """Does nothing likewise."""
 
     def elapsed_time(self, evtend: "SimulatedEvent") -> float:
-        """Returns the milliseconds from this event to `evtend`."""
         if self._recorded_ns is None or evtend._recorded_ns is None:
             raise RuntimeError("elapsed_time of an event that was never recorded")
         return (evtend._recorded_ns - self._recorded_ns) / 1e6
-
-
-def mend_events() -> None:
-    """Gives the simulator events that measure time; its own return -1."""
-    from numba.cuda.simulator import api
-
-    original(api, "event")
-    publish("event", SimulatedEvent)
-    publish("Event", SimulatedEvent)
-    publish("event_elapsed_time", SimulatedEvent.elapsed_time)

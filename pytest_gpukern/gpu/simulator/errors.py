@@ -1,6 +1,6 @@
 """Holds the simulator's errors, and tells from an exception whether a GPU is missing or the code is wrong."""
 
-from collections.abc import Iterator
+import textwrap
 
 from pytest_gpukern.values.backend_table import cuda_packages
 
@@ -23,11 +23,8 @@ class SimulatorUnsupported(Exception):  # noqa: N818 - a skip in the making, not
     def __init__(self, feature: str) -> None:
         # Numba's simulated threads re-raise as type(error)("tid=… ctaid=…: " + str(error)): then the one
         # argument is a whole message that ends with the feature. We keep it.
-        before, marker, after = feature.partition(_PREFIX)
-        if not marker:
-            before, after = "", feature
-        self.feature = after
-        super().__init__(f"{before}{_PREFIX}{self.feature}")
+        self.feature = feature.rpartition(_PREFIX)[2]
+        super().__init__(feature if _PREFIX in feature else _PREFIX + feature)
 
 
 # Type name → the top-level packages that define it. These errors are always about the machine.
@@ -63,27 +60,18 @@ def missing_gpu_in_error(exc: BaseException) -> str | None:
     An ``ImportError`` or pytest's ``CollectError`` is also judged by its explicit cause. Returns None for
     anything else: a bug or an unrelated missing module must stay visible.
     """
-    for error in _with_causes(exc):
-        reason = _reason(error)
-        if reason is not None:
-            return reason
-    return None
-
-
-def _with_causes(exc: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    current: BaseException | None = exc
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        # pytest wraps a failing import in CollectError, CuPy wraps it in ImportError. We look inside no
-        # other wrapper.
-        wraps = isinstance(current, ImportError) or type(current).__name__ == "CollectError"
-        current = current.__cause__ if wraps else None
+    reason = _reason(exc)
+    # pytest wraps a failing import in CollectError, CuPy wraps it in ImportError. We look inside no other
+    # wrapper.
+    wraps = isinstance(exc, ImportError) or type(exc).__name__ == "CollectError"
+    cause = exc.__cause__ if wraps else None
+    if reason is None and cause is not None and cause is not exc:  # as after `raise error from error`
+        return missing_gpu_in_error(cause)
+    return reason
 
 
 def _reason(error: BaseException) -> str | None:
-    text = _one_line(str(error))
+    text = textwrap.shorten(str(error).strip().removesuffix(":"), 200, placeholder="…")
     for kind in type(error).__mro__:
         package = kind.__module__.partition(".")[0]
         if package in _TYPES_THAT_MEAN_ABSENCE.get(kind.__name__, ()):
@@ -102,8 +90,3 @@ def _reason(error: BaseException) -> str | None:
 
 def _names(text: str, candidates: tuple[str, ...]) -> bool:
     return any(candidate in text for candidate in candidates)
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split()).removesuffix(":").rstrip()
-    return line if len(line) <= 200 else line[:199] + "…"

@@ -67,14 +67,10 @@ class InKernel:
         return getattr(self._value(), name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function of this name in the running kernel."""
         return self._value()(*args, **kwargs)
 
     def __index__(self) -> int:
         return int(self._value())
-
-    def __repr__(self) -> str:
-        return f"<cuda.{self._name} of the running kernel>"
 
 
 def mend_namespace() -> None:
@@ -84,22 +80,24 @@ def mend_namespace() -> None:
     `cuda`, and for ``from numba.cuda import grid``, we look the name up in the running kernel.
     """
     from numba import cuda
+    from numba.cuda import libdevice
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator import kernelapi
 
     module_class = original(kernelapi, "FakeCUDAModule")
     current_context = original(simulated, "_get_kernel_context")
-    refusals = {
-        name: refusal(f"{feature} (cuda.{name})") for feature, names in _FEATURES.items() for name in names
-    }
-    for name, refuse in refusals.items():
-        if hasattr(module_class, name):
-            replace(module_class, name, staticmethod(refuse))
-        else:
-            add(cuda, name, refuse)
-    _refuse_libdevice()
+    for feature, names in _FEATURES.items():
+        for name in names:
+            refuse = refusal(f"{feature} (cuda.{name})")
+            if hasattr(module_class, name):
+                replace(module_class, name, staticmethod(refuse))
+            else:
+                add(cuda, name, refuse)
+    # Stubs of libdevice return None, and a float array stores that as NaN. The fake's functions of half
+    # precision round twice, round the wrong way and mistreat NaN and −0.
+    _refuse_functions(libdevice, "libdevice", "libdevice")
+    _refuse_functions(original(kernelapi, "FakeCUDAFp16"), "half-precision intrinsics", "cuda.fp16")
     _mend_grid_groups()
-    _refuse_half_precision(original(kernelapi, "FakeCUDAFp16"))
     for name in _KERNEL_FACTS:
         add(simulated.FakeCUDAKernel, name, refusal(f"compiled code and its resources ({name})"))
     in_kernels = set(dir(module_class((1, 1, 1), (1, 1, 1), 0)))
@@ -123,13 +121,11 @@ def mend_namespace() -> None:
     _refuse_bfloat16()
 
 
-def _refuse_libdevice() -> None:
-    """Refuses libdevice: its Python stubs return None, and a float array stores that as NaN."""
-    from numba.cuda import libdevice
-
-    for name, function in inspect.getmembers(libdevice, inspect.isfunction):
+def _refuse_functions(owner: Any, feature: str, module: str) -> None:
+    """Refuses each public function of a module or class."""
+    for name, _ in inspect.getmembers(owner, inspect.isfunction):
         if not name.startswith("_"):
-            replace(libdevice, name, refusal(f"libdevice (libdevice.{function.__name__})"))
+            replace(owner, name, staticmethod(refusal(f"{feature} ({module}.{name})")))
 
 
 def _mend_grid_groups() -> None:
@@ -159,14 +155,5 @@ def _refuse_bfloat16() -> None:
             raise AttributeError(name)
         return refusal(f"bfloat16 (numba.cuda.bf16.{name})")
 
-    if getattr(bf16, "bfloat16", None) is None:
-        bf16.bfloat16 = refuse("bfloat16")
+    add(bf16, "bfloat16", refuse("bfloat16"))
     add(bf16, "__getattr__", refuse)
-
-
-def _refuse_half_precision(half_class: Any) -> None:
-    """Refuses `cuda.fp16`: the fake's functions round twice, round the wrong way and mistreat NaN and −0."""
-    for name, _ in inspect.getmembers(half_class, inspect.isfunction):
-        if not name.startswith("_"):
-            refuse = refusal(f"half-precision intrinsics (cuda.fp16.{name})")
-            replace(half_class, name, staticmethod(refuse))

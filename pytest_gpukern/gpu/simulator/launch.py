@@ -8,7 +8,6 @@ import inspect
 import math
 import sys
 import weakref
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, ClassVar
 
@@ -54,29 +53,6 @@ class SimulatedLaunches:
         cls.backwards = before.bit_count() % 2 == 1
 
 
-@dataclass
-class ForAll:
-    """A kernel to launch over `ntasks` tasks in whole blocks, as the real `forall` does."""
-
-    dispatcher: Any
-    ntasks: int
-    thread_per_block: int
-    stream: Any
-    sharedmem: int
-
-    def __post_init__(self) -> None:
-        if self.ntasks < 0:
-            raise ValueError(f"Can't create ForAll with negative task count: {self.ntasks}")
-
-    def __call__(self, *args: Any) -> None:
-        """SimulatedLaunches over the tasks, if there are any."""
-        if self.ntasks == 0:
-            return
-        block = self.thread_per_block or _FORALL_BLOCK
-        grid = (self.ntasks + block - 1) // block
-        self.dispatcher[grid, block, self.stream, self.sharedmem](*args)
-
-
 def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_bytes: int) -> str | None:
     """Says which hardware limit a launch exceeds, or returns None."""
     for what, sizes, limits in (("grid", grid, MAX_GRID_DIM), ("block", block, MAX_BLOCK_DIM)):
@@ -87,10 +63,8 @@ def launch_fault(grid: tuple[int, ...], block: tuple[int, ...], dynamic_shared_b
     if threads > MAX_THREADS_PER_BLOCK:
         return f"{threads} threads in a block; the limit is {MAX_THREADS_PER_BLOCK}"
     if not 0 <= dynamic_shared_bytes <= MAX_SHARED_BYTES_PER_BLOCK:
-        return (
-            f"{dynamic_shared_bytes} bytes of dynamic shared memory; the limit is "
-            f"{MAX_SHARED_BYTES_PER_BLOCK}"
-        )
+        limit = MAX_SHARED_BYTES_PER_BLOCK
+        return f"{dynamic_shared_bytes} bytes of dynamic shared memory; the limit is {limit}"
     return None
 
 
@@ -120,9 +94,8 @@ def mend_launches() -> None:
         if from_host and self.grid_dim is not None:
             fault = launch_fault(self.grid_dim, self.block_dim, self.dynshared_size)
             if fault is not None:
-                raise invalid_value(
-                    f"[1] Call to cuLaunchKernel results in CUDA_ERROR_INVALID_VALUE: {fault}"
-                )
+                what = "[1] Call to cuLaunchKernel results in CUDA_ERROR_INVALID_VALUE"
+                raise invalid_value(f"{what}: {fault}")
         return run(self, *args)
 
     def getitem(self: Any, configuration: Any) -> Any:
@@ -130,8 +103,12 @@ def mend_launches() -> None:
             raise ValueError("must specify at least the griddim and blockdim")
         return configure(self, *configuration)
 
-    def forall(self: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> ForAll:
-        return ForAll(self, ntasks, tpb, stream, sharedmem)
+    def forall(self: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
+        if ntasks < 0:
+            raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
+        block = tpb or _FORALL_BLOCK
+        grid = (ntasks + block - 1) // block
+        return self[grid, block, stream, sharedmem] if ntasks else lambda *_: None
 
     replace(fake, "__init__", init)
     replace(fake, "__call__", call)
@@ -201,7 +178,6 @@ def mend_jit() -> None:
     known = fakes | reals | _KEYWORDS_BEHIND_KWS
 
     def jit(func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-        """Decorates a kernel or device function for the simulator."""
         for name in options:
             if name not in known:
                 raise TypeError(f"jit() got an unexpected keyword argument {name!r}")
@@ -268,6 +244,4 @@ def as_numpy_dtype(dtype: Any) -> Any:
     from numba.cuda import types
     from numba.cuda.np import numpy_support
 
-    if isinstance(dtype, types.Type):
-        return np.dtype(numpy_support.as_dtype(dtype))
-    return np.dtype(dtype)
+    return np.dtype(numpy_support.as_dtype(dtype) if isinstance(dtype, types.Type) else dtype)

@@ -1,5 +1,6 @@
 """Patches Numba's simulator in memory, by name; a patch that finds no target is an error."""
 
+from importlib import metadata
 from typing import Any
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorError
@@ -12,16 +13,15 @@ def original(owner: Any, name: str) -> Any:
     except AttributeError:
         where = getattr(owner, "__name__", repr(owner))
         raise SimulatorError(
-            f"numba-cuda {numba_cuda_version()} has no {where}.{name}, which pytest-gpukern must fix for "
-            "the CUDA simulator to be right. Use numba-cuda 0.30.4, or --gpukern-simulator=never."
+            f"numba-cuda {metadata.version('numba-cuda')} has no {where}.{name}, which pytest-gpukern must "
+            "fix for the CUDA simulator to be right. Use numba-cuda 0.30.4, or --gpukern-simulator=never."
         ) from None
 
 
-def replace(owner: Any, name: str, new: Any) -> Any:
-    """Replaces an attribute, which must exist, by `new` and returns the old one."""
-    old = original(owner, name)
+def replace(owner: Any, name: str, new: Any) -> None:
+    """Replaces an attribute, which must exist, by `new`."""
+    original(owner, name)
     setattr(owner, name, new)
-    return old
 
 
 def add(owner: Any, name: str, value: Any) -> None:
@@ -38,13 +38,3 @@ def publish(name: str, value: Any) -> None:
 
     for module in (cuda, simulator, api):
         setattr(module, name, value)
-
-
-def numba_cuda_version() -> str:
-    """Returns the version of numba-cuda, for messages."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("numba-cuda")
-    except metadata.PackageNotFoundError:
-        return "of unknown version"

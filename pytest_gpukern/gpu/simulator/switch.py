@@ -3,18 +3,17 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 
-from pytest_gpukern.gpu.simulator import patching
 from pytest_gpukern.gpu.simulator.errors import SimulatorError
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
 OPTION = "--gpukern-simulator"
 _MARK = "_mended_by_pytest_gpukern"
-_MODES = ("auto", "always", "never")
 
 # The variable's value before we set it (None: not set), as the one entry while we have set it. Like the
 # environment, this belongs to the process.
@@ -36,7 +35,7 @@ def decide(
     gpu_missing: Callable[[], str | None],
     environ: Mapping[str, str],
     modules: Mapping[str, object],
-    installed: Callable[[str], bool] | None = None,
+    installed: Callable[[str], bool] = lambda package: importlib.util.find_spec(package) is not None,
 ) -> SimulatorState:
     """Decides whether this run needs the simulator, and refuses contradictions.
 
@@ -47,26 +46,31 @@ def decide(
     ignore Numba's configuration file.
 
     Raises SimulatorError if the variable contradicts `mode`, or if Numba is already loaded the other way: it
-    reads its switch once, on its first import. Raises ValueError for an unknown mode.
+    reads its switch once, on its first import.
     """
-    if mode not in _MODES:
-        raise ValueError(f"simulator mode is {mode!r}; it must be one of {', '.join(_MODES)}")
     if not asked:
         return SimulatorState(False, "off: this run did not ask for pytest-gpukern")
     loaded = _loaded_switch(modules)
-    _refuse_contradiction(mode, environ)
     state = _wanted(mode, environ, loaded, gpu_missing)
     if state.active:
-        is_installed = installed or _is_installed
         for package, name in (("numba", "Numba"), ("numba_cuda", "numba-cuda")):
-            if not is_installed(package):
+            if not installed(package):
                 return SimulatorState(False, f"{name} is not installed")
     if loaded is not None and loaded != state.active:
-        raise _loaded_the_other_way(loaded, state, modules)
+        who = "numba.cuda" if "numba.cuda" in modules else "numba"
+        need, remedy = "off", f"Start Python without {VARIABLE}=1"
+        if state.active:
+            need, remedy = "on", f"Set {VARIABLE}=1 in the environment before Python starts"
+        raise SimulatorError(
+            f"{who} is already loaded with ENABLE_CUDASIM={int(loaded)}, but this run needs the CUDA "
+            f"simulator {need} ({state.reason}). Numba reads its switch once, when it is first imported. "
+            f"{remedy}, or keep Numba from being imported before pytest loads its plugins (a plugin or "
+            "conftest given with -p, a process that an IDE keeps alive)."
+        )
     return state
 
 
-def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.environ) -> None:
+def activate(state: SimulatorState) -> None:
     """Switches Numba's simulator on for this process and fixes it; does nothing for an inactive state.
 
     Does not import Numba, which takes a second: who imports ``numba.cuda`` gets it fixed, or a
@@ -75,10 +79,10 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
     """
     if not state.active:
         return
-    if _as_numba_reads(environ.get(VARIABLE)) is not True:
+    if _as_numba_reads(os.environ.get(VARIABLE)) is not True:
         if not _before_us:
-            _before_us.append(environ.get(VARIABLE))
-        environ[VARIABLE] = "1"
+            _before_us.append(os.environ.get(VARIABLE))
+        os.environ[VARIABLE] = "1"
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
     if "numba" not in sys.modules:
@@ -86,7 +90,7 @@ def activate(state: SimulatorState, environ: MutableMapping[str, str] = os.envir
     try:
         _mend()
     except SimulatorError:
-        deactivate(environ)
+        deactivate()
         raise
 
 
@@ -119,7 +123,7 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     # AttributeError: NumPy >= 2.5 lacks np.row_stack; RuntimeError: there is no libcudart
     except (ImportError, AttributeError, RuntimeError) as exc:
         raise SimulatorError(
-            f"numba-cuda {patching.numba_cuda_version()} cannot be imported ({exc}), so its CUDA simulator "
+            f"numba-cuda {metadata.version('numba-cuda')} cannot be imported ({exc}), so its CUDA simulator "
             "cannot run. Install versions that fit each other (pytest-gpukern[numba]), or use "
             "--gpukern-simulator=never."
         ) from exc
@@ -138,13 +142,12 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     launch.mend_jit()
     launch.mend_shared_memory()
     device.mend_device()
-    device.mend_events()
     ufuncs.mend_ufuncs()
     functions.mend_namespace()
     setattr(simulator, _MARK, True)
 
 
-def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
+def deactivate() -> None:
     """Restores the variable to its value before `activate`, for child processes; Numba stays as loaded."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
@@ -152,9 +155,9 @@ def deactivate(environ: MutableMapping[str, str] = os.environ) -> None:
         return
     previous = _before_us.pop()
     if previous is None:
-        environ.pop(VARIABLE, None)
+        os.environ.pop(VARIABLE, None)
     else:
-        environ[VARIABLE] = previous
+        os.environ[VARIABLE] = previous
 
 
 def _wanted(
@@ -162,6 +165,12 @@ def _wanted(
 ) -> SimulatorState:
     value = environ.get(VARIABLE)
     on = _as_numba_reads(value)
+    if (mode, on) in {("never", True), ("always", False)}:
+        switches, remedy = ("on", f"use {OPTION}=auto") if on else ("off", f"set {VARIABLE}=1")
+        raise SimulatorError(
+            f"{OPTION}={mode}, but {VARIABLE}={value} in the environment switches Numba's CUDA simulator "
+            f"{switches}. Unset it, or {remedy}."
+        )
     if mode == "never":
         return SimulatorState(False, f"off: {OPTION}=never")
     if mode == "always":
@@ -176,35 +185,6 @@ def _wanted(
     if on is False:
         return SimulatorState(False, f"off: {VARIABLE}={value} (no GPU: {missing})")
     return SimulatorState(True, f"no GPU: {missing}")
-
-
-def _refuse_contradiction(mode: str, environ: Mapping[str, str]) -> None:
-    on = _as_numba_reads(environ.get(VARIABLE))
-    if on is None or (mode, on) not in {("never", True), ("always", False)}:
-        return
-    switches, remedy = ("on", f"use {OPTION}=auto") if on else ("off", f"set {VARIABLE}=1")
-    raise SimulatorError(
-        f"{OPTION}={mode}, but {VARIABLE}={environ[VARIABLE]} in the environment switches Numba's CUDA "
-        f"simulator {switches}. Unset it, or {remedy}."
-    )
-
-
-def _loaded_the_other_way(
-    loaded: bool, state: SimulatorState, modules: Mapping[str, object]
-) -> SimulatorError:
-    who = "numba.cuda" if "numba.cuda" in modules else "numba"
-    need = "on" if state.active else "off"
-    remedy = (
-        f"Set {VARIABLE}=1 in the environment before Python starts"
-        if state.active
-        else f"Start Python without {VARIABLE}=1"
-    )
-    return SimulatorError(
-        f"{who} is already loaded with ENABLE_CUDASIM={int(loaded)}, but this run needs the CUDA simulator "
-        f"{need} ({state.reason}). Numba reads its switch once, when it is first imported. {remedy}, or keep "
-        "Numba from being imported before pytest loads its plugins (a plugin or conftest given with -p, "
-        "a process that an IDE keeps alive)."
-    )
 
 
 def _as_numba_reads(raw: str | None) -> bool | None:
@@ -228,19 +208,6 @@ def _loaded_switch(modules: Mapping[str, object]) -> bool | None:
         return True
     if "numba.cuda.device_init" in modules:
         return False
-    if "numba" not in modules and "numba.core.config" not in modules:
+    if "numba.core.config" not in modules:
         return None
-    candidates = (
-        modules.get("numba.cuda.core.config"),
-        modules.get("numba.core.config"),
-        getattr(modules.get("numba"), "config", None),
-    )
-    for config in candidates:
-        value = getattr(config, "ENABLE_CUDASIM", None)
-        if value is not None:
-            return bool(value)
-    return False
-
-
-def _is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return bool(getattr(modules["numba.core.config"], "ENABLE_CUDASIM", False))

@@ -9,6 +9,7 @@ that has small integers.
 
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
@@ -40,22 +41,16 @@ class ElementIndex:
     value = 0
 
     def grid(self, ndim: int) -> int:  # noqa: ARG002 - always 1
-        """Returns the index of the element."""
         return self.value
 
 
-class HostLoop:
-    """A "kernel" that runs numba-cuda's template once for each element, on the host."""
+def host_loop(template: Callable[..., None], core: Callable[..., Any], *, small_integers: bool) -> Any:
+    """Returns a "kernel" that runs numba-cuda's template once for each element of its arrays, on the host."""
+    index: ElementIndex = template.__globals__["__cuda__"]
+    # A GPU raises no floating-point errors; we refuse overflow only if there are small integers.
+    overflow: Literal["raise", "ignore"] = "raise" if small_integers else "ignore"
 
-    def __init__(self, template: Callable[..., None], core: Callable[..., Any], small_integers: bool) -> None:
-        self._template = template
-        self._core = core
-        self._overflow: Literal["raise", "ignore"] = "raise" if small_integers else "ignore"
-        self._index = template.__globals__["__cuda__"]
-
-    def forall(self, ntasks: int, stream: Any = 0) -> Callable[..., None]:  # noqa: ARG002
-        """Returns a function that runs the template for each of `ntasks` elements of its arrays."""
-
+    def forall(ntasks: int, stream: Any = 0) -> Callable[..., None]:  # noqa: ARG001
         def run(*arrays: Any) -> None:
             import numpy as np
             from numba.cuda.simulator import kernel as simulated
@@ -64,23 +59,24 @@ class HostLoop:
             core_module = CoreModule(kernelapi.FakeCUDAModule((1, 1, 1), (1, 1, 1), 0))
             host_arrays = [array._ary for array in arrays]
             SimulatedLaunches.made += 1
-            # A GPU raises no floating-point errors; we refuse overflow only if there are small integers.
             with (
                 simulated._push_kernel_context(core_module),
-                kernelapi.swapped_cuda_module(self._core, core_module),
-                np.errstate(all="ignore", over=self._overflow),
+                kernelapi.swapped_cuda_module(core, core_module),
+                np.errstate(all="ignore", over=overflow),
             ):
                 try:
-                    for self._index.value in range(ntasks):
-                        self._template(*host_arrays)
-                except (FloatingPointError, OverflowError) as overflow:
-                    if self._overflow == "ignore":
+                    for index.value in range(ntasks):
+                        template(*host_arrays)
+                except (FloatingPointError, OverflowError) as error:
+                    if not small_integers:
                         raise
                     raise SimulatorUnsupported(
                         "overflow in a vectorized function of small integers"
-                    ) from overflow
+                    ) from error
 
         return run
+
+    return SimpleNamespace(forall=forall)
 
 
 def mend_ufuncs() -> None:
@@ -116,10 +112,10 @@ def _mend_vectorize(builder: Any) -> None:
     def get_globals(self: Any, corefn: Callable[..., Any]) -> dict[str, Any]:  # noqa: ARG001
         return {"__cuda__": ElementIndex(), "__core__": corefn}
 
-    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> HostLoop:
+    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> Any:
         inputs = [array.dtype for array in sig.args[:-1]]
         small = any(getattr(kind, "bitwidth", 64) < 64 and hasattr(kind, "signed") for kind in inputs)
-        return HostLoop(fnobj, self.pyfunc, small_integers=small)
+        return host_loop(fnobj, self.pyfunc, small_integers=small)
 
     replace(builder, "_compile_core", compile_core)
     replace(builder, "_get_globals", get_globals)
@@ -130,8 +126,8 @@ def _mend_guvectorize(builder: Any) -> None:
     def get_globals(self: Any, sig: Any) -> dict[str, Any]:  # noqa: ARG001
         return {"__cuda__": ElementIndex(), "__core__": with_literals_as_on_a_gpu(self.pyfunc)}
 
-    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> HostLoop:  # noqa: ARG001
-        return HostLoop(fnobj, self.pyfunc, small_integers=False)
+    def compile_kernel(self: Any, fnobj: Any, sig: Any) -> Any:  # noqa: ARG001
+        return host_loop(fnobj, self.pyfunc, small_integers=False)
 
     replace(builder, "_get_globals", get_globals)
     replace(builder, "_compile_kernel", compile_kernel)

@@ -27,7 +27,7 @@ from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.gpu.live_threads import threads_by_id
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected
-from pytest_gpukern.values.result import DeviceActivity, HostCall, KernelFacts, Trace
+from pytest_gpukern.values.result import DeviceActivity, HostCall, HostCopy, KernelFacts, Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,14 +64,13 @@ class Activity:
         kind: `kernel`, `memcpy` or `memset`.
         name: the kernel's mangled name, empty for one of ours; for a copy, its direction and the host's kind
             of memory; else `memset`.
-        start_ns: its start, counted from the first activity of the recording.
-        end_ns: its end, likewise.
+        start_ns: its start, counted from the first activity of the recording, as `end_ns` is.
         stream: CUPTI's number of the stream.
         call: the id of the call that launched it, directly or by a thread that works for it; None for the
             work of a thread that also launches between the calls.
         size_bytes: bytes copied or set; 0 for a kernel.
-        kernel: its launch configuration and resources.
         thread: CUPTI's id of the launching thread, if no call launched it.
+        host_copy: of a copy from or to the host.
     """
 
     kind: str
@@ -83,13 +82,13 @@ class Activity:
     size_bytes: int = 0
     kernel: KernelFacts | None = None
     thread: int | None = None
+    host_copy: HostCopy | None = None
 
 
 class ActivityTrace:
     """Records the device's activities between `open` and `close`; one a process.
 
     Attributes:
-        cupti: the module of cupti-python.
         listeners: kind → function that takes the records, for other kinds of records.
 
     Raises:
@@ -99,11 +98,9 @@ class ActivityTrace:
     def __init__(self) -> None:
         try:
             from cupti import cupti
-        except ImportError as error:
-            if error.name in ("cupti", "cupti.cupti"):
-                raise TimerUnavailable("cupti-python is not installed") from None
-            raise TimerUnavailable(f"cupti-python does not load: {error}") from None
         except Exception as error:
+            if isinstance(error, ImportError) and error.name in ("cupti", "cupti.cupti"):
+                raise TimerUnavailable("cupti-python is not installed") from None
             raise TimerUnavailable(f"cupti-python does not load: {error}") from error
         self.cupti = cupti
         self._id_kind = cupti.ExternalCorrelationKind.CUSTOM0
@@ -130,9 +127,7 @@ class ActivityTrace:
         We collect no garbage until `close`: otherwise CUPTI's thread that delivers records might, and only
         the thread that has their context can free PyCUDA's arrays.
 
-        Args:
-            concurrently: whether kernels may run at the same time while they are recorded; `CuptiTimer` says
-                what either way costs.
+        Kernels may run at the same time if they are recorded `concurrently`; `timer.py` says what it costs.
         """
         self._clear()
         self._uncollected.enter_context(uncollected())
@@ -142,7 +137,7 @@ class ActivityTrace:
         self._buffers.reads_api_calls = self._follows_threads
         try:
             for kind in (*recorded, *([kinds.RUNTIME] if self._follows_threads else [])):
-                self.attempt(lambda kind=kind: self.cupti.activity_enable(kind))
+                self.attempt(self.cupti.activity_enable, kind)
                 self._enabled.append(kind)
             self.push(OURS)
         except TimerUnavailable:
@@ -151,18 +146,17 @@ class ActivityTrace:
 
     def push(self, call: int) -> None:
         """Assigns what this thread launches from now on to `call`, a number above `OURS`."""
-        self.attempt(lambda: self.cupti.activity_push_external_correlation_id(self._id_kind, call))
+        self.attempt(self.cupti.activity_push_external_correlation_id, self._id_kind, call)
         self._depth += 1
         if self._follows_threads and self._depth > 1:  # the first is pushed by `open`
             self._pushed.append((self.cupti.get_timestamp(), call))
 
     def pop(self) -> None:
-        """Undoes the last `push`."""
         self._depth -= 1
         if self._pushed:
             began, call = self._pushed.pop()
             self._windows.append((began, self.cupti.get_timestamp(), call))
-        self.attempt(lambda: self.cupti.activity_pop_external_correlation_id(self._id_kind))
+        self.attempt(self.cupti.activity_pop_external_correlation_id, self._id_kind)
 
     def close(self) -> list[Activity]:
         """Stops recording and returns the activities by start. The device must be idle."""
@@ -177,12 +171,8 @@ class ActivityTrace:
         """Executes once and returns all that reports show of it, with the host's calls of CUDA's APIs.
 
         Records of calls slow the host, so no time comes from such an execution. The next recording is again
-        an ordinary one. Kernels are recorded concurrently, so that we see which overlap.
-
-        Args:
-            scope: what `execute` is a call of.
-            execute: executes once. The device must be idle.
-            wait: waits for the device.
+        an ordinary one. Kernels are recorded concurrently, so that we see which overlap. The device must be
+        idle.
         """
         before = self._follows_threads
         self._follows_threads = self._keeps_host_calls = True
@@ -206,7 +196,7 @@ class ActivityTrace:
         try:
             while self._depth:  # more than one if a call failed
                 self.pop()
-            self.attempt(lambda: self.cupti.activity_flush_all(1))
+            self.attempt(self.cupti.activity_flush_all, 1)
         finally:
             self._disable()
 
@@ -240,13 +230,10 @@ class ActivityTrace:
         for libraries that link the runtime statically. Records of runtime calls, and the times of all calls,
         cost more than everything else. So we ask for them only if some work belongs to no call.
 
-        Returns:
-            Whether this changed anything.
+        Returns whether this changed anything.
         """
-        if self._follows_threads:
-            return False
-        self._follows_threads = True
-        return True
+        before, self._follows_threads = self._follows_threads, True
+        return not before
 
     def _launched_for_calls(self) -> dict[int, int]:
         """Returns the calls of work whose threads launch only while a call runs."""
@@ -273,7 +260,6 @@ class ActivityTrace:
         return call if host_ns <= ended else None
 
     def stream_number(self, handle: int) -> int:
-        """Returns CUPTI's number of a stream of the current context."""
         from pytest_gpukern.gpu.runtime import checked
 
         context = int(checked("cuCtxGetCurrent"))
@@ -287,23 +273,22 @@ class ActivityTrace:
         with self._uncollected:
             while self._enabled:
                 kind = self._enabled.pop()
-                self.attempt(lambda kind=kind: self.cupti.activity_disable(kind))
+                self.attempt(self.cupti.activity_disable, kind)
 
-    def attempt(self, call: Any) -> Any:
+    def attempt(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Calls CUPTI.
 
         Raises:
             TimerUnavailable: it refused; the message says why.
         """
         try:
-            return call()
+            return call(*arguments)
         except self.cupti.cuptiError as error:
             name = str(error).partition(" ")[0]
             why = _REMEDIES.get(name, str(error))
             raise TimerUnavailable(f"CUPTI: {why}") from error
-        except RuntimeError as error:  # from cupti-python, without a library or driver
-            raise TimerUnavailable(f"CUPTI cannot be loaded: {error}") from error
-        except SystemError as error:  # the same from its C function
+        # From cupti-python, without a library or driver; a SystemError is the same from its C function.
+        except (RuntimeError, SystemError) as error:
             raise TimerUnavailable(f"CUPTI cannot be loaded: {error.__cause__ or error}") from error
 
     def _failed(self, error: Exception) -> None:
@@ -330,17 +315,21 @@ class ActivityTrace:
         call = self._calls.get(record.correlation_id)
         kinds, kind = self.cupti.ActivityKind, record.kind
         name, what = "", "kernel"
-        size_bytes, kernel = 0, None
+        size_bytes, kernel, host_copy = 0, None, None
         if kind == self._kernels:
             if call != OURS:
                 name, kernel = record.name, _kernel(record)
         elif kind == kinds.MEMCPY:
-            what, name, size_bytes = "memcpy", _direction(record), record.bytes
+            what, size_bytes, host_copy = "memcpy", record.bytes, _host_copy(record)
+            name = f"memcpy {_named(_COPY_KINDS, record.copy_kind)}"
+            name += f", {host_copy.memory}" if host_copy is not None else ""
         else:
             what, name, size_bytes = "memset", "memset", record.bytes
         start_ns, end_ns = float(record.start - origin), float(record.end - origin)
         _, thread = self._launches.get(record.correlation_id, (0, None)) if call is None else (0, None)
-        return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel, thread)
+        return Activity(
+            *(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel, thread, host_copy)
+        )
 
     def _in_full(self, record: Any, origin: int) -> DeviceActivity:
         of_all = {
@@ -417,21 +406,14 @@ def _kernel(record: Any) -> KernelFacts:
     )
 
 
-def _direction(record: Any) -> str:
-    """Describes a copy's direction and the kind of host memory, such as pinned."""
+def _host_copy(record: Any) -> HostCopy | None:
     direction = _named(_COPY_KINDS, record.copy_kind)
     kind = {"HtoD": record.src_kind, "DtoH": record.dst_kind}.get(direction)
-    host = "" if kind is None else f", {_named(_MEMORY_KINDS, kind)}"
-    return f"memcpy {direction}{host}"
+    return HostCopy(direction, _named(_MEMORY_KINDS, kind)) if kind is not None else None
 
 
 @functools.cache
 def activity_trace() -> ActivityTrace:
-    """Returns the trace of this process.
-
-    Raises:
-        TimerUnavailable: CUPTI cannot be used here; the message says why.
-    """
     return ActivityTrace()
 
 
@@ -492,7 +474,6 @@ class RecordBuffers:
     We skip other kinds of records. The rest are named tuples with the fields of cupti-python's objects.
 
     Args:
-        cupti: the module of cupti-python.
         completed: takes the records of a buffer; runs on a CUPTI thread.
         failed: takes an error in reading or handling them; runs there too.
 

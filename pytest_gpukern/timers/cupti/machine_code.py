@@ -17,7 +17,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pytest_gpukern.gpu import cubin
@@ -51,12 +50,9 @@ class _ApiCall(ctypes.Structure):
 
 
 _PLACE_OF_HANDLE = {
-    "cuLaunchKernel": 0,
-    "cuLaunchKernel_ptsz": 0,
-    "cuLaunchCooperativeKernel": 0,
-    "cuLaunchCooperativeKernel_ptsz": 0,
-    "cuLaunchKernelEx": 1,
-    "cuLaunchKernelEx_ptsz": 1,
+    f"{call}{stream}": place
+    for call, place in (("cuLaunchKernel", 0), ("cuLaunchCooperativeKernel", 0), ("cuLaunchKernelEx", 1))
+    for stream in ("", "_ptsz")
 }
 """Driver calls that launch a kernel → the position of its handle among their eight-byte parameters."""
 
@@ -71,9 +67,6 @@ class MachineCode:
 
     If several modules have a kernel of one name, `KernelModules` or the launch's registers tell from which it
     was launched. If neither does and the codes differ, we report no hash.
-
-    Args:
-        trace: CUPTI of this process.
     """
 
     def __init__(self, trace: ActivityTrace) -> None:
@@ -152,11 +145,7 @@ class MachineCode:
 
     @contextmanager
     def launches(self) -> Iterator[None]:
-        """Does the same, and finds the modules of the kernels that are launched meanwhile.
-
-        Raises:
-            TimerUnavailable: as `loading`.
-        """
+        """Does the same, and finds the modules of the kernels that are launched meanwhile."""
         self._launches.clear()
         with self._called_back_at(*self._places):
             yield
@@ -174,11 +163,11 @@ class MachineCode:
             self._has_recorded = True
         loaded = (cupti.CallbackDomain.RESOURCE, cupti.CallbackIdResource.MODULE_LOADED)
         events = [loaded, *((cupti.CallbackDomain.DRIVER_API, call) for call in calls)]
-        subscriber = trace.attempt(lambda: cupti.subscribe(self._called_back, None))
+        subscriber = trace.attempt(cupti.subscribe, self._called_back, None)
         try:
             for event in events:
-                trace.attempt(lambda event=event: cupti.enable_callback(1, subscriber, *event))
-            trace.attempt(lambda: cupti.activity_enable(self._function))
+                trace.attempt(cupti.enable_callback, 1, subscriber, *event)
+            trace.attempt(cupti.activity_enable, self._function)
             before = self._loaded
             try:
                 yield
@@ -186,11 +175,11 @@ class MachineCode:
                 with uncollected():  # the thread that reads records cannot free PyCUDA's arrays
                     try:
                         if self._loaded > before:
-                            trace.attempt(lambda: cupti.activity_flush_all(1))
+                            trace.attempt(cupti.activity_flush_all, 1)
                     finally:
-                        trace.attempt(lambda: cupti.activity_disable(self._function))
+                        trace.attempt(cupti.activity_disable, self._function)
         finally:
-            trace.attempt(lambda: cupti.unsubscribe(subscriber))
+            trace.attempt(cupti.unsubscribe, subscriber)
 
     def _called_back(self, _user: Any, domain: int, callback: int, data: Any) -> None:
         if domain == self._cupti.CallbackDomain.DRIVER_API:
@@ -244,11 +233,7 @@ def machine_code() -> MachineCode | None:
 
 @contextmanager
 def observed(observation: Callable[[MachineCode], AbstractContextManager[None]]) -> Iterator[None]:
-    """Hashes modules that are loaded meanwhile, if CUPTI can be used.
-
-    Args:
-        observation: enters `MachineCode.loading` or `MachineCode.launches`.
-    """
+    """Enters `MachineCode.loading` or `MachineCode.launches`, if CUPTI can be used."""
     code = machine_code()
     if code is None:
         yield
@@ -269,24 +254,11 @@ def observed(observation: Callable[[MachineCode], AbstractContextManager[None]])
             code.refused = str(error)
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The modules that a kernel was launched from.
-
-    Attributes:
-        modules: their numbers.
-        from_all: whether it was launched from every one of them; otherwise from at least one.
-    """
+class Origin(NamedTuple):
+    """Holds numbers of modules; a kernel was launched `from_all` of them, or else from at least one."""
 
     modules: frozenset[int]
     from_all: bool
-
-    def __or__(self, other: Origin) -> Origin:
-        """Merges the origins of two launches."""
-        return Origin(self.modules | other.modules, from_all=self.from_all and other.from_all)
-
-
-_NOWHERE = Origin(frozenset(), from_all=True)
 
 
 class KernelModules:
@@ -332,7 +304,12 @@ class KernelModules:
                 self._of_handle[kernel].pop(handle, None)
         self._new = None  # what the test loads from now on has other handles than what it has just launched
         for kernel, handle in launches:
-            self._launched[kernel] = self._launched.get(kernel, _NOWHERE) | self._origin(kernel, handle)
+            module = self._of_handle[kernel].get(handle)
+            so_far = self._launched.get(kernel, Origin(frozenset(), from_all=True))
+            if module is None or not so_far.from_all:
+                self._launched[kernel] = self._any(kernel)
+            else:
+                self._launched[kernel] = Origin(so_far.modules | {module}, from_all=True)
         return tuple(self._launched)
 
     def of(self, kernel: str) -> Origin:
@@ -350,10 +327,6 @@ class KernelModules:
         unseen = self._without_handle(kernel)
         if len(unseen) == 1:
             (self._of_handle[kernel][handle],) = unseen
-
-    def _origin(self, kernel: str, handle: int) -> Origin:
-        known = self._of_handle[kernel].get(handle)
-        return self._any(kernel) if known is None else Origin(frozenset({known}), from_all=True)
 
     def _any(self, kernel: str) -> Origin:
         return Origin(frozenset(self._with[kernel]), from_all=False)

@@ -21,7 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gpukern.gpu.live_threads import threads_by_id
@@ -67,11 +67,8 @@ class CuptiTimer:
     begins from an idle device. Batches also hold how long kernels ran and what the call consisted of.
 
     Args:
-        runtime: context, kernels and L2 of the pinned device.
-        stream: the stream that the call launches on, as a cuda.core stream; by default the runtime's.
         any_stream: whether a call's work may outlast the timed stream. Otherwise work that does is a
             suspicion.
-        queues: whether to queue calls; not for calls known to wait for the device.
 
     Raises:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
@@ -101,11 +98,6 @@ class CuptiTimer:
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> CuptiTimer:
-        """Makes a timer for work on a stream of the pinned device.
-
-        Raises:
-            TimerUnavailable: CUPTI cannot be used here.
-        """
         return cls(runtime(), stream, any_stream=any_stream, queues=queues)
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
@@ -152,7 +144,6 @@ class CuptiTimer:
 
     @property
     def queues(self) -> bool:
-        """Whether its calls are queued, as far as we know."""
         return self._queue.queues
 
     def _record_otherwise(self, activities: Sequence[Activity], calls: Sequence[list[Activity]]) -> bool:
@@ -186,7 +177,6 @@ class CuptiTimer:
 
     @property
     def measures(self) -> str:
-        """What its number contains, in words."""
         text = "device time from the start of the call's first kernel or copy to the end of its last"
         if self._concurrently:
             return text
@@ -280,11 +270,7 @@ def proven_trace(runtime: CudaRuntime) -> ActivityTrace:
 def trace_of(scope: str, iteration: Iteration, stream: Any, *, cold: bool) -> Trace:
     """Executes once more, from an idle device, and returns what it did; nothing is timed meanwhile.
 
-    Args:
-        scope: what `iteration` is a call of.
-        iteration: one that was not executed yet.
-        stream: the stream that it launches on, as a cuda.core stream.
-        cold: whether to flush the L2 first.
+    The iteration is one of `scope` on a cuda.core stream that was not executed yet.
 
     Raises:
         TimerUnavailable: CUPTI cannot be used here; the message says why.
@@ -346,11 +332,9 @@ class _Marks:
 
     trace: ActivityTrace
     marker: Callable[[], None] | None
-
-    def __post_init__(self) -> None:
-        self.calls: list[int] = []
-        self._last = OURS - 1
-        self._part: list[int] = []
+    calls: list[int] = field(default_factory=list)
+    _last: int = OURS - 1
+    _part: list[int] = field(default_factory=list)
 
     def open(self, count: int) -> None:  # noqa: ARG002 - part of the Protocol
         self._part = []
@@ -401,11 +385,7 @@ def _who(strangers: Sequence[Activity]) -> str:
 
 
 def overlapping(activities: Sequence[Activity]) -> list[Activity]:
-    """Returns the calls' activities that ran beside our own, which run on the timed stream.
-
-    Args:
-        activities: all of them, sorted by start.
-    """
+    """Returns those of the calls that ran beside our own on the timed stream; takes all, sorted by start."""
     beside: list[Activity] = []
     ours_until = 0.0
     latest: Activity | None = None  # the calls' activity that ends last
@@ -428,7 +408,6 @@ def _blocks(activity: Activity) -> int:
 
 
 def _shortened(activity: Activity, by_ns: float) -> Activity:
-    """Shortens an activity by `by_ns`, to no less than a tick."""
     end_ns = max(activity.end_ns - by_ns, activity.start_ns + _TICK_NS)
     return dataclasses.replace(activity, end_ns=end_ns)
 
@@ -456,18 +435,19 @@ def summed(calls: Sequence[list[Activity]]) -> tuple[DeviceWork, ...]:
     groups: dict[tuple[Any, ...], list[list[Activity]]] = {}
     for number, work in enumerate(calls):
         for activity in work:
-            key = (activity.kind, activity.name, activity.kernel)
+            key = (activity.kind, activity.name, activity.kernel, activity.host_copy)
             groups.setdefault(key, [[] for _ in calls])[number].append(activity)
     return tuple(
         DeviceWork(
             kind=kind,
             name=name,
             kernel=kernel,
+            host_copy=host_copy,
             count=statistics.fmean(map(len, by_call)),
             time_ns=statistics.median(sum(a.end_ns - a.start_ns for a in work) for work in by_call),
             size_bytes=statistics.fmean(sum(a.size_bytes for a in work) for work in by_call),
         )
-        for (kind, name, kernel), by_call in groups.items()
+        for (kind, name, kernel, host_copy), by_call in groups.items()
     )
 
 

@@ -229,14 +229,6 @@ def test_a_real_output_does_not_meet_a_complex_reference(dtype):
 # what passes
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_a_reference_beyond_the_dtype_is_met_by_infinity(dtype):
-    huge = float(np.finfo(dtype).max) * 4 if dtype != "float64" else math.inf
-    with np.errstate(over="ignore"):
-        assert compare(np.array([math.inf], dtype), np.array([huge]), EXACT).mismatches == 0
-        assert compare(np.array([-math.inf], dtype), np.array([huge]), EXACT).mismatches == 1
-
-
 @pytest.mark.parametrize("actual", [0.0, 1.0, -math.inf, math.nan, 3e38])
 def test_an_infinite_reference_is_met_by_nothing_finite_however_large_the_tolerance(actual):
     found = compare(np.array([actual]), np.array([math.inf]), Tolerance(0.9, 1e300))
@@ -258,8 +250,10 @@ def test_an_integer_that_wrapped_or_was_cut_off_does_not_meet_its_reference(actu
     assert compare(np.array([actual], dtype), np.array([expected]), EXACT).mismatches == 1
 
 
-def test_a_difference_of_one_in_large_64_bit_integers_is_seen():
-    assert compare(np.array([2**53 + 1]), np.array([2**53]), EXACT).mismatches == 1
+@pytest.mark.parametrize(("actual", "expected"), [(2**53 + 1, 2**53), (-(2**63), 2**63 - 1)])
+def test_differences_of_64_bit_integers_neither_round_nor_wrap(actual, expected):
+    found = compare(np.array([actual]), np.array([expected]), EXACT)
+    assert (found.mismatches, found.absolute.value) == (1, float(abs(actual - expected)))
 
 
 # ULP
@@ -305,14 +299,6 @@ def test_the_first_mismatch_is_the_first_of_all_pieces(monkeypatch):
 def test_empty_and_zero_dimensional_arrays_are_compared(shape):
     found = compare(np.zeros(shape), np.zeros(shape), EXACT)
     assert (found.mismatches, found.size, found.absolute.value) == (0, math.prod(shape), 0.0)
-
-
-def test_a_single_number_is_judged_like_an_array():
-    found = compare(np.array(2.0), np.array(1.0), EXACT)
-    assert (
-        "worst absolute error 1 at [()]: expected 1.0, actual 2.0"
-        in diagnose_values("s", found, EXACT).message
-    )
 
 
 def test_arrays_that_are_not_contiguous_are_compared_by_index():
@@ -367,41 +353,14 @@ def test_poison_does_not_count_where_nobody_poisoned():
 # diagnoses
 
 
-def diagnosis(actual, expected, tolerance=EXACT):
-    return diagnose_values("out", compare(actual, expected, tolerance), tolerance)
-
-
-def test_wrong_values_are_described_by_count_bounds_and_the_worst_of_each_kind():
-    expected = np.ones((2, 3))
-    expected[1, 2] = 100.0
-    actual = expected.copy()
-    actual[0, 1] = 1.5
-    actual[1, 2] = 101.0
-    found = diagnosis(actual, expected, Tolerance(1e-6, 1e-9))
-    assert found.fault is Fault.WRONG_VALUES
-    first, mismatch, absolute, relative, ulp = found.message.splitlines()
-    assert first == "out: wrong values: 2 of 6 elements outside rtol=1e-06, atol=1e-09"
-    assert mismatch == "  first mismatch at [0, 1]: expected 1.0, actual 1.5"
-    assert absolute == "  worst absolute error 1 at [1, 2]: expected 100.0, actual 101.0"
-    assert relative == "  worst relative error 0.5 at [0, 1]: expected 1.0, actual 1.5"
-    assert ulp == "  worst error in ULP 2.2518e+15 at [0, 1]: expected 1.0, actual 1.5"
-
-
 def test_a_gap_beside_wrong_values_is_named_first_and_both_are_described():
     actual = unwritten(3, "float32")
     actual[:2] = [1.0, 7.0]
-    found = diagnosis(actual, np.ones(3))
+    found = diagnose_values("out", compare(actual, np.ones(3), EXACT), EXACT)
     assert found.fault is Fault.NOT_WRITTEN
     assert "2 of 3 elements" in found.message
     assert "1 were never written" in found.message
     assert "worst absolute error 6 at [1]: expected 1.0, actual 7.0" in found.message
-
-
-@pytest.mark.parametrize(("other", "fault"), [(1.0, Fault.UNEXPECTED_NAN), (2.0, Fault.WRONG_VALUES)])
-def test_nan_alone_is_its_own_fault_and_beside_wrong_values_it_is_counted_among_them(other, fault):
-    found = diagnosis(np.array([math.nan, other]), np.ones(2))
-    assert found.fault is fault
-    assert "1 are NaN where the reference is not" in found.message
 
 
 @pytest.mark.parametrize(

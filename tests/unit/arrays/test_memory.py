@@ -23,7 +23,6 @@ from pytest_gpukern.arrays.memory import (
     span_of,
 )
 from pytest_gpukern.backends.host import GuardedArray
-from pytest_gpukern.check.diagnosis import Fault, diagnose_damage
 
 
 @st.composite
@@ -154,33 +153,3 @@ def test_the_zones_of_a_guarded_array_are_wide_on_both_sides():
     whole[start - GUARD_BYTES] ^= 1
     whole[start + 40 + GUARD_BYTES - 1] ^= 1
     assert [each.index for each in guarded.damage("a")] == [-1024, 5 + 1023]
-
-
-# in words
-
-
-def test_nothing_damaged_is_no_diagnosis():
-    assert diagnose_damage([]) is None
-
-
-@pytest.mark.parametrize(
-    ("found", "line"),
-    [
-        (
-            Damage("out", True, 4, 8, 8),
-            "4 bytes written after the end of out, the nearest 1 element away: flat index 8 of 8",
-        ),
-        (
-            Damage("a", True, 12, 10, 8),
-            "12 bytes written after the end of a, the nearest 3 elements away: flat index 10 of 8",
-        ),
-        (
-            Damage("a", False, 1, -2, 8),
-            "1 byte written before the beginning of a, the nearest 2 elements away: flat index -2 of 8",
-        ),
-    ],
-)
-def test_a_diagnosis_names_array_side_bytes_and_the_nearest_element(found, line):
-    diagnosis = diagnose_damage([found])
-    assert diagnosis.fault is Fault.OUT_OF_BOUNDS
-    assert diagnosis.message == f"{found.array}: out of bounds\n  {line}"

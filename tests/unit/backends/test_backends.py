@@ -320,11 +320,6 @@ def test_the_cuda_target_is_numba_cuda_and_not_numbas_own(monkeypatch):
     assert backends.missing_library("numba") == "numba-cuda is not installed"
 
 
-def test_an_unknown_backend_is_refused_with_those_there_are():
-    with pytest.raises(LookupError, match=r"backend 'opencl' is none of host, .*numba, cupy"):
-        backends.open_backend("opencl", simulated=False)
-
-
 # copies to the host
 
 

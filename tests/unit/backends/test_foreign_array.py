@@ -34,36 +34,33 @@ def placed(request):
     return plain if request.param == "host" else request.getfixturevalue("device")
 
 
-def layouts():
-    base = np.arange(60, dtype="float32").reshape(5, 12)
-    yield "C order", base, base
-    yield "Fortran order", base.T, base
-    yield "every other column", base[:, ::2], base
-    yield "backwards", base[::-1, 3:7], base
-    yield "one byte behind a word", np.zeros(13, np.uint8)[1:], None
-    yield "none at all", base[:0], base
-    yield "complex", np.zeros(7, np.complex64), None
-    yield "no dimensions", np.zeros(()), None
+BASE = np.arange(60, dtype="float32").reshape(5, 12)
 
 
-@pytest.mark.parametrize("which", range(8))
-def test_a_poison_fills_each_element_of_any_layout_in_c_order_and_nothing_between(placed, which):
-    _, array, base = list(layouts())[which]
-    others = None if base is None else base.copy()
+@pytest.mark.parametrize(
+    ("base", "view"),
+    [
+        (BASE, lambda base: base),
+        (BASE, np.transpose),
+        (BASE, lambda base: base[:, ::2]),
+        (BASE, lambda base: base[::-1, 3:7]),
+        (BASE, lambda base: base[:0]),
+        (np.zeros(13, np.uint8), lambda base: base[1:]),  # one byte behind a word
+        (np.zeros(7, np.complex64), lambda base: base),
+        (np.zeros(()), lambda base: base),
+    ],
+)
+def test_a_poison_fills_each_element_of_any_layout_in_c_order_and_nothing_between(placed, base, view):
+    base = base.copy()
+    array, others = view(base), base.copy()
     found = users_array(placed(array))
     found.poison(POISONS[0])
     expected = poison_bytes(POISONS[0], array.nbytes)
     assert np.array_equal(np.ascontiguousarray(array).reshape(-1).view(np.uint8), expected)
     assert np.array_equal(found.fetch().reshape(-1).view(np.uint8), expected)
-    if base is not None and array.size < base.size:
-        mine = np.zeros(base.shape, bool)
-        mask = np.lib.stride_tricks.as_strided(
-            mine.reshape(-1)[(array.ctypes.data - base.ctypes.data) // 4 if array.size else 0 :],
-            array.shape,
-            tuple(step // 4 for step in array.strides),
-        )
-        mask[...] = True
-        assert np.array_equal(base[~mine], others[~mine])
+    written = np.zeros(base.shape, bool)
+    view(written)[...] = True
+    assert np.array_equal(base[~written], others[~written])
 
 
 def test_bits_tell_contents_apart_and_do_not_depend_on_the_layout(placed):
@@ -260,12 +257,9 @@ def test_elements_that_two_calls_left_poisoned_are_counted_with_the_first(dtype)
     assert left(calls[0], calls[0]) == (0, -1)
 
 
-def test_what_was_written_in_the_first_call_only_is_left_too():
+def test_what_only_the_first_call_wrote_is_left_and_a_computed_number_that_equals_a_poison_is_not():
     second = poison_bytes(POISONS[1], 16).view(np.float32)
     assert left(second, np.ones(4, np.float32)) == (4, 0)
-
-
-def test_a_computed_number_that_equals_a_poison_was_written():
     equal = poison_bytes(POISONS[1], 8)
     assert left(equal.view(np.int32), equal.copy().view(np.int32)) == (0, -1)
     assert left(equal.view(np.int8), np.arange(8, dtype=np.int8)) == (0, -1), "one in 256 by chance"

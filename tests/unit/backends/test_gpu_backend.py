@@ -44,7 +44,8 @@ def runtime(driver, monkeypatch):
             self.waits += 1
 
     made = Runtime()
-    monkeypatch.setattr(workspace_module, "runtime", lambda: made)
+    for module in (cuda, workspace_module):
+        monkeypatch.setattr(module, "runtime", lambda: made)
     return made
 
 

@@ -95,29 +95,13 @@ def test_while_preparing_a_source_is_preprocessed_once_and_while_launching_each_
     assert len(asked) == 4
 
 
-def test_what_preparing_changes_is_put_back_after_an_error(opened, pycuda, monkeypatch):
-    compiler, preprocess = sys.modules["pycuda.compiler"], object()
-    monkeypatch.setattr(compiler, "preprocess_source", preprocess, raising=False)
-
-    def prepare():
-        assert compiler.preprocess_source is not preprocess
-        raise RuntimeError("no kernel")
-
-    with pytest.raises(RuntimeError, match="no kernel"), opened.preparing():
-        prepare()
-    assert compiler.preprocess_source is preprocess
-    assert pycuda.context.depth == 1
-
-
 # stream and context
 
 
-def test_the_timed_stream_is_pycudas_own(opened):
-    assert opened.stream.handle == OWN_STREAM
-    assert opened.timed_stream.handle == OWN_STREAM
-
-
-def test_the_context_is_pushed_while_current_and_popped_also_after_an_error(opened, pycuda):
+def test_the_stream_is_pycudas_and_its_context_is_pushed_while_current_and_popped_after_an_error(
+    opened, pycuda
+):
+    assert opened.stream.handle == opened.timed_stream.handle == OWN_STREAM
     with opened.current():
         assert pycuda.context.depth == 2
     assert pycuda.context.depth == 1

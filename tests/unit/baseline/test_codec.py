@@ -12,16 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_up_records import (
-    H200,
-    KERNEL,
-    case_of,
-    measurement_of,
-    path_in,
-    record,
-    result_of,
-    sessions,
-)
+from made_up_records import H200, KERNEL, case_of, measurement_of, path_in, record, result_of, sessions
 from msgspec import structs
 
 from pytest_gpukern.baseline import record as record_
@@ -43,7 +34,7 @@ NOWHERE = Path("vector_exp.nvidia-h200.json")
 def folder(tmp_path):
     """Returns a folder with one recorded case."""
     report = record("create", result_of(case_of(tmp_path)))
-    assert report.written == (path_in(tmp_path),)
+    assert report.written == [path_in(tmp_path)]
     return tmp_path
 
 
@@ -114,6 +105,7 @@ def by_both_timers(case, **changes):
     clocks = {"clocks": {"sm_mhz": 1980.0, "memory_mhz": 3201}}
     main = dataclasses.replace(measurement_of(timer="cupti"), observations=clocks)
     other = dataclasses.replace(measurement_of(53_000.0), beside=True, fixed_cost_ns=2900.123456)
+    other = dataclasses.replace(other, invalid_samples=12, jitter_ns=9.23760430)
     facts = structs.replace(SEEN, blocks_per_sm=6, occupancy=0.75, machine_code_sha256="beef")
     grids = [structs.replace(facts, grid=(n, 1, 1)) for n in (63, 1, 63)]
     found = {"measurements": (main, other), "kernels": tuple(grids), "compile_ns": 3e8}
@@ -130,6 +122,7 @@ def test_both_timers_are_recorded_with_clocks_and_what_a_timer_reads_for_nothing
     main, other = session.times[CUPTI], session.times[KERNEL]
     assert (main.median_ns, main.fixed_cost_ns, main.sm_mhz, main.memory_mhz) == (50_000.0, None, 1980, 3201)
     assert (other.median_ns, other.fixed_cost_ns, other.sm_mhz) == (53_000.0, 2900.12, None)
+    assert (other.invalid_samples, other.jitter_ns) == (12, 9.2376)
     for key, median_ns in ((CUPTI, 50_000.0), (KERNEL, 53_000.0)):
         (time,) = sessions(tmp_path, key=key)
         assert (time.key, time.median_ns) == (key, median_ns)
@@ -173,7 +166,7 @@ def test_a_newer_file_asks_for_an_upgrade_and_is_left_alone(folder):
         sessions(folder)
     report = record("update", result_of(case_of(folder)))
     assert [error.where for error in report.errors] == ["schema"]
-    assert (report.written, report.updated) == ((), ())
+    assert (report.written, report.updated) == ([], [])
     assert path.read_text() == '{"schema": 7, "cases": "whatever"}'
 
 

@@ -11,7 +11,7 @@ from made_up_records import case_of, measurement_of, result_of
 from made_up_results import measured, result, verdict
 
 from pytest_gpukern.baseline.codec import parse, render
-from pytest_gpukern.baseline.merge import Entry, Merge, unselected
+from pytest_gpukern.baseline.merge import Entry, Merge, WriteReport, unselected
 from pytest_gpukern.baseline.record import Baseline
 from pytest_gpukern.values.result import SessionRole
 
@@ -58,9 +58,10 @@ MOMENT = "2026-11-20T10:00:00Z"
 
 def merged(baseline, mode, *results):
     """What merging makes of a baseline, and what it did."""
-    merge = Merge(baseline, MOMENT, None)
-    getattr(merge, mode)([Entry.of(each, recorded=MOMENT) for each in results])
-    return merge
+    did = WriteReport()
+    merge = Merge(baseline, MOMENT, None, did)
+    merge.join(mode, [Entry.of(each, recorded=MOMENT) for each in results])
+    return merge.baseline.referenced(), did
 
 
 def by_the_book(epochs, mode, number, scopes):
@@ -90,11 +91,12 @@ def test_create_adds_what_is_missing_append_joins_what_is_current_and_update_ope
     case, baseline, expected = case_of("somewhere"), Baseline("vector_exp", "gpu"), []
     for number, (mode, scopes) in enumerate(history):
         measurements = tuple(measurement_of(100.0, scope) for scope in sorted(scopes))
-        merge = merged(baseline, mode, result_of(case, session=f"s{number}", measurements=measurements))
-        baseline = merge.baseline.referenced()
+        baseline, did = merged(
+            baseline, mode, result_of(case, session=f"s{number}", measurements=measurements)
+        )
         expected, outcome = by_the_book(expected, mode, number, scopes)
-        assert getattr(merge, outcome) == [case.id]
-        assert sum(map(len, (merge.added, merge.updated, merge.appended, merge.kept, merge.refused))) == 1
+        assert getattr(did, outcome) == [case.id]
+        assert sum(map(len, vars(did).values())) == 1
     epochs = baseline.cases[case.id].epochs
     assert [
         [(int(each.session[1:]), {key.partition("/")[0] for key in each.times}) for each in epoch.sessions]

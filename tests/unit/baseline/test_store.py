@@ -32,8 +32,8 @@ from made_up_records import (
 )
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.merge import Refusal
-from pytest_gpukern.baseline.store import KnownCases, WriteReport, patterns_of, rewrite
+from pytest_gpukern.baseline.merge import Refusal, WriteReport
+from pytest_gpukern.baseline.store import KnownCases, patterns_of, rewrite
 from pytest_gpukern.cli.baseline import matching
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
@@ -48,7 +48,7 @@ from pytest_gpukern.values.verdict_table import VerdictKind
 def folder(tmp_path):
     """Returns a folder with one recorded case."""
     report = record("create", result_of(case_of(tmp_path)))
-    assert report.written == (path_in(tmp_path),)
+    assert report.written == [path_in(tmp_path)]
     return tmp_path
 
 
@@ -144,29 +144,8 @@ def test_create_does_not_even_rewrite_a_file_that_lacks_nothing(folder):
     path = path_in(folder)
     path.write_bytes(path.read_bytes() + b"\n")
     report = record("create", result_of(case_of(folder)))
-    assert report.written == ()
+    assert report.written == []
     assert path.read_bytes().endswith(b"\n\n")
-
-
-def test_create_does_not_mix_problem_versions_or_points_in_an_epoch(folder):
-    scope = (measurement_of(scope="end_to_end"),)
-    newer = result_of(case_of(folder, version=2), measurements=scope)
-    smaller = result_of(case_of(folder, ran=500), measurements=scope)
-    for result, words in ((newer, "with problem version 1, now 2"), (smaller, "now {'n': 500}")):
-        report = record("create", result)
-        assert words in report.refused[0].reason
-        assert "--gpukern-baseline=update" in report.refused[0].reason
-        assert report.written == ()
-
-
-def test_an_update_after_a_new_problem_version_is_comparable_again(folder):
-    record("update", result_of(case_of(folder, version=2)))
-    (time,) = sessions(folder)
-    assert time.conditions.problem_version == 2
-    assert [epoch.problem_version for epoch in load(path_in(folder)).cases[case_of(folder).id].epochs] == [
-        1,
-        2,
-    ]
 
 
 def test_sessions_at_different_points_do_not_share_an_epoch(tmp_path):
@@ -200,19 +179,19 @@ def test_what_must_not_become_a_baseline_is_refused_with_its_reason(folder, mode
     report = record(mode, result_of(good), result_of(bad, **changes))
     assert [each.case_id for each in report.refused] == [bad.id]
     assert reason in report.refused[0].reason
-    assert report.added == (good.id,)
+    assert report.added == [good.id]
     assert path_in(folder).read_bytes() != before
     assert bad.id not in load(path_in(folder)).cases
 
 
 def test_a_time_below_a_nanosecond_is_recorded_where_the_declared_work_allows_it(tmp_path):
-    assert record("create", result_of(case_of(tmp_path), 0.25)).refused == ()
+    assert record("create", result_of(case_of(tmp_path), 0.25)).refused == []
     assert [time.median_ns for time in sessions(tmp_path)] == [0.25]
 
 
 def test_a_result_without_measurements_is_refused(tmp_path):
     report = record("create", dataclasses.replace(result_of(case_of(tmp_path)), measurements=()))
-    assert report.refused == (Refusal(case_of(tmp_path).id, "nothing was measured"),)
+    assert report.refused == [Refusal(case_of(tmp_path).id, "nothing was measured")]
 
 
 def test_numpy_scalars_and_tuples_in_a_point_compare_equal_after_storing(tmp_path):
@@ -251,11 +230,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other_and_the_rest_is_written
 
         return call
 
-    owner, name = {
-        "write": (file, "_write"),
-        "fsync": (os, "fsync"),
-        "replace": (Path, "replace"),
-    }[step]
+    owner, name = {"write": (file, "_write"), "fsync": (os, "fsync"), "replace": (Path, "replace")}[step]
     monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
     # saxpy sorts first, so its file is the one that fails
     report = record("update", result_of(case_of(folder, name="saxpy")), result_of(case_of(folder)))
@@ -263,8 +238,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_other_and_the_rest_is_written
     assert error.path == path_in(folder, "saxpy")
     assert os.strerror(code) in str(error)
     assert remedy in str(error)
-    assert report.written == (path_in(folder),)
-    assert (report.added, report.updated) == ((), (case_of(folder).id,))
+    assert report.written == [path_in(folder)]
+    assert (report.added, report.updated) == ([], [case_of(folder).id])
     assert path_in(folder).read_bytes() != before
     assert not path_in(folder, "saxpy").exists()
     assert leftovers(folder) == []
@@ -318,7 +293,7 @@ def test_a_damaged_file_is_reported_and_left_as_it_was(folder):
     path_in(folder).write_text("{")
     report = record("create", result_of(case_of(folder)), result_of(case_of(folder, name="saxpy")))
     assert "is not complete JSON" in str(report.errors[0])
-    assert report.written == (path_in(folder, "saxpy"),)
+    assert report.written == [path_in(folder, "saxpy")]
     assert path_in(folder).read_text() == "{"
 
 
@@ -408,7 +383,7 @@ def test_a_session_that_joins_an_older_epoch_has_the_newest_duration(tmp_path):
 def test_a_duration_that_is_none_is_not_recorded(tmp_path):
     report = record("create", session(tmp_path, 1, duration_s=-1.0))
     (refusal,) = report.refused
-    assert "duration_s: expected a number that is not negative, found -1.0" in refusal.reason
+    assert "duration_s: expected `float` >= 0.0, found -1.0" in refusal.reason
 
 
 def test_two_processes_under_one_id_keep_what_is_their_own(tmp_path):
@@ -455,24 +430,19 @@ def test_a_further_session_changes_no_line_of_those_that_are_there(tmp_path):
     assert len(after) - len(before) <= 8
 
 
-def test_samples_that_were_not_used_and_the_timers_jitter_are_recorded(tmp_path):
-    measurement = dataclasses.replace(measurement_of(), invalid_samples=12, jitter_ns=9.23760430)
-    record("create", session(tmp_path, 1, measurements=(measurement,)))
-    (each,) = epochs(tmp_path)[0].sessions
-    assert (each.times[KERNEL].invalid_samples, each.times[KERNEL].jitter_ns) == (12, 9.2376)
-
-
 # --- append ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("mode", ["create", "append"])
 @pytest.mark.parametrize(
     ("changes", "words"),
     [({"version": 2}, "with problem version 1, now 2"), ({"ran": 500}, "at {'n': 1000}, now {'n': 500}")],
 )
-def test_append_refuses_what_was_measured_otherwise_and_names_update(tmp_path, changes, words):
+def test_what_was_measured_otherwise_joins_no_epoch_and_update_is_named(tmp_path, mode, changes, words):
     record("create", session(tmp_path, 1))
     before = path_in(tmp_path).read_bytes()
-    report = record("append", dataclasses.replace(session(tmp_path, 2), case=case_of(tmp_path, **changes)))
+    scope = (measurement_of(scope="end_to_end"),)
+    report = record(mode, result_of(case_of(tmp_path, **changes), measurements=scope))
     (refusal,) = report.refused
     assert words in refusal.reason
     assert "--gpukern-baseline=update" in refusal.reason
@@ -494,7 +464,7 @@ def test_a_session_counts_once(tmp_path, mode):
 def test_two_measurements_of_a_case_in_one_session_are_one_session(tmp_path):
     report = record("create", session(tmp_path, 1), session(tmp_path, 1), session(tmp_path, 2))
     assert ids(tmp_path) == [["00000001", "00000002"]]
-    assert report.refused == (Refusal(CASE, "session 00000001 is recorded already"),)
+    assert report.refused == [Refusal(CASE, "session 00000001 is recorded already")]
 
 
 # --- cases that are no more -----------------------------------------------------------------------
@@ -597,7 +567,7 @@ record("append", session(Path(sys.argv[2]), 2))
 """
 
 
-def test_a_writer_that_is_killed_leaves_the_file_as_it_was_and_the_next_one_clears_up(tmp_path):
+def test_a_writer_that_is_killed_leaves_the_file_as_it_was(tmp_path):
     record("create", session(tmp_path, 1))
     before = path_in(tmp_path).read_bytes()
     with python(KILLED, tmp_path) as writer:
@@ -605,8 +575,6 @@ def test_a_writer_that_is_killed_leaves_the_file_as_it_was_and_the_next_one_clea
     assert writer.returncode == -signal.SIGKILL
     assert path_in(tmp_path).read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2, "it was killed in the middle"
-    with file.locked(tmp_path):
-        assert list(tmp_path.iterdir()) == [path_in(tmp_path)]
     record("append", session(tmp_path, 3))
     assert ids(tmp_path) == [["00000001", "00000003"]]
 

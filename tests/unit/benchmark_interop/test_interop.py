@@ -10,7 +10,7 @@ from made_up_results import CEILINGS, EXP_KERNEL, FINGERPRINT, measured, result,
 
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import Correctness
+from pytest_gpukern.values.result import Correctness, plain
 
 CONFTEST = """
 import json, pathlib, pytest
@@ -107,12 +107,12 @@ def suite(pytester, monkeypatch):
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_it=TESTS)
 
-    def run(*options, results=None):
+    def run(*options, results=None, made_up=None):
         results = [exp_result(), grouped_result()] if results is None else results
         tests = (EXP, "test_grouped", "test_other")
-        made_up = {test: [r.to_json()] for test, r in zip(tests, results, strict=False)}
+        made_up = made_up or {test: [r.to_json()] for test, r in zip(tests, results, strict=False)}
         (pytester.path / "results.json").write_text(json.dumps(made_up))
-        (pytester.path / "fingerprint.json").write_text(json.dumps(FINGERPRINT.to_json()))
+        (pytester.path / "fingerprint.json").write_text(json.dumps(plain(FINGERPRINT)))
         (pytester.path / "out.json").unlink(missing_ok=True)
         return pytester.runpytest(*WITHOUT, *options)
 
@@ -199,13 +199,7 @@ def test_the_json_tells_of_the_other_timer_the_ceiling_the_clocks_and_the_kernel
     assert info["observations"] == {"clocks": {"sm_mhz": 1980.0, "clock_events": ["sw_power_cap"]}}
     assert info["fixed_cost_s"] is None
     assert info["kernels"] == [
-        {
-            "name": "exp_kernel",
-            "registers": 40,
-            "shared_bytes": 3072,
-            "local_bytes": 128,
-            "occupancy": 0.75,
-        }
+        {"name": "exp_kernel", "registers": 40, "shared_bytes": 3072, "local_bytes": 128, "occupancy": 0.75}
     ]
     beside = found[f"t.py::{EXP}[kernel/event/cold]"]
     assert beside["other_timers_s"] == {"cupti": pytest.approx(48.6e-6)}
@@ -264,24 +258,16 @@ def test_a_saved_time_under_another_cache_policy_is_not_compared(suite):
     )
 
 
-def test_the_name_of_a_scope_does_not_depend_on_which_scopes_were_measured(suite):
+def test_names_are_unique_and_do_not_depend_on_which_scopes_were_measured(suite):
+    odd = "a/test_it.py::TestIt::test_odd[x::y[1]]"
     alone = result("cupy.exp", measured(9000.0, **TRANSFER), nodeid=f"t.py::{EXP}")
     host = result("host.numpy", measured(scope="end_to_end", timer="host"), nodeid="t.py::test_other")
-    suite("-n0", "--benchmark-json=out.json", results=[alone, host])
-    assert set(benchmarks_of(suite)) == {f"t.py::{EXP}[transfer]", "t.py::test_other"}
-
-
-def test_names_are_unique_where_one_scope_was_measured_twice(suite):
-    twice = result("cupy.exp", measured(), measured(cache="hot"), nodeid=f"t.py::{EXP}")
-    suite("-n0", "--benchmark-json=out.json", results=[twice])
-    assert set(benchmarks_of(suite)) == {f"t.py::{EXP}", f"t.py::{EXP}[kernel/event/hot]"}
-
-
-def test_a_parameter_may_hold_colons_and_brackets(suite):
-    nodeid = "a/test_it.py::TestIt::test_odd[x::y[1]]"
-    suite("-n0", "--benchmark-json=out.json", results=[result("cupy.exp", measured(), nodeid=nodeid)])
-    found = benchmarks_of(suite)[nodeid]
-    assert (found["name"], found["param"]) == ("test_odd[x::y[1]]", "x::y[1]")
+    twice = result("cupy.exp", measured(), measured(cache="hot"), nodeid=odd)
+    results = {EXP: [alone.to_json(), host.to_json(), twice.to_json()]}
+    suite("-n0", "--benchmark-json=out.json", made_up=results)
+    found = benchmarks_of(suite)
+    assert set(found) == {f"t.py::{EXP}[transfer]", "t.py::test_other", odd, f"{odd}[kernel/event/hot]"}
+    assert (found[odd]["name"], found[odd]["param"]) == ("test_odd[x::y[1]]", "x::y[1]")
 
 
 @pytest.mark.parametrize(

@@ -87,14 +87,14 @@ def test_a_sanitizer_that_is_missing_or_does_not_work_here_is_told_with_the_reme
         (ToolMissingError("it is not installed"), (None, "it is not installed")),
     ],
 )  # fmt: skip
-def test_the_sanitizer_is_looked_for_and_shown_a_fault(monkeypatch, found, asked):
+def test_the_sanitizer_is_looked_for_and_shown_a_fault(examined, monkeypatch, found, asked):
     def find(environ):
         if isinstance(found, Exception):
             raise found
         return found
 
     monkeypatch.setattr(machine, "find_tool", find)
-    told, _ = examined(FakeNvml(records=(gpu(0),)), sanitizer="it finds nothing")
+    told, _ = examined(FakeNvml(records=(gpu(0),)))
     assert (told.sanitizer, told.sanitizer_problem) == asked
 
 
@@ -200,45 +200,48 @@ def test_the_worst_comes_first():
     assert [advice.level for advice in advise(found)] == [Level.ERROR, Level.WARNING, Level.NOTE]
 
 
-def examined(nvml, environ=None, **answers):
-    asked = []
+@pytest.fixture
+def examined(monkeypatch):
+    """Examines a machine with this NVML, or none; returns it, and what was opened."""
 
-    def ask(name):
-        asked.append(name)
-        return answers.get(name)
+    def run(nvml, environ=None):
+        def open_nvml():
+            if nvml is None:
+                raise NvmlUnavailable("no NVIDIA driver library")
+            return nvml
 
-    found = machine.examine(environ or {}, open_library=lambda: nvml, missing=lambda _: None, probe=ask)
-    return found, asked
+        asked = []
+        monkeypatch.setattr(machine.os, "environ", environ or {})
+        monkeypatch.setattr(machine, "open_nvml", open_nvml)
+        monkeypatch.setattr(machine, "missing_gpu_reason", lambda environ: None if nvml else "no GPU")
+        monkeypatch.setattr(machine, "_probe", lambda name, how: asked.append(name))
+        monkeypatch.setattr(machine, "why_not_believed", lambda *_: "it finds nothing")
+        return machine.examine(), asked
+
+    return run
 
 
-def test_a_machine_is_asked_for_every_gpu_and_each_installed_backend():
+def test_a_machine_is_asked_for_every_gpu_and_each_installed_backend(examined):
     nvml = FakeNvml(records=(gpu(0), gpu(1)))
     found, asked = examined(nvml, {"CUDA_VISIBLE_DEVICES": UUIDS[1]})
     assert [each.visible for each in found.gpus] == [False, True]
     assert found.driver == "580.159.03"
     assert found.cuda == (13, 0)
     asked_to_open = [name for name in found.backends if BACKENDS[name].needs]
-    assert [name for name in asked if name != "sanitizer"] == [*asked_to_open, "cupti"]
+    assert asked == [*asked_to_open, "cupti"]
     assert nvml.closed
     (hidden,) = (advice for advice in advise(found) if advice.subject == "environment")
     assert "leaves 1 of 2 GPUs" in hidden.text
 
 
 @pytest.mark.parametrize("folder", ["relative", "/dev/null/locks"])
-def test_a_folder_in_which_nothing_can_be_locked_is_a_problem_of_the_machine(monkeypatch, folder):
-    monkeypatch.setenv("GPUKERN_LOCK_DIR", folder)
-    found, _ = examined(FakeNvml())
+def test_a_folder_in_which_nothing_can_be_locked_is_a_problem_of_the_machine(examined, folder):
+    found, _ = examined(FakeNvml(), {"GPUKERN_LOCK_DIR": folder})
     assert "GPUKERN_LOCK_DIR" in found.lock
 
 
-def test_without_nvml_there_are_no_gpus_and_no_timer_is_tried():
-    def unavailable():
-        raise NvmlUnavailable("no NVIDIA driver library")
-
-    asked = []
-    found = machine.examine(
-        {}, open_library=unavailable, missing=lambda _: "no NVIDIA driver library", probe=asked.append
-    )
+def test_without_nvml_there_are_no_gpus_and_no_timer_is_tried(examined):
+    found, asked = examined(None)
     assert found.gpus == ()
     assert "cupti" not in asked
 
@@ -310,7 +313,7 @@ def test_a_library_that_cannot_be_imported_is_said_with_its_error(monkeypatch):
     assert machine.problem_of("cupy", machine.IMPORT_ONLY) is None
 
 
-def test_a_backend_of_a_users_that_needs_no_library_works_under_its_own_name(monkeypatch):
+def test_a_backend_of_a_users_that_needs_no_library_works_under_its_own_name(examined, monkeypatch):
     monkeypatch.setitem(BACKENDS, "threads", BackendRow("threads:ThreadsBackend", on_gpu=False))
     (found, asked) = examined(FakeNvml(records=(gpu(0),)))
     assert "threads" not in asked
@@ -319,10 +322,14 @@ def test_a_backend_of_a_users_that_needs_no_library_works_under_its_own_name(mon
     assert "threads works" in " ".join(doctor.facts(found))
 
 
-def test_nvccs_release_is_read():
-    text = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n"
-    assert machine.nvcc_version(text) == (13, 0)
-    assert machine.nvcc_version("no such thing") is None
+@pytest.mark.parametrize(
+    ("said", "release"),
+    [("Cuda compilation tools, release 13.0, V13.0.88", (13, 0)), ("no such thing", None)],
+)
+def test_nvccs_release_is_read(examined, tmp_path, said, release):
+    (tmp_path / "nvcc").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (tmp_path / "nvcc").chmod(0o755)
+    assert examined(FakeNvml(), {"PATH": str(tmp_path)})[0].nvcc == release
 
 
 @pytest.mark.parametrize(

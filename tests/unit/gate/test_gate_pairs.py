@@ -164,11 +164,6 @@ def test_pairs_that_cannot_be_compared_say_why(odd, kind, reason):
     assert after.reason == f"suspected +5.1 %, not confirmed by fresh sessions: {reason}"
 
 
-def test_one_pair_is_refused():
-    with pytest.raises(ValueError, match="1 pair of sessions has no spread: at least 2"):
-        judged(pairs(0))
-
-
 def test_the_runs_cases_share_the_spread_of_their_ratios():
     rng = random.Random(2)
     cases = [pairs(*(rng.gauss(0, 0.3) for _ in range(3))) for _ in range(60)]

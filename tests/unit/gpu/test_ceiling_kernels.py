@@ -95,7 +95,7 @@ class Machine:
         self.kernels = {}
         self.device = self
         self.stream = SimpleNamespace(record=self.record, handle="the stream")
-        self.properties = SimpleNamespace(multiprocessor_count=132)
+        self.multiprocessors = 132
         for name, value in changes.items():
             assert hasattr(self, name)
             setattr(self, name, value)

@@ -15,18 +15,18 @@ from pytest_gpukern.gpu.clock_probe import ClockProbe, median_clock
 from pytest_gpukern.gpu.runtime import cuda_source
 
 
-def test_one_block_that_was_interrupted_moves_nothing() -> None:
+def test_one_block_that_was_interrupted_moves_nothing():
     good = [50_000, 99_000, 40]
     assert median_clock([*good, *good, 9_000_000, 99_000, 90_000]) == (1980.0, 40 / 99_000)
 
 
-def test_blocks_whose_timer_stood_still_are_left_out() -> None:
+def test_blocks_whose_timer_stood_still_are_left_out():
     assert median_clock([0, 0, 0, 50_000, 99_000, 40]) == (1980.0, 40 / 99_000)
     assert median_clock([0] * 24) is None
 
 
 @given(st.floats(200, 3500), st.integers(50_000, 1_000_000))
-def test_the_clock_is_recovered_to_the_rounding_of_its_count(mhz: float, ns: int) -> None:
+def test_the_clock_is_recovered_to_the_rounding_of_its_count(mhz, ns):
     found = median_clock([ns, round(ns * mhz / 1e3), 50])
     assert found is not None
     assert found[0] == pytest.approx(mhz, rel=1 / (ns * mhz / 1e3))
@@ -35,19 +35,19 @@ def test_the_clock_is_recovered_to_the_rounding_of_its_count(mhz: float, ns: int
 class FakeCuda:
     """Runtime and stream of a device whose clock is `mhz` and whose polls take `poll` clocks."""
 
-    def __init__(self, mhz: float = 1980.0, poll: int = 40) -> None:
+    def __init__(self, mhz=1980.0, poll=40):
         self.mhz, self.poll = mhz, poll
         self.stream = self
         self.durations: list[int] = []
         self.log: list[str] = []
         self.memory: dict[int, object] = {}
 
-    def kernel(self, source: str, name: str) -> object:
+    def kernel(self, source, name):
         assert source == cuda_source("clock_probe.cu")
         assert f"void {name}(" in source
         return name
 
-    def checked(self, call: str, *arguments: int) -> int:
+    def checked(self, call, *arguments):
         if call == "cuMemHostAlloc":
             block = ctypes.create_string_buffer(arguments[0])
             self.memory[ctypes.addressof(block)] = block
@@ -56,7 +56,7 @@ class FakeCuda:
         del self.memory[arguments[0]]
         return 0
 
-    def launch(self, stream, config, kernel, mailbox, ns, patience) -> None:
+    def launch(self, stream, config, kernel, mailbox, ns, patience):
         assert stream is self
         self.log.append("launched")
         self.durations.append(int(ns))
@@ -66,13 +66,13 @@ class FakeCuda:
             words[3 * block + 1] = round(int(ns) * self.mhz / 1e3)
             words[3 * block + 2] = self.poll
 
-    def sync(self) -> None:
+    def sync(self):
         self.log.append("waited")
 
 
 @pytest.fixture
-def probe_on(monkeypatch: pytest.MonkeyPatch):
-    def make(cuda: FakeCuda) -> ClockProbe:
+def probe_on(monkeypatch):
+    def make(cuda):
         put_module(monkeypatch, "cuda.core", LaunchConfig=SimpleNamespace, launch=cuda.launch)
         monkeypatch.setattr(module, "checked", cuda.checked)
         return ClockProbe(cuda)
@@ -80,7 +80,7 @@ def probe_on(monkeypatch: pytest.MonkeyPatch):
     return make
 
 
-def test_a_reading_waits_for_the_kernel_and_is_the_clock_in_mhz(probe_on) -> None:
+def test_a_reading_waits_for_the_kernel_and_is_the_clock_in_mhz(probe_on):
     cuda = FakeCuda(mhz=1725.0)
     probe = probe_on(cuda)
     assert probe.read() == pytest.approx(1725.0)
@@ -88,7 +88,7 @@ def test_a_reading_waits_for_the_kernel_and_is_the_clock_in_mhz(probe_on) -> Non
     assert probe.resolution == pytest.approx(40 / 86_250)
 
 
-def test_the_kernel_lasts_longer_where_polling_the_timer_is_slow(probe_on) -> None:
+def test_the_kernel_lasts_longer_where_polling_the_timer_is_slow(probe_on):
     cuda = FakeCuda(poll=500)  # 0.5 % of 99 000 clocks
     probe = probe_on(cuda)
     for _ in range(3):
@@ -97,13 +97,13 @@ def test_the_kernel_lasts_longer_where_polling_the_timer_is_slow(probe_on) -> No
     assert probe.resolution < 0.002
 
 
-def test_a_timer_that_stands_still_gives_no_clock(probe_on) -> None:
+def test_a_timer_that_stands_still_gives_no_clock(probe_on):
     probe = probe_on(FakeCuda(mhz=0))
     assert probe.read() is None
     assert probe.resolution == float("inf")
 
 
-def test_the_memory_is_given_back_once(probe_on) -> None:
+def test_the_memory_is_given_back_once(probe_on):
     cuda = FakeCuda()
     probe = probe_on(cuda)
     assert len(cuda.memory) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
 from hypothesis import given
@@ -13,20 +11,17 @@ from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, bare_uuid
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
 
-if TYPE_CHECKING:
-    from pytest_gpukern.gpu.model import Device
-
 TWO = FakeNvml((gpu(0), gpu(1)))
 THREE = FakeNvml((gpu(0), gpu(1), gpu(2)))
 TWO_MODELS = FakeNvml((gpu(0, "NVIDIA T400", compute_capability=(7, 5)), gpu(1)))
 SPLIT = FakeNvml((split_gpu(0), gpu(1)))
 
 
-def never_asked() -> list[str]:
+def never_asked(environ):
     raise AssertionError("CUDA was asked for its order without need")
 
 
-def uuids(nvml: FakeNvml, value: str | None, **environ: str) -> list[str]:
+def uuids(nvml, value, **environ):
     if value is not None:
         environ["CUDA_VISIBLE_DEVICES"] = value
     return [device.uuid for device in visible_devices(nvml, environ, never_asked)]
@@ -47,17 +42,21 @@ def uuids(nvml: FakeNvml, value: str | None, **environ: str) -> list[str]:
         ("GPU-e4,GPU-99", [2, 0]),
     ],
 )
-def test_a_valid_value_shows_its_devices_in_its_order(value: str | None, expected: list[int]) -> None:
+def test_a_valid_value_shows_its_devices_in_its_order(value, expected):
     assert uuids(THREE, value) == [UUIDS[index] for index in expected]
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(None, [*MIG_UUIDS, UUIDS[1]]), ("0", [MIG_UUIDS[0]]), (UUIDS[0], [MIG_UUIDS[0]])],
+    [
+        (None, [*MIG_UUIDS, UUIDS[1]]),
+        ("0", [MIG_UUIDS[0]]),
+        (UUIDS[0], [MIG_UUIDS[0]]),
+        (MIG_UUIDS[1], [MIG_UUIDS[1]]),
+        (f"MIG-{UUIDS[0]}/8/0", [MIG_UUIDS[1]]),
+    ],
 )
-def test_a_split_gpu_is_its_instances_and_if_it_is_named_the_first_of_them(
-    value: str | None, expected: list[str]
-) -> None:
+def test_a_split_gpu_is_its_instances_and_if_it_is_named_the_first_of_them(value, expected):
     assert uuids(SPLIT, value) == expected
 
 
@@ -68,13 +67,13 @@ def test_a_split_gpu_is_its_instances_and_if_it_is_named_the_first_of_them(
         (FakeNvml((split_gpu(0, instances=0),)), "0", "in MIG mode without any MIG instance"),
     ],
 )
-def test_instances_that_cuda_would_hide_are_an_error(nvml: FakeNvml, value: str, message: str) -> None:
+def test_instances_that_cuda_would_hide_are_an_error(nvml, value, message):
     with pytest.raises(DeviceError, match=message):
         uuids(nvml, value)
 
 
 @pytest.mark.parametrize("value", ["", "  ", "-1", "-1,0", "NoDevFiles"])
-def test_a_value_that_hides_everything_on_purpose_is_no_error(value: str) -> None:
+def test_a_value_that_hides_everything_on_purpose_is_no_error(value):
     assert uuids(TWO, value) == []
 
 
@@ -99,7 +98,7 @@ def test_a_value_that_hides_everything_on_purpose_is_no_error(value: str) -> Non
         ("²", "²", "neither an index nor a UUID"),
     ],
 )
-def test_an_error_shows_value_entry_devices_and_valid_spellings(value: str, entry: str, problem: str) -> None:
+def test_an_error_shows_value_entry_devices_and_valid_spellings(value, entry, problem):
     with pytest.raises(DeviceError) as caught:
         uuids(TWO, value)
     message = str(caught.value)
@@ -110,7 +109,7 @@ def test_an_error_shows_value_entry_devices_and_valid_spellings(value: str, entr
     assert "CUDA_VISIBLE_DEVICES=0 or CUDA_VISIBLE_DEVICES=GPU-9942190a\n" in message
 
 
-def shown(value: str) -> list[str] | str:
+def shown(value):
     try:
         return uuids(THREE, value)
     except DeviceError as error:
@@ -118,7 +117,7 @@ def shown(value: str) -> list[str] | str:
 
 
 @given(st.text(alphabet="0123456789-,+ GPUMIGabcdef/"))
-def test_any_value_gives_distinct_devices_nothing_on_purpose_or_an_error(value: str) -> None:
+def test_any_value_gives_distinct_devices_nothing_on_purpose_or_an_error(value):
     found = shown(value)
     if isinstance(found, str):
         assert f"CUDA_VISIBLE_DEVICES={value!r}" in found
@@ -127,8 +126,9 @@ def test_any_value_gives_distinct_devices_nothing_on_purpose_or_an_error(value: 
     assert found or value.split(",")[0].strip() in {"", "-1"}
 
 
-def test_indices_among_different_models_follow_the_order_of_cuda() -> None:
-    def fastest_first() -> list[str]:
+def test_indices_among_different_models_follow_the_order_of_cuda():
+    def fastest_first(environ):
+        assert not environ, "CUDA is asked for all"
         return [UUIDS[1], UUIDS[0]]
 
     devices = visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, fastest_first)
@@ -136,59 +136,44 @@ def test_indices_among_different_models_follow_the_order_of_cuda() -> None:
     assert uuids(TWO_MODELS, "0", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [UUIDS[0]]
 
 
-def test_an_index_whose_meaning_cuda_does_not_tell_is_an_error_that_offers_uuids() -> None:
+def test_an_index_whose_meaning_cuda_does_not_tell_is_an_error_that_offers_uuids():
     with pytest.raises(DeviceError, match=rf"Name them by UUID: CUDA_VISIBLE_DEVICES={UUIDS[0]}"):
-        visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, lambda: [UUIDS[1]])
+        visible_devices(TWO_MODELS, {"CUDA_VISIBLE_DEVICES": "0"}, lambda _: [UUIDS[1]])
 
 
-@pytest.mark.parametrize("value", [MIG_UUIDS[1], f"MIG-{UUIDS[0]}/8/0"])
-def test_a_mig_instance_is_named_by_its_uuid_or_in_the_old_form(value: str) -> None:
-    (device,) = visible_devices(SPLIT, {"CUDA_VISIBLE_DEVICES": value}, never_asked)
-    assert (device.uuid, device.mig_profile, device.index) == (MIG_UUIDS[1], "1g.18gb", 0)
-
-
-def reason(nvml: FakeNvml | NvmlUnavailable, cuda: CudaError | None = None, **environ: str) -> str | None:
-    def open_library() -> FakeNvml:
+def reason(nvml, cuda=None, **environ):
+    def open_library():
         if isinstance(nvml, NvmlUnavailable):
             raise nvml
         return nvml
 
-    def load_cuda() -> None:
+    def load_cuda():
         if cuda is not None:
             raise cuda
 
     return missing_gpu_reason(environ, open_library=open_library, load_cuda=load_cuda)
 
 
-def test_no_reason_is_given_where_a_gpu_is_visible_and_nvml_is_closed_again() -> None:
+def test_a_reason_says_what_is_missing_or_hidden_and_none_is_given_where_a_gpu_is_visible():
     nvml = FakeNvml()
     assert reason(nvml) is None
     assert nvml.closed
+    for value in ("", "-1"):
+        hidden = f"CUDA_VISIBLE_DEVICES={value!r} hides all of 1 GPU"
+        assert reason(FakeNvml(), CUDA_VISIBLE_DEVICES=value) == hidden
+    missing = "CUDA library missing (x)"
+    assert reason(FakeNvml(), CudaError(missing)) == f"NVML lists 1 GPU, but {missing}"
+    assert reason(NvmlUnavailable("no NVML")) == "no NVML; the CUDA library itself is there"
 
 
-@pytest.mark.parametrize("value", ["", "-1"])
-def test_hiding_every_gpu_on_purpose_is_a_reason_that_names_the_variable(value: str) -> None:
-    assert (
-        reason(FakeNvml(), CUDA_VISIBLE_DEVICES=value) == f"CUDA_VISIBLE_DEVICES={value!r} hides all of 1 GPU"
-    )
-
-
-def test_a_malformed_value_is_an_error_and_no_reason_to_go_without_a_gpu() -> None:
+def test_a_malformed_value_is_an_error_and_no_reason_to_go_without_a_gpu():
     nvml = FakeNvml()
     with pytest.raises(DeviceError, match="10DE"):
         reason(nvml, CUDA_VISIBLE_DEVICES="10DE 1B06 63933842")
     assert nvml.closed
 
 
-def test_a_reason_says_which_half_of_the_driver_is_missing() -> None:
-    assert (
-        reason(FakeNvml(), CudaError("CUDA library missing (x)"))
-        == "NVML lists 1 GPU, but CUDA library missing (x)"
-    )
-    assert reason(NvmlUnavailable("no NVML")) == "no NVML; the CUDA library itself is there"
-
-
-TWINS = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
+TWINS = FIRST, SECOND = visible_devices(TWO, {})
 MIXED = visible_devices(
     FakeNvml((gpu(0, "NVIDIA GeForce RTX 4090"), gpu(1, "NVIDIA GeForce RTX 4090 D"), gpu(2, "NVIDIA T400"))),
     {},
@@ -212,12 +197,12 @@ MIXED = visible_devices(
         ("NVIDIA GeForce RTX 4090", 0),
     ],
 )
-def test_a_device_is_named_by_position_uuid_or_name(spec: str | None, position: int) -> None:
+def test_a_device_is_named_by_position_uuid_or_name(spec, position):
     assert select(spec, MIXED) is MIXED[position]
 
 
 @pytest.mark.parametrize("spec", ["3", "40", "42", "-1", "A100", "GPU-123", "gpu-", "mig-", "", " "])
-def test_a_choice_that_names_no_device_shows_it_the_devices_and_valid_spellings(spec: str) -> None:
+def test_a_choice_that_names_no_device_shows_it_the_devices_and_valid_spellings(spec):
     with pytest.raises(DeviceError) as caught:
         select(spec, MIXED)
     message = str(caught.value)
@@ -227,7 +212,7 @@ def test_a_choice_that_names_no_device_shows_it_the_devices_and_valid_spellings(
     assert "--gpukern-device=0 or --gpukern-device=GPU-9942190a" in message
 
 
-def test_two_cards_of_one_name_are_told_apart_by_uuid_only() -> None:
+def test_two_cards_of_one_name_are_told_apart_by_uuid_only():
     with pytest.raises(DeviceError) as caught:
         select("h200", TWINS)
     message = str(caught.value)
@@ -236,28 +221,25 @@ def test_two_cards_of_one_name_are_told_apart_by_uuid_only() -> None:
     assert all(uuid in message for uuid in UUIDS[:2])
 
 
-def test_a_mig_instance_is_selected_by_its_uuid_or_profile() -> None:
+def test_a_mig_instance_is_selected_by_its_uuid_or_profile():
     devices = visible_devices(FakeNvml((split_gpu(0, instances=1), gpu(1))), {})
     assert select(MIG_UUIDS[0], devices).mig_profile == "1g.18gb"
     assert select("1g.18gb", devices).uuid == MIG_UUIDS[0]
 
 
-def test_without_visible_devices_any_choice_is_an_error() -> None:
+def test_without_visible_devices_any_choice_is_an_error():
     with pytest.raises(DeviceError, match=r"--gpukern-device=0: no GPU is visible"):
         select("0", ())
     with pytest.raises(DeviceError, match=r"^no GPU is visible"):
         select(None, ())
 
 
-FIRST, SECOND = visible_devices(FakeNvml((gpu(0), gpu(1))), {})
-
-
-def seen(*uuids: str) -> tuple[CudaDevice, ...]:
+def seen(*uuids):
     return tuple(CudaDevice(bare_uuid(uuid), 132, 1) for uuid in uuids)
 
 
 @pytest.mark.parametrize("device", [SECOND, visible_devices(SPLIT, {})[0]], ids=["GPU", "MIG"])
-def test_a_pinned_device_is_the_only_one_by_uuid_until_the_variables_are_put_back(device: Device) -> None:
+def test_a_pinned_device_is_the_only_one_by_uuid_until_the_variables_are_put_back(device):
     environ = {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "x"}
     with pin(device, environ, cuda=FakeCuda()):
         assert environ == {
@@ -268,7 +250,7 @@ def test_a_pinned_device_is_the_only_one_by_uuid_until_the_variables_are_put_bac
     assert environ == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "x"}
 
 
-def test_a_cuda_initialised_for_another_device_is_an_error_that_names_suspects_and_remedy() -> None:
+def test_a_cuda_initialised_for_another_device_is_an_error_that_names_suspects_and_remedy():
     environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
     cuda = FakeCuda(initialized=True, inside=seen(UUIDS[0], UUIDS[1]))
     with pytest.raises(DeviceError) as caught:
@@ -282,7 +264,7 @@ def test_a_cuda_initialised_for_another_device_is_an_error_that_names_suspects_a
         pin(FIRST, {}, cuda=FakeCuda(initialized=True))
 
 
-def test_a_cuda_initialised_for_this_device_first_is_accepted_and_its_children_are_pinned() -> None:
+def test_a_cuda_initialised_for_this_device_first_is_accepted_and_its_children_are_pinned():
     environ: dict[str, str] = {}
     pin(FIRST, environ, cuda=FakeCuda(initialized=True, inside=seen(UUIDS[0], UUIDS[1])))
     assert environ["CUDA_VISIBLE_DEVICES"] == UUIDS[0]

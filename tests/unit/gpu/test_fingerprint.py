@@ -6,7 +6,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,43 +23,33 @@ from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.selection import visible_devices
 from pytest_gpukern.values.fingerprint import Provenance
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytest_gpukern.values.fingerprint import Fingerprint
-
 NVML = FakeNvml()
 DEVICE = visible_devices(NVML, {})[0]
 
 
 @pytest.fixture(scope="module")
-def fingerprint() -> Fingerprint:
+def fingerprint():
     return take_fingerprint(DEVICE, NVML)
 
 
-def test_it_holds_device_driver_and_limits(fingerprint: Fingerprint) -> None:
-    plain = fingerprint.to_json()
-    assert plain["device_name"] == "NVIDIA H200"
-    assert plain["device_uuid"] == UUIDS[0]
-    assert plain["device_model_key"] == "nvidia-h200"
-    assert plain["compute_capability"] == [9, 0]
-    assert (plain["driver_version"], plain["cuda_driver_version"]) == ("580.159.03", "13.0")
-    assert (plain["power_limit_w"], plain["max_sm_clock_mhz"], plain["max_memory_clock_mhz"]) == (
-        700.0,
-        1980,
-        3201,
-    )
-    assert plain["is_simulated"] is False
+def test_it_holds_device_driver_and_limits(fingerprint):
+    names = ("NVIDIA H200", UUIDS[0], "nvidia-h200")
+    assert (fingerprint.device_name, fingerprint.device_uuid, fingerprint.device_model_key) == names
+    assert fingerprint.compute_capability == (9, 0)
+    assert (fingerprint.driver_version, fingerprint.cuda_driver_version) == ("580.159.03", "13.0")
+    assert fingerprint.power_limit_w == 700.0
+    assert (fingerprint.max_sm_clock_mhz, fingerprint.max_memory_clock_mhz) == (1980, 3201)
+    assert fingerprint.is_simulated is False
 
 
-def test_it_holds_the_installed_libraries_and_only_those(fingerprint: Fingerprint) -> None:
+def test_it_holds_the_installed_libraries_and_only_those(fingerprint):
     assert fingerprint.libraries["numpy"] == np.__version__
     assert fingerprint.libraries["pytest"] == pytest.__version__
     assert "cupy-cuda99x" not in fingerprint.libraries
     assert all(fingerprint.libraries.values())
 
 
-def test_its_identity_changes_with_each_field_and_with_nothing_else(fingerprint: Fingerprint) -> None:
+def test_its_identity_changes_with_each_field_and_with_nothing_else(fingerprint):
     identity = fingerprint.identity()
     assert len(identity) == 64
     reordered = dict(reversed(fingerprint.libraries.items()))
@@ -70,12 +59,12 @@ def test_its_identity_changes_with_each_field_and_with_nothing_else(fingerprint:
         assert dataclasses.replace(fingerprint, **{field.name: changed}).identity() != identity, field.name
 
 
-def test_a_run_on_the_host_alone_has_a_fingerprint_without_a_device() -> None:
-    plain = take_fingerprint(None, None).to_json()
-    assert plain["device_name"] is None
-    assert plain["driver_version"] is None
-    assert plain["cpu_model"]
-    assert plain["cpu_count"] >= 1
+def test_a_run_on_the_host_alone_has_a_fingerprint_without_a_device():
+    fingerprint = take_fingerprint(None, None)
+    assert fingerprint.device_name is None
+    assert fingerprint.driver_version is None
+    assert fingerprint.cpu_model
+    assert fingerprint.cpu_count >= 1
 
 
 @pytest.mark.parametrize(
@@ -86,40 +75,40 @@ def test_a_run_on_the_host_alone_has_a_fingerprint_without_a_device() -> None:
         ("model name\t: \nCPU part\t: 0xd4f\n", "part 0xd4f"),
     ],
 )
-def test_the_processor_is_named_as_far_as_linux_tells(tmp_path: Path, cpuinfo: str, model: str) -> None:
+def test_the_processor_is_named_as_far_as_linux_tells(tmp_path, cpuinfo, model):
     path = tmp_path / "cpuinfo"
     path.write_text(cpuinfo)
     assert model in cpu_model(path)
 
 
-def test_the_cpu_key_is_safe_in_a_file_name(fingerprint: Fingerprint) -> None:
+def test_the_cpu_key_is_safe_in_a_file_name(fingerprint):
     changed = dataclasses.replace(fingerprint, cpu_model="Intel(R) Xeon(R) Platinum 8480+ @ 2.0GHz")
     assert changed.cpu_model_key == "intel-xeon-platinum-8480+-2_0ghz"
 
 
-def pool(**changes: object) -> dict[str, object]:
+def pool(**changes):
     usual = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.30", "num_threads": 16}
     return {**usual, "filepath": "/x/numpy.libs/libscipy_openblas.so", **changes}
 
 
-def test_the_blas_is_named_with_version_and_threads() -> None:
+def test_the_blas_is_named_with_version_and_threads():
     assert describe_pools([pool()]) == "OpenBLAS 0.3.30, 16 threads"
     assert describe_pools([pool(internal_api="mkl", version=None, num_threads=1)]) == "MKL, 1 thread"
 
 
-def test_numpys_blas_is_named_among_several() -> None:
+def test_numpys_blas_is_named_among_several():
     foreign = pool(internal_api="mkl", filepath="/x/torch/lib/libmkl.so")
     openmp = pool(user_api="openmp")
     assert describe_pools([openmp, foreign, pool()]) == "OpenBLAS 0.3.30, 16 threads"
     assert describe_pools([openmp]) is None
 
 
-def test_without_threadpoolctl_the_threads_are_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_threadpoolctl_the_threads_are_said_to_be_unknown(monkeypatch):
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     assert blas().endswith("threads unknown: threadpoolctl is not installed")
 
 
-def test_the_header_names_device_driver_simulator_libraries_and_blas(fingerprint: Fingerprint) -> None:
+def test_the_header_names_device_driver_simulator_libraries_and_blas(fingerprint):
     lines = header_lines(DEVICE, dataclasses.replace(fingerprint, blas="OpenBLAS 0.3.30, 16 threads"))
     assert len(lines) == 5
     assert lines[0] == f"gpukern device: 0: NVIDIA H200, compute capability 9.0, 140.0 GiB, {UUIDS[0]}"
@@ -129,18 +118,16 @@ def test_the_header_names_device_driver_simulator_libraries_and_blas(fingerprint
     assert lines[4].endswith("BLAS behind NumPy: OpenBLAS 0.3.30, 16 threads")
 
 
-def test_the_header_says_why_the_simulator_is_on() -> None:
-    simulated = Device.simulated()
-    lines = header_lines(simulated, take_fingerprint(simulated, None), "no NVIDIA driver library")
-    assert lines[0] == "gpukern device: CUDA simulator: correctness only, never speed"
-    assert lines[1] == "gpukern simulator: on (no NVIDIA driver library)"
-    assert 3 <= len(lines) <= 5
-
-
-def test_the_header_says_why_there_is_no_device() -> None:
-    lines = header_lines(None, take_fingerprint(None, None), "no NVIDIA driver library")
-    assert lines[0] == "gpukern device: none (no NVIDIA driver library)"
-    assert lines[1] == "gpukern simulator: off"
+@pytest.mark.parametrize(
+    ("device", "shown", "simulator"),
+    [
+        (Device.simulated(), "CUDA simulator: correctness only, never speed", "on (no driver)"),
+        (None, "none (no driver)", "off"),
+    ],
+)
+def test_the_header_says_why_the_simulator_is_on_or_why_there_is_no_device(device, shown, simulator):
+    lines = header_lines(device, take_fingerprint(device, None), "no driver")
+    assert lines[:2] == [f"gpukern device: {shown}", f"gpukern simulator: {simulator}"]
 
 
 # --- the state of the code ------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from pytest_gpukern.gpu import memory_accounts
 from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.gpu.memory_accounts import accounts
 
-MIB = 2**20
 POOL = driver.CUmemPool_attribute
 
 

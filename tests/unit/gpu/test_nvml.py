@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
-from fake_nvml import MIG_UUIDS, UUIDS, FakePynvml, field_values
+from fake_nvml import HEALTHY, MIG_UUIDS, UUIDS, FakePynvml, field_values
 from pynvml import NVMLError
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import (
     CLOCK_EVENTS,
+    Configuration,
     DeviceState,
     GpuProcess,
     PcieLink,
@@ -21,16 +22,19 @@ from pytest_gpukern.gpu.nvml import (
     open_nvml,
 )
 
-if TYPE_CHECKING:
-    from pytest_gpukern.gpu.nvml import Nvml
-
-
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 6, 13, 15
+OPERATING_SYSTEM, UNKNOWN = 17, 999
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, module: FakePynvml) -> Nvml:
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    return open_nvml()
+@pytest.fixture
+def opened(monkeypatch):
+    """Opens NVML through a stand-in for pynvml."""
+
+    def with_module(module):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        return open_nvml()
+
+    return with_module
 
 
 @pytest.mark.parametrize(
@@ -44,37 +48,33 @@ def opened(monkeypatch: pytest.MonkeyPatch, module: FakePynvml) -> Nvml:
         (999, "NVML could not start: Unknown Error"),
     ],
 )
-def test_why_nvml_did_not_start_is_said_in_words(
-    monkeypatch: pytest.MonkeyPatch, code: int, reason: str
-) -> None:
+def test_why_nvml_did_not_start_is_said_in_words(opened, code, reason):
     with pytest.raises(NvmlUnavailable, match=reason):
-        opened(monkeypatch, FakePynvml({"nvmlInit": code}))
+        opened(FakePynvml({"nvmlInit": code}))
 
 
-def test_a_missing_package_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_a_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NvmlUnavailable, match="the package nvidia-ml-py is not usable"):
         open_nvml()
 
 
-def test_a_driver_without_gpus_is_a_reason_and_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_gpus_is_a_reason_and_is_closed_again(opened):
     closed: list[bool] = []
     module = FakePynvml(nvmlDeviceGetCount=0, nvmlShutdown=lambda: closed.append(True))
     with pytest.raises(NvmlUnavailable, match="found no GPU"):
-        opened(monkeypatch, module)
+        opened(module)
     assert closed == [True]
 
 
-def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    (gpu,) = opened(monkeypatch, FakePynvml()).gpus()
+def test_a_gpu_is_described(opened):
+    (gpu,) = opened(FakePynvml()).gpus()
     assert (gpu.index, gpu.name, gpu.uuid) == (0, "NVIDIA H200", UUIDS[0])
     assert (gpu.compute_capability, gpu.memory_total_bytes, gpu.mig_enabled) == ((9, 0), 150754820096, False)
 
 
-def test_a_gpu_that_cannot_be_opened_is_left_out_and_the_others_keep_their_indices(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def open_gpu(index: int) -> int:
+def test_a_gpu_that_cannot_be_opened_is_left_out_and_the_others_keep_their_indices(opened):
+    def open_gpu(index):
         if index == 0:
             raise NVMLError(GPU_IS_LOST)
         return index
@@ -84,32 +84,28 @@ def test_a_gpu_that_cannot_be_opened_is_left_out_and_the_others_keep_their_indic
         nvmlDeviceGetHandleByIndex=open_gpu,
         nvmlDeviceGetUUID=lambda handle: UUIDS[handle],
     )
-    assert [(gpu.index, gpu.uuid) for gpu in opened(monkeypatch, module).gpus()] == [(1, UUIDS[1])]
+    assert [(gpu.index, gpu.uuid) for gpu in opened(module).gpus()] == [(1, UUIDS[1])]
 
 
-def test_units_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = opened(monkeypatch, FakePynvml(nvmlSystemGetCudaDriverVersion=12090))
+def test_units_are_converted_once(opened):
+    nvml = opened(FakePynvml(nvmlSystemGetCudaDriverVersion=12090))
     assert nvml.cuda_version() == (12, 9)
     assert nvml.limits(UUIDS[0]).power_w == 700.0
 
 
-def test_an_integrated_gpu_without_memory_of_its_own_has_that_of_the_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nvml = opened(monkeypatch, FakePynvml({"nvmlDeviceGetMemoryInfo": NOT_SUPPORTED}))
+def test_an_integrated_gpu_without_memory_of_its_own_has_that_of_the_host(opened):
+    nvml = opened(FakePynvml({"nvmlDeviceGetMemoryInfo": NOT_SUPPORTED}))
     assert nvml.gpus()[0].memory_total_bytes > 2**28
     assert 0 < nvml.memory_free_bytes(UUIDS[0]) <= nvml.gpus()[0].memory_total_bytes
 
 
-def test_processes_without_name_memory_or_pid_are_listed_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_without_name_memory_or_pid_are_listed_all_the_same(opened):
     found = [
         SimpleNamespace(pid=41, usedGpuMemory=500 * 2**20),
         SimpleNamespace(pid=0, usedGpuMemory=None),
     ]
     module = FakePynvml({"nvmlSystemGetProcessName": NOT_FOUND}, nvmlDeviceGetComputeRunningProcesses=found)
-    processes = opened(monkeypatch, module).compute_processes(UUIDS[0])
+    processes = opened(module).compute_processes(UUIDS[0])
     assert processes == (GpuProcess(41, None, 500), GpuProcess(0, None, None))
     assert [str(process) for process in processes] == [
         "pid 41 (name unknown, 500 MiB)",
@@ -117,10 +113,10 @@ def test_processes_without_name_memory_or_pid_are_listed_all_the_same(
     ]
 
 
-def split(**answers: object) -> FakePynvml:
+def split(**answers):
     """A GPU with one MIG instance, whose handle is `mig`, in the fourth of seven slots."""
 
-    def slot(_parent: object, index: int) -> str:
+    def slot(_parent, index):
         if index != 3:
             raise NVMLError(NOT_FOUND)
         return "mig"
@@ -139,21 +135,19 @@ def split(**answers: object) -> FakePynvml:
 @pytest.mark.parametrize(
     ("name", "profile"), [("NVIDIA H200 MIG 1g.18gb", "1g.18gb"), ("NVIDIA H200", "unknown")]
 )
-def test_mig_instances_are_listed_with_ids_and_profile(
-    monkeypatch: pytest.MonkeyPatch, name: str, profile: str
-) -> None:
+def test_mig_instances_are_listed_with_ids_and_profile(opened, name, profile):
     module = split(nvmlDeviceGetName=lambda handle: name if handle == "mig" else "NVIDIA H200")
-    (mig,) = opened(monkeypatch, module).gpus()[0].mig_instances
+    (mig,) = opened(module).gpus()[0].mig_instances
     assert (mig.uuid, mig.name, mig.profile) == (MIG_UUIDS[0], f"NVIDIA H200 MIG {profile}", profile)
     assert (mig.gpu_instance_id, mig.compute_instance_id) == (9, 0)
 
 
-def test_a_device_that_nvml_no_longer_lists_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_nvml_no_longer_lists_is_an_error(opened):
     with pytest.raises(DeviceError, match="NVML lists no device with the UUID MIG-gone"):
-        opened(monkeypatch, FakePynvml()).memory_free_bytes("MIG-gone")
+        opened(FakePynvml()).memory_free_bytes("MIG-gone")
 
 
-def test_the_real_module_has_every_function_that_is_asked() -> None:
+def test_the_real_module_has_every_function_that_is_asked():
     import pynvml
 
     asked = {name for name in vars(FakePynvml()) if name.startswith("nvml")}
@@ -162,15 +156,11 @@ def test_the_real_module_has_every_function_that_is_asked() -> None:
     assert {name for name in asked if not hasattr(pynvml, name)} == set()
 
 
-OPERATING_SYSTEM, UNKNOWN = 17, 999
-STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
-
-
 # what NVML tells
 
 
-def test_a_state_holds_what_nvml_tells_in_the_units_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = opened(monkeypatch, FakePynvml()).state(UUIDS[0])
+def test_a_state_holds_what_nvml_tells_in_the_units_of_its_names(opened):
+    found = opened(FakePynvml()).state(UUIDS[0])
     assert (found.sm_clock_mhz, found.memory_clock_mhz) == (1965, 3201)
     assert (found.temperature_c, found.memory_temperature_c) == (41, 45)
     assert found.power_w == 420.5
@@ -179,13 +169,13 @@ def test_a_state_holds_what_nvml_tells_in_the_units_of_its_names(monkeypatch: py
     assert found.foreign == ()
 
 
-def test_several_bits_are_several_names_and_one_that_is_new_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_bits_are_several_names_and_one_that_is_new_is_kept(opened):
     module = FakePynvml(nvmlDeviceGetCurrentClocksEventReasons=0x40 | 0x4 | 0x8000)
-    found = opened(monkeypatch, module).state(UUIDS[0])
+    found = opened(module).state(UUIDS[0])
     assert found.clock_events == ("sw_power_cap", "hw_thermal_slowdown", "unknown_0x8000")
 
 
-def test_the_names_of_the_bits_are_nvmls_own() -> None:
+def test_the_names_of_the_bits_are_nvmls_own():
     import pynvml
 
     for bit, name in CLOCK_EVENTS.items():
@@ -194,7 +184,7 @@ def test_the_names_of_the_bits_are_nvmls_own() -> None:
         assert known == bit, name
 
 
-def test_the_numbers_of_the_fields_are_nvmls_own() -> None:
+def test_the_numbers_of_the_fields_are_nvmls_own():
     import pynvml
 
     from pytest_gpukern.gpu import nvml as adapter
@@ -219,10 +209,10 @@ def test_the_numbers_of_the_fields_are_nvmls_own() -> None:
     assert adapter._VALUE_MEMBERS[pynvml.NVML_VALUE_TYPE_UNSIGNED_INT] == "uiVal"
 
 
-def test_the_structures_of_the_real_module_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_structures_of_the_real_module_are_read(opened):
     import pynvml
 
-    def fields(handle: object, ids: list[int]) -> object:
+    def fields(handle, ids):
         values = (pynvml.c_nvmlFieldValue_t * len(ids))()
         for value, number in zip(values, ids, strict=True):
             value.fieldId, value.nvmlReturn = number, 0
@@ -234,14 +224,14 @@ def test_the_structures_of_the_real_module_are_read(monkeypatch: pytest.MonkeyPa
                 value.nvmlReturn = NOT_SUPPORTED
         return values
 
-    found = opened(monkeypatch, FakePynvml(nvmlDeviceGetFieldValues=fields)).state(UUIDS[0])
+    found = opened(FakePynvml(nvmlDeviceGetFieldValues=fields)).state(UUIDS[0])
     assert (found.memory_temperature_c, found.limited_ns) == (50, {"sw_power_cap": 2**40})
 
 
 @pytest.mark.parametrize(
     "code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, OPERATING_SYSTEM, UNKNOWN]
 )
-def test_unknown_values_are_none_and_stop_nothing(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_unknown_values_are_none_and_stop_nothing(opened, code):
     silent = [
         "nvmlDeviceGetClockInfo",
         "nvmlDeviceGetCurrentClocksEventReasons",
@@ -257,7 +247,7 @@ def test_unknown_values_are_none_and_stop_nothing(monkeypatch: pytest.MonkeyPatc
         "nvmlSystemGetDriverVersion",
         "nvmlDeviceGetName",
     ]
-    nvml = opened(monkeypatch, FakePynvml(dict.fromkeys(silent, code)))
+    nvml = opened(FakePynvml(dict.fromkeys(silent, code)))
     found = nvml.state(UUIDS[0])
     assert found == DeviceState(found.at_ns, memory_used_bytes=754820096)
     assert nvml.gpus()[0].name == "NVIDIA GPU of unknown name"
@@ -267,13 +257,13 @@ def test_unknown_values_are_none_and_stop_nothing(monkeypatch: pytest.MonkeyPatc
     assert nvml.memory_bus_width_bits(UUIDS[0]) is None
 
 
-def test_a_lost_gpu_is_an_error_and_no_missing_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = opened(monkeypatch, FakePynvml({"nvmlDeviceGetClockInfo": GPU_IS_LOST}))
+def test_a_lost_gpu_is_an_error_and_no_missing_answer(opened):
+    nvml = opened(FakePynvml({"nvmlDeviceGetClockInfo": GPU_IS_LOST}))
     with pytest.raises(DeviceError, match="NVML failed to answer nvmlDeviceGetClockInfo"):
         nvml.state(UUIDS[0])
 
 
-def test_older_and_newer_names_stand_in_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_and_newer_names_stand_in_for_each_other(opened):
     module = FakePynvml(
         {
             "nvmlDeviceGetCurrentClocksEventReasons": FUNCTION_NOT_FOUND,
@@ -282,22 +272,18 @@ def test_older_and_newer_names_stand_in_for_each_other(monkeypatch: pytest.Monke
         nvmlDeviceGetCurrentClocksThrottleReasons=0x20,
         nvmlDeviceGetTemperatureV=lambda handle, sensor: 77 + sensor,
     )
-    found = opened(monkeypatch, module).state(UUIDS[0])
+    found = opened(module).state(UUIDS[0])
     assert (found.clock_events, found.temperature_c) == (("sw_thermal_slowdown",), 77)
 
 
-def test_power_has_a_call_of_its_own_where_the_fields_lack_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = opened(monkeypatch, FakePynvml(nvmlDeviceGetFieldValues=field_values({}))).state(UUIDS[0])
+def test_power_has_a_call_of_its_own_where_the_fields_lack_it(opened):
+    found = opened(FakePynvml(nvmlDeviceGetFieldValues=field_values({}))).state(UUIDS[0])
     assert (found.power_w, found.memory_temperature_c) == (400.0, None)
 
 
-def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def of_the_gpu(answer: object) -> object:
-        def call(handle: object, *args: object) -> object:
+def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(opened):
+    def of_the_gpu(answer):
+        def call(handle, *args):
             if handle == "mig":
                 raise NVMLError(NOT_SUPPORTED)
             return answer(handle, *args) if callable(answer) else answer
@@ -315,7 +301,7 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
         nvmlDeviceGetCurrentClocksEventReasons=of_the_gpu(0x40),
         nvmlDeviceGetFieldValues=of_the_gpu(field_values({82: 45, 186: 6})),
     )
-    nvml = opened(monkeypatch, module)
+    nvml = opened(module)
     found = nvml.state(MIG_UUIDS[0])
     assert (found.sm_clock_mhz, found.clock_events) == (1980, ("hw_thermal_slowdown",))
     assert (found.memory_used_bytes, found.memory_temperature_c) == (2**30, 45)
@@ -325,11 +311,9 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(
     assert nvml.pcie_bytes(MIG_UUIDS[0]) is None, "others' traffic does not disturb it"
 
 
-def test_bytes_over_pcie_are_counted_both_ways_beyond_where_the_counter_wraps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bytes_over_pcie_are_counted_both_ways_beyond_where_the_counter_wraps(opened):
     told = {197: 2**32 - 3000, 198: 1000}
-    nvml = opened(monkeypatch, FakePynvml(nvmlDeviceGetFieldValues=field_values(told)))
+    nvml = opened(FakePynvml(nvmlDeviceGetFieldValues=field_values(told)))
     before = nvml.pcie_bytes(UUIDS[0])
     told.update({197: 500, 198: 2500})
     assert nvml.pcie_bytes_since(UUIDS[0], before) == 3500 + 1500
@@ -337,25 +321,30 @@ def test_bytes_over_pcie_are_counted_both_ways_beyond_where_the_counter_wraps(
     assert nvml.pcie_bytes(UUIDS[0]) is nvml.pcie_bytes_since(UUIDS[0], before) is None
 
 
-def test_only_newer_samples_of_the_utilization_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_newer_samples_of_the_utilization_are_kept(opened):
     samples = [
         SimpleNamespace(pid=7, timeStamp=100, smUtil=50),
         SimpleNamespace(pid=8, timeStamp=200, smUtil=60),
         SimpleNamespace(pid=0, timeStamp=0, smUtil=0),
     ]
-    nvml = opened(monkeypatch, FakePynvml(nvmlDeviceGetProcessUtilization=samples))
+    nvml = opened(FakePynvml(nvmlDeviceGetProcessUtilization=samples))
     assert nvml.utilization(UUIDS[0], 100) == (Utilization(8, 200, 60),)
 
 
-def test_the_link_to_the_host_is_told_and_unknown_where_the_driver_refuses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_link_to_the_host_and_the_setup_are_told_and_unknown_where_the_driver_refuses(opened):
     answers = {
         "nvmlDeviceGetCurrPcieLinkGeneration": 1,
         "nvmlDeviceGetCurrPcieLinkWidth": 8,
         "nvmlDeviceGetMaxPcieLinkGeneration": 5,
         "nvmlDeviceGetMaxPcieLinkWidth": 16,
     }
-    assert opened(monkeypatch, FakePynvml(**answers)).pcie_link(UUIDS[0]) == PcieLink(1, 8, 5, 16)
-    refused = FakePynvml(dict.fromkeys(answers, NOT_SUPPORTED), **answers)
-    assert opened(monkeypatch, refused).pcie_link(UUIDS[0]) == PcieLink()
+    nvml = opened(FakePynvml(nvmlDeviceGetRemappedRows=[3, 1, 1, 0], nvmlDeviceGetComputeMode=3, **answers))
+    assert nvml.pcie_link(UUIDS[0]) == PcieLink(1, 8, 5, 16)
+    assert nvml.configuration(UUIDS[0]) == dataclasses.replace(
+        HEALTHY, remapped_rows=4, row_remap_pending=True, compute_mode="exclusive_process"
+    )
+    refused = ("PersistenceMode", "EccMode", "MigMode", "ComputeMode", "TotalEccErrors", "RemappedRows")
+    refused += ("PowerManagementDefaultLimit",)
+    failing = [*answers, *(f"nvmlDeviceGet{name}" for name in refused)]
+    nvml = opened(FakePynvml(dict.fromkeys(failing, NOT_SUPPORTED), **answers))
+    assert (nvml.pcie_link(UUIDS[0]), nvml.configuration(UUIDS[0])) == (PcieLink(), Configuration())

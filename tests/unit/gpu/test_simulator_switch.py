@@ -39,7 +39,7 @@ def no_driver():
 
 
 def loaded(switch_value):
-    return {"numba": SimpleNamespace(config=SimpleNamespace(ENABLE_CUDASIM=switch_value))}
+    return {"numba.core.config": SimpleNamespace(ENABLE_CUDASIM=switch_value)}
 
 
 @pytest.mark.parametrize("mode", ["auto", "always", "never"])
@@ -130,11 +130,6 @@ def test_what_numba_cuda_was_initialised_as_outweighs_its_configuration():
 def test_without_numba_there_is_no_simulator_and_the_reason_says_so(installed, reason):
     for mode in ("auto", "always"):
         assert decide(mode, gpu=no_driver, installed=installed) == SimulatorState(False, reason)
-
-
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(ValueError, match="'sometimes'"):
-        decide("sometimes")
 
 
 @pytest.mark.parametrize(

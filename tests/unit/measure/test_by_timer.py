@@ -204,38 +204,26 @@ def test_events_that_read_a_percent_less_than_cupti_contradict_it(opened, cupti_
     assert other.summary.notes == (Note("odd"),)
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """Names of the timers that were asked to measure; CUPTI sees nothing."""
-    names = []
-
-    def by(name, *, beside):
-        names.append(name)
-        if name == "cupti":
-            raise NothingLaunched("the call puts nothing on the device")
-
-    monkeypatch.setattr(by_timer, "open_timer", lambda name, stream, **_: name)
-    return SimpleNamespace(names=names, by=by)
+def launching_nothing(timer, *, beside):
+    """Measures what CUPTI does not see anything of."""
+    return by(NothingLaunched("nothing") if timer == "cupti" else timer, beside=beside)
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cupti"])
-def test_events_do_not_time_a_call_that_launches_nothing(asked, wanted):
+def test_events_do_not_time_a_call_that_launches_nothing(opened, wanted):
     with pytest.raises(NothingLaunched):
-        measured_by(asked.by, wanted, scope="kernel", stream=None, any_stream=True)
-    assert asked.names == ["cupti"]
+        timed_by(wanted, by=launching_nothing)
+    assert opened == [("cupti", "s", False)]
 
 
-def test_the_hosts_time_needs_no_work_on_the_device(asked):
-    found = measured_by(asked.by, "auto", scope="end_to_end", stream=None, any_stream=True)
-    assert asked.names == ["host", "cupti"]
-    assert len(found) == 1
+def test_the_hosts_time_needs_no_work_on_the_device(opened):
+    assert timed_by("auto", "end_to_end", launching_nothing)[0] == [("host", False)]
 
 
-def test_a_requested_timer_of_the_host_times_what_ends_on_the_host(asked, monkeypatch):
+def test_a_requested_timer_of_the_host_times_what_ends_on_the_host(opened, monkeypatch):
     monkeypatch.setitem(TIMERS, "ticks", TIMERS["host"])
     for scope in ("kernel", "transfer", "end_to_end"):
-        measured_by(asked.by, "ticks", scope=scope, stream=None, any_stream=True)
-    assert asked.names == ["ticks"] * 3
+        assert timed_by("ticks", scope)[0] == [("ticks", False)]
 
 
 # a new timer: one file and one row
@@ -269,15 +257,8 @@ def test_one_file_and_one_row_make_a_timer_that_is_opened_by_name_and_by_auto(co
     opened = open_timer("counter", "s")
     assert (type(opened), opened.stream) == (Counter, "s")
     assert auto_timers()[:2] == ("counter", "cupti")
-    found = []
-    measured_by(
-        lambda timer, *, beside: found.append(timer.name) or measurement(timer.name, beside=beside),
-        "counter",
-        scope="kernel",
-        stream="s",
-        any_stream=False,
-    )
-    assert found == ["counter"]
+    named = lambda timer, *, beside: by(timer.name, beside=beside)  # noqa: E731
+    assert timed_by("counter", by=named)[0] == [("counter", False)]
 
 
 def test_options_the_gate_and_reports_know_a_timer_by_its_row(counter):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fakes import FakeClock
+from fakes import FakeClock, FakeTimer
 
 from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
 from pytest_gpukern.measure.rounds import Rounds, rule_of_rounds
@@ -11,17 +11,11 @@ from pytest_gpukern.timers.host import HostTimer
 from pytest_gpukern.timers.timer import Batch
 
 
-class LookingTimer:
+class LookingTimer(FakeTimer):
     """Executes what it is given, and at the end a few more to look for escaped work, as a device's timers."""
 
-    name = "looking"
-    measures = "nothing"
-    queues = True
-    jitter_ns = 3.0
-    resolution_ns = 8.0
-    fixed_cost_ns = None
-
     def __init__(self):
+        super().__init__("looking")
         self.batches = []
 
     def collect(self, iterations, *, cold):

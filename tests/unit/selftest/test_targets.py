@@ -8,17 +8,13 @@ import json
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.selftest.command import render
 from pytest_gpukern.selftest.known_times import NAME, KnownTimes, Node, Spin
 from pytest_gpukern.selftest.targets import Section, conclude, suites_row
 from pytest_gpukern.values.result import plain
 
-KERNELS = {
-    ("exp", 65_536): 1_312.0,
-    ("exp", 10_000_000): 48_640.0,
-    ("sgemm", 2048): 338_720.0,
-}
+KERNELS = {("exp", 65_536): 1_312.0, ("exp", 10_000_000): 48_640.0, ("sgemm", 2048): 338_720.0}
 NAMES = dict(zip(KERNELS, ("exp 64 K f32", "exp 10 M f32", "sgemm 2048"), strict=True))
 SPINS = (500.0, 1_500.0, 20_000.0, 10_000_000.0)
 GAP, REPLAY, EVENT_COST = 40.0, 25.0, 3_200.0
@@ -231,7 +227,10 @@ def test_sessions_by_different_timers_cannot_be_compared():
 
 
 def test_the_table_says_what_was_found_and_what_is_missing():
-    skips, failures = [("selftest_add/numba.add", "numba is missing")], {"t.py::test_x": Failure("INVALID")}
+    skips, failures = (
+        [Skip("selftest_add/numba.add", "numba is missing")],
+        {"t.py::test_x": Failure("INVALID")},
+    )
     made, conclusions = concluded(session(), session(slower=1.01), skips=skips, failures=failures)
     lines = [" ".join(line.split()) for line in render(made, conclusions, width=140)]
     assert lines[0].startswith("gpukern selftest: NVIDIA H200 · driver 580.159, CUDA 13.0 · AMD EPYC · ")

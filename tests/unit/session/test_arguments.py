@@ -31,7 +31,7 @@ OF_OTHERS = [
 
 
 class Registered:
-    """An option as pytest 8.4 keeps it."""
+    """An option as pytest 9.0 keeps it."""
 
     def __init__(self, names, nargs):
         self.names = names.split

@@ -22,7 +22,7 @@ from pytest_gpukern.timers.cupti.machine_code import machine_code, observed
 from pytest_gpukern.timers.cupti.timer import CuptiTimer, proven_trace, serial_cost_ns
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.note import About
-from pytest_gpukern.values.result import DeviceWork, KernelFacts
+from pytest_gpukern.values.result import DeviceWork, HostCopy, KernelFacts
 
 COUNT = 5
 EMPTY_NS = 1311
@@ -63,26 +63,21 @@ def unused(machine):
 # time
 
 
-@pytest.mark.parametrize("cold", [True, False])
-def test_a_sample_is_the_kernels_own_time(machine, cold):
-    batch = collected(machine, machine.kernel(ns=1312), cold=cold)
-    assert batch.samples_ns == batch.busy_ns == [1312.0] * COUNT
-    assert (batch.iterations, batch.launch_included, batch.notes) == (1, False, [])
-    assert unused(machine)
-
-
 def test_several_kernels_of_a_call_have_a_span_with_the_gaps_and_a_busy_time_without(machine):
     batch = collected(machine, machine.kernel("a", 1000), machine.kernel("b", 2000))
     assert batch.samples_ns == [1000 + machine.GAP_NS + 2000] * COUNT, "no gap that the host made"
     assert batch.busy_ns == [3000.0] * COUNT
 
 
-def test_what_is_queued_before_and_the_flush_are_in_no_sample(machine):
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_sample_is_the_kernels_own_time_without_what_is_queued_before_and_the_flush(machine, cold):
     before = machine.kernel("before", 40_000)
-    iterations = [Iteration(machine.kernel(ns=1000), before)] * COUNT
-    batch = CuptiTimer(machine).collect(iterations, cold=True)
-    assert batch.samples_ns == [1000.0] * COUNT
+    iterations = [Iteration(machine.kernel(ns=1312), before)] * COUNT
+    batch = CuptiTimer(machine).collect(iterations, cold=cold)
+    assert batch.samples_ns == batch.busy_ns == [1312.0] * COUNT
+    assert (batch.iterations, batch.launch_included, batch.notes) == (1, False, [])
     assert [work.name for work in batch.work] == ["k"]
+    assert unused(machine)
 
 
 # work
@@ -93,10 +88,10 @@ def test_kernels_copies_and_memsets_of_a_call_are_told_apart_in_order(machine):
     batch = collected(machine, copy_in, machine.memset(700, size=256), machine.kernel("k", 1000), copy_out)
     kernel = KernelFacts("k", 16, 8, 4160, grid=(1, 1, 1), block=(128, 2, 1), symbol="k")
     assert batch.work == (
-        DeviceWork("memcpy", "memcpy HtoD, pageable", 1.0, 3000, 4096.0),
+        DeviceWork("memcpy", "memcpy HtoD, pageable", 1.0, 3000, 4096.0, None, HostCopy("HtoD", "pageable")),
         DeviceWork("memset", "memset", 1.0, 700, 256.0),
         DeviceWork("kernel", "k", 1.0, 1000, 0.0, kernel),
-        DeviceWork("memcpy", "memcpy DtoH, pageable", 1.0, 5000, 64.0),
+        DeviceWork("memcpy", "memcpy DtoH, pageable", 1.0, 5000, 64.0, None, HostCopy("DtoH", "pageable")),
     )
     assert batch.busy_ns == [1000.0] * COUNT, "kernels only"
     assert batch.samples_ns == [3000 + 700 + 1000 + 5000 + 3 * machine.GAP_NS] * COUNT
@@ -428,14 +423,8 @@ def test_work_that_escapes_only_later_makes_the_measurement_invalid(machine, mon
         machine.kernel()()
 
     monkeypatch.setattr(machine, "synchronize", lambda: (len(count) >= 100 and late(), synchronize()))
-    found = Sampler(
-        Repeated(call),
-        CuptiTimer(machine),
-        scope="kernel",
-        cache="hot",
-        call_ns=1000.0,
-        rule=StoppingRule(0, 200, 200),
-    ).measure()
+    rule = StoppingRule(0, 200, 200)
+    found = Sampler(Repeated(call), CuptiTimer(machine), "kernel", "hot", 1000.0, rule).measure()
     assert "theirs" in found.invalid
 
 

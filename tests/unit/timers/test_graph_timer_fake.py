@@ -208,7 +208,7 @@ def test_events_cost_what_they_read_for_an_empty_kernel_beyond_its_own_time(
     timer = EventTimer(device)
     timer.collect([Iteration(device.call())], cold=cold)
     assert timer.fixed_cost_ns == pytest.approx(cost)
-    assert empty_kernel_line(device).call_ns == pytest.approx(1000), "the empty kernel takes 1 µs"
+    assert empty_kernel_line(device).slope == pytest.approx(1000), "the empty kernel takes 1 µs"
 
 
 def test_the_cost_is_found_once_a_process(device, driver, costly_events):

@@ -71,23 +71,6 @@ def test_a_call_that_takes_no_time_at_all_does_not_calibrate_for_ever():
     assert len(calls) < 1 << 23
 
 
-def test_a_cold_sample_is_one_call_and_the_flush_is_not_in_it():
-    clock = FakeClock()
-    order = []
-
-    def flush():
-        order.append("flush")
-        clock.now += MS
-
-    def call():
-        order.append("call")
-        clock.now += 500
-
-    batch = HostTimer(nothing, flush, clock=clock).collect(repeated(call, 2), cold=True)
-    assert order == ["flush", "call"] * 2
-    assert (batch.samples_ns, batch.iterations) == ([500.0, 500.0], 1)
-
-
 def test_cold_samples_do_not_keep_later_hot_ones_from_being_repeated():
     clock = FakeClock()
     timer = HostTimer(nothing, nothing, clock=clock)
@@ -112,7 +95,7 @@ def test_a_short_call_that_needs_fresh_arguments_is_not_repeated():
 
 
 @pytest.mark.parametrize("cold", [True, False])
-def test_what_comes_before_is_run_once_a_sample_ahead_of_the_flush_and_is_not_timed(cold):
+def test_what_comes_before_is_run_once_a_sample_ahead_of_the_flush_and_neither_is_timed(cold):
     clock = FakeClock()
     order = []
 
@@ -124,7 +107,11 @@ def test_what_comes_before_is_run_once_a_sample_ahead_of_the_flush_and_is_not_ti
         order.append("run")
         clock.now += 10_000
 
-    timer = HostTimer(nothing, lambda: order.append("flush"), clock=clock)
+    def flush():
+        order.append("flush")
+        clock.now += MS
+
+    timer = HostTimer(nothing, flush, clock=clock)
     timer.collect([Iteration(run, before)], cold=cold)  # calibrates where it is hot
     order.clear()
     batch = timer.collect([Iteration(run, before)] * 2, cold=cold)
@@ -160,17 +147,13 @@ def test_the_resolution_is_the_smallest_step_of_the_clock_spread_over_the_calls_
     readings = iter(range(10**9))
     coarse = HostTimer(nothing, clock=lambda: next(readings) // 4 * 1000)
     assert coarse.resolution_ns == 1000
-
+    assert HostTimer(nothing, clock=FakeClock()).resolution_ns == 1.0, "the clock stands still"
     clock = FakeClock(tick=100)
     timer = HostTimer(nothing, clock=clock)
     assert timer.resolution_ns == 100
     batch = timer.collect(repeated(call_taking(clock, 1_000), 1), cold=False)
     assert batch.iterations > 1
     assert timer.resolution_ns == 100 / batch.iterations
-
-
-def test_a_clock_that_stands_still_has_a_resolution_all_the_same():
-    assert HostTimer(nothing, clock=FakeClock()).resolution_ns == 1.0
 
 
 # what a launch costs the host

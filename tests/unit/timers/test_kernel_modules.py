@@ -36,58 +36,44 @@ def any_of(*modules):
     return frozenset({"any of", *modules})
 
 
-@pytest.fixture
-def observed():
-    return Observed()
+ANY, BOTH = any_of(SMALL, LARGE), {SMALL, LARGE}
 
 
-def test_a_kernel_is_from_the_only_module_that_has_it(observed):
-    assert observed(SMALL) == any_of(SMALL), "it was not even launched"
-    assert observed("a") == {SMALL}
+@pytest.mark.parametrize(
+    "tests",
+    [
+        # A kernel is from the only module that has it; the first test does not even launch it.
+        [((SMALL,), any_of(SMALL)), (("a",), {SMALL})],
+        # A new handle is of the only module of which none was seen; the last test launches from both.
+        [((SMALL, "a"), {SMALL}), ((LARGE, "b"), {LARGE}), (("a",), {SMALL}), (("a", "b"), BOTH)],
+        # A handle that may be of two new modules is of none for sure.
+        [((SMALL, LARGE, "a"), ANY), ((NEWER, "b"), any_of(SMALL, LARGE, NEWER))],
+        # A second handle may belong to any: the driver has handles of functions and of kernels, and a module
+        # may have come unobserved.
+        [((SMALL, "a", "b"), any_of(SMALL)), ((LARGE, "c"), {LARGE}), (("b",), ANY), (("a",), {SMALL})],
+        # A handle may be an unloaded module's that was given to a new one. Nothing reports the unloading, so
+        # it may as well be of the old module, and we know no more later.
+        [((SMALL, "a"), {SMALL}), ((NEWER, "a"), any_of(SMALL, NEWER)), (("a",), any_of(SMALL, NEWER))],
+        # It stays what it is when the new module has its own.
+        [((SMALL, "a"), {SMALL}), ((LARGE, "a", "b"), BOTH), (("a",), {SMALL})],
+    ],
+)
+def test_the_modules_of_a_kernel_are_told_by_its_handles(tests):
+    observed = Observed()
+    assert [observed(*events) for events, _ in tests] == [modules for _, modules in tests]
     assert observed.modules.of("another").modules == set()
 
 
-def test_a_new_handle_is_of_the_only_module_of_which_none_was_seen(observed):
-    assert observed(SMALL, "a") == {SMALL}
-    assert observed(LARGE, "b") == {LARGE}
-    assert observed("a") == {SMALL}
-    assert observed("a", "b") == {SMALL, LARGE}, "it was launched from both"
-
-
-def test_a_handle_that_may_be_of_two_new_modules_is_of_none_for_sure(observed):
-    assert observed(SMALL, LARGE, "a") == any_of(SMALL, LARGE)
-    assert observed(NEWER, "b") == any_of(SMALL, LARGE, NEWER)
-
-
-def test_a_second_handle_of_a_module_may_belong_to_any(observed):
-    """The driver has handles of two kinds, functions and kernels; and a module may have come unobserved."""
-    assert observed(SMALL, "a", "b") == any_of(SMALL)
-    observed(LARGE, "c")
-    assert observed("b") == any_of(SMALL, LARGE)
-    assert observed("a") == {SMALL}
-
-
-def test_a_handle_may_be_an_unloaded_modules_that_was_given_to_a_new_one(observed):
-    """Nothing reports the unloading, so it may as well be of the old module."""
-    assert observed(SMALL, "a") == {SMALL}
-    assert observed(NEWER, "a") == any_of(SMALL, NEWER)
-    assert observed("a") == any_of(SMALL, NEWER), "we know no more later"
-
-
-def test_a_module_that_a_test_loads_behind_its_call_has_another_handle(observed):
+def test_a_module_that_a_test_loads_behind_its_call_has_another_handle():
     """As corner cases do: the module of the call was there, so its handle could not be given out again."""
+    observed = Observed()
     assert observed(SMALL, "a", then=[LARGE]) == {SMALL}
     assert observed("a") == {SMALL}
     assert observed("b") == {LARGE}
 
 
-def test_a_handle_stays_what_it_is_when_the_new_module_has_its_own(observed):
-    observed(SMALL, "a")
-    assert observed(LARGE, "a", "b") == {SMALL, LARGE}
-    assert observed("a") == {SMALL}
-
-
-def test_what_was_launched_is_forgotten_and_handles_are_not(observed):
+def test_what_was_launched_is_forgotten_and_handles_are_not():
+    observed = Observed()
     observed(SMALL, "a")
     observed(LARGE, "b")
     observed.modules.begin()
