@@ -97,13 +97,15 @@ def test_a_real_process_runs_what_it_finds_and_names_what_it_does_not(tmp_path):
     """pytest takes a bracket in an argument for parameters, and warns of plugins that were imported early."""
     file = tmp_path / "sm[90]" / "test_a.py"
     file.parent.mkdir()
-    file.write_text(f"import gc\ndef test_b(): {CLEAN}\ndef test_c(): assert 0")
+    file.write_text(f"import gc\ndef test_b(): {CLEAN}\ndef test_c(gpu_benchmark): assert 0")
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error")
     (tmp_path / "pytest_gpukern.py").write_text("raise ImportError('of another revision')")
-    watched = {"watched_roots": (str(tmp_path),), "watched_names": ("json",)}
-    found = runs(tmp_path, "sm[90]/test_a.py::test_b", "gone.py::test_d", **watched)
+    (tmp_path / "test_d.py").write_text("import not_there")
+    wanted = ("sm[90]/test_a.py::test_b", "test_d.py::test_c", "gone.py::test_d")
+    found = runs(tmp_path, *wanted, watched_roots=(str(tmp_path),), watched_names=("json",))
+    assert found.outcomes.pop("test_d.py::test_c")[1].startswith("test_d.py could not be collected: ")
     assert found.outcomes == {"sm[90]/test_a.py::test_b": ("passed", "")}
-    assert found.problem.startswith("not found: gone.py::test_d: ")
+    assert found.problem.startswith("not found: gone.py::test_d, ")
     assert found.others == ()
     *others, own = found.modules
     assert own == ("test_a", str(file), hashlib.sha256(file.read_bytes()).hexdigest())
@@ -139,3 +141,5 @@ def test_only_the_files_of_wanted_tests_are_collected_where_they_can_be_told(tmp
     wanted = ["test_a.py::test_b[x::y]", "test_a.py::test_c"]
     assert files_to_collect(wanted, tmp_path) == [str(tmp_path / "test_a.py")]
     assert files_to_collect([*wanted, "gone.py::test_d"], tmp_path) is None
+    (tmp_path / "sm[90].py").touch()
+    assert files_to_collect([*wanted, "sm[90].py::test_d"], tmp_path) is None
