@@ -109,7 +109,7 @@ class Process:
         busy = turns.busy_from_its_start() if turns is not None else None
         told = {
             "module": CHILD,
-            "package": str(FOLDER),
+            "package": str(FOLDER.parent),
             "path": list(path),
             "connection": theirs.fileno(),
             # A tool that stands between the two does not end with this process.
