@@ -45,7 +45,7 @@ print("a word about it", flush=True)
 begin, lost = hear(), None
 faulthandler.register(signal.SIGUSR1, open(begin.stacks, "w"))
 exec(STEPS["before"])
-tell(Collected())
+tell(Collected(begin.nodeids))
 while isinstance(wanted := hear(), Run):
     tell(Begun())
     exec(STEPS[wanted.nodeid])
@@ -75,7 +75,8 @@ def run(children, progress=None, started=None, **request):
 def begun(children, hear, timeout_s=None):
     """Starts a process and runs test A in it."""
     child = children.start({})
-    assert child.begin(children.begin(child, (A, B)), hear) == messages.Collected()
+    child.begin(children.begin(child, (A, B)))
+    assert child.collected(hear) == messages.Collected((A, B))
     return child, child.run(Run(A), hear, timeout_s=timeout_s, too_long="took too long")
 
 
@@ -166,8 +167,7 @@ def test_a_child_that_ends_before_every_test_is_a_problem_and_is_not_retried_for
 
 @pytest.mark.parametrize(("after", "status"), [("os.abort()", -signal.SIGABRT), ("time.sleep(60)", None)])
 def test_a_child_may_die_or_hang_once_its_pytest_is_done(play, monkeypatch, after, status):
-    monkeypatch.setattr(process, "_TO_TEAR_DOWN_S", 1.0 if status is None else 60.0)
-    monkeypatch.setattr(sessions, "TO_END_S", 0.1)
+    monkeypatch.setattr(sessions, "TO_END_S", 0.5 if status is None else 60.0)
     found = run(play(after=after))
     assert (found.problem, found.ended_early, found.status) == (None, False, status)
 

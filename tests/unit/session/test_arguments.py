@@ -103,7 +103,7 @@ def test_options_that_report_select_distribute_or_record_stay_with_the_parent(ke
         ("'--database=a b' -Dx --pair 1 2 --many a b c --fancy", False),
         ("--database=-x -D-x --covenant=yes --group=mine", False),
         # The measuring process writes no file, but what it measures depends on whether one is written.
-        ("-v --tb=short --showlocals --reruns=2 -kexp --gpukern-report=x", True),
+        ("-v --tb=short --showlocals --reruns=2 -kexp --deselect=a --gpukern-report=x", True),
         ("--gpukern-fail-on=host --gpukern-baseline=update --gpukern-reason=x", True),
     ],
 )
@@ -112,7 +112,7 @@ def test_options_that_decide_how_tests_run_are_kept_with_their_values(kept, line
 
 
 def test_the_reporting_process_selects_and_stops_for_the_measuring_process(kept):
-    line = "-x --maxfail=3 --deselect=exp --junitxml=x --lf --gpukern-isolate=on --gpukern-device=1"
+    line = "-x --maxfail=3 --junitxml=x --lf --gpukern-isolate=on --gpukern-device=1"
     assert kept(line, judges=True) == ([], [])
 
 
