@@ -118,7 +118,7 @@ class ChildSessions:
     def begin(
         self,
         process: Process,
-        nodeids: tuple[str, ...],
+        nodeids: tuple[str, ...] | None,
         *,
         moved: Mapping[str, str] | None = None,
         basetemp: Path | None = None,
@@ -197,13 +197,14 @@ class ChildSessions:
         ran.during, ran.ended_early, ran.problem, ran.status, ran.exit = None, True, None, None, None
         limit_s, slow = request.timeout_s, f"took longer than {request.timeout_s:g} s"
         said = {name: getattr(request, name) for name in _SAID_AT_BEGIN}
-        begin = msgspec.structs.replace(self.begin(process, nodeids, moved=request.moved), **said)
-        collected = process.begin(begin, ran.hear, timeout_s=limit_s)
+        process.begin(msgspec.structs.replace(self.begin(process, nodeids, moved=request.moved), **said))
+        collected = process.collected(ran.hear, timeout_s=limit_s)
         if isinstance(collected, Gone):
             ran.end_with(process, collected)
             return
         ran.others = ran.others or collected.others
-        left = [nodeid for nodeid in nodeids if nodeid not in collected.missing]
+        found = frozenset(collected.nodeids)
+        left = [nodeid for nodeid in nodeids if nodeid in found]
         lost = None
         while left and lost is None:
             ran.during = left.pop(0)
