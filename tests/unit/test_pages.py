@@ -9,6 +9,7 @@ from pytest_gpukern import Tolerance, boundaries
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.measure.observers import OBSERVERS
 from pytest_gpukern.values.backend_table import BACKENDS
+from pytest_gpukern.values.failure_table import KIND_OF_FINDING
 from pytest_gpukern.values.form_table import suffixes
 from pytest_gpukern.values.timer_table import TIMERS
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -25,11 +26,11 @@ CHECKING = (DOCS / "explanation/checking.md").read_text(encoding="utf-8")
     [
         ("reference/backends.md", "\n| `{}` |", BACKENDS),
         ("explanation/timing.md", "\n| `{}` |", TIMERS),
-        ("reference/verdicts.md", "\n| {} |", [*VerdictKind, *Fault]),
+        ("reference/verdicts.md", "\n| {} |", [*VerdictKind, *Fault, *KIND_OF_FINDING]),
         ("reference/report.md", "\n| `{}` |", [*suffixes(), *FIGURES]),
         ("reference/report.md", "`{}`", [name for figures in FIGURES.values() for name in figures]),
     ],
-    ids=["backends", "timers", "verdicts and faults", "forms and observers", "figures"],
+    ids=["backends", "timers", "verdicts, faults and findings", "forms and observers", "figures"],
 )
 def test_each_row_of_a_table_is_on_its_page(page, row, names):
     text = (DOCS / page).read_text(encoding="utf-8")
