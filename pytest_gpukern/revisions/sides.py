@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpukern.processes.ahead import MODULES, Beside
+from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.process import Process, last_lines
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, LoadedModule
 from pytest_gpukern.report.progress import telling_now_and_then
@@ -67,21 +67,14 @@ class Ahead:
         start: starts one, of the base or of the working tree.
         most: how many wait at a time; 0 for none.
         tell: is given a line if one ends before its turn. Then no more are started.
-        modules: what they import as soon as this process begins to; see `Beside`.
     """
 
-    def __init__(
-        self,
-        start: Callable[[bool], Process],
-        most: int,
-        tell: Callable[[str], None],
-        modules: Iterable[str] = MODULES,
-    ) -> None:
+    def __init__(self, start: Callable[[bool], Process], most: int, tell: Callable[[str], None]) -> None:
         self._start = start
         self._most = most
         self._tell = tell
         self._waiting: dict[bool, list[Process]] = {True: [], False: []}
-        self._beside = Beside(modules)
+        self._beside = Beside()
 
     def take(self, on_base: bool, coming: Sequence[bool]) -> Process | None:
         """Returns the session of a side that waits, or None, and starts those that come after it."""
@@ -123,6 +116,7 @@ class Turns:
         environ: environment variables of all sessions.
         ahead: starts those to come while one measures.
         folder: where sessions of one side keep data sets for each other.
+        thresholds: test → smallest change that counts.
     """
 
     def __init__(
@@ -133,15 +127,16 @@ class Turns:
         environ: Mapping[str, str | None],
         ahead: Ahead,
         folder: Path,
+        thresholds: Mapping[str, float],
     ) -> None:
         self._sides = sides
         self._ahead = ahead
         self._folder = folder
-        self._earlier = {True: _EarlierSessions(), False: _EarlierSessions()}
         self._same_work: set[str] = set()
         self._environ = environ
         self._children = children
         self._tell = tell
+        self._thresholds = thresholds
         self.base: list[ChildRun] = []
         self.head: list[ChildRun] = []
 
@@ -151,9 +146,9 @@ class Turns:
         pairs: int,
         why: str = "",
         then: Sequence[bool] = (),
-        does_the_same: Callable[[str, CaseRuns], bool] | None = None,
+        does_the_same: Callable[[CaseRuns], bool] | None = None,
     ) -> None:
-        """Runs `pairs` sessions of each side: base, head, head, base, and so on.
+        """Runs `pairs` sessions of each side: base, head, head, base, and so on, so that a trend cancels.
 
         Args:
             nodeids: the tests.
@@ -165,49 +160,68 @@ class Turns:
         Raises:
             AgainstError: a session did not come to its end, or did not run its side's code.
         """
-        order = [*turns(pairs)]
+        order = [number % 4 in (0, 3) for number in range(2 * pairs)]
         for number, on_base in enumerate(order, 1):
-            side = self._sides.base if on_base else self._sides.head
-            line = f"session {number} of {2 * pairs}{why}: {side.label}"
-            self._tell(line)
-            runs = self.base if on_base else self.head
-            started = self._ahead.take(on_base, [*order[number:], *then])
-            runs.append(self._run(nodeids, line, started, on_base=on_base))
-            if runs[-1].results and not own_files(runs[-1].modules, side):
-                raise AgainstError(f"{side.label} loaded no module from {side.top}: other code was run")
+            what = f"session {number} of {2 * pairs}{why}"
+            self.take_one(nodeids, what, on_base=on_base, coming=[*order[number:], *then])
             if number == 2 and does_the_same is not None:
                 cases = self.cases(nodeids)
-                self._same_work = {nodeid for nodeid in nodeids if does_the_same(nodeid, cases[nodeid])}
+                self._same_work = {nodeid for nodeid in nodeids if does_the_same(cases[nodeid])}
                 nodeids = [nodeid for nodeid in nodeids if nodeid not in self._same_work]
                 if not nodeids:
                     return
 
-    def take_head(self, nodeids: Sequence[str], why: str) -> None:
-        """Runs one session of the working tree alone, or raises as `take` does."""
-        line = f"{why}: {self._sides.head.label}"
+    def take_one(
+        self, nodeids: Sequence[str], what: str, *, on_base: bool, coming: Sequence[bool] = ()
+    ) -> None:
+        """Runs one session, before those that are `coming`, or raises as `take` does."""
+        both = (self._sides.base, self._sides.head)
+        (side, other), runs = (both, self.base) if on_base else (both[::-1], self.head)
+        line = f"{what}: {side.label}"
         self._tell(line)
-        self.head.append(self._run(nodeids, line, self._ahead.take(False, ()), on_base=False))
+        if on_base and runs:  # what it lacks, or what failed, is not compared
+            first = runs[0].outcomes
+            nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid][0] != "failed"]
+        # If the run names single tests, the others in their files were not removed.
+        names_tests = any("::" in argument for argument in self._children.positional)
+        request = ChildRequest(
+            nodeids=tuple(nodeids),
+            moved=self._sides.moved if on_base else {},
+            environ=self._environ,
+            watched_roots=tuple(str(tree.top) for tree in both),
+            watched_names=self._sides.names,
+            collects_all=on_base and not runs and not names_tests,
+            checked=_checked(runs),
+            datasets=self._folder / ("base" if on_base else "head"),
+        )
+        started = self._ahead.take(on_base, coming)
+        run = self._children.run(request, telling_now_and_then(self._tell, line), started)
+        if run.ended_early and (on_base or not run.outcomes):
+            build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
+            hint = build if on_base else ""
+            raise AgainstError(f"a session of {side.label} failed: {run.problem}{hint}")
+        wrong = misplaced(run.modules, side, other) or _changed(runs, run)
+        if run.results and not own_files([run], side):
+            wrong = wrong or f"{side.label} loaded no module from {side.top}: other code was run"
+        if wrong is not None:
+            raise AgainstError(wrong)
+        runs.append(run)
 
-    def again(self) -> Turns:
-        """Returns turns for more sessions of the same sides, which know what these checked."""
-        more = Turns(self._sides, self._children, self._tell, self._environ, self._ahead, self._folder)
-        more._earlier = self._earlier
-        return more
-
-    def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
-        """Returns how each test ended in all sessions."""
+    def cases(self, nodeids: Iterable[str], since: int = 0) -> dict[str, CaseRuns]:
+        """Returns how each test ended in all sessions, but for the first ones of each side."""
         cases = {}
         for nodeid in nodeids:
             once = nodeid in self._same_work
-            base, head = (runs[: 1 if once else None] for runs in (self.base, self.head))
-            cases[nodeid] = CaseRuns(_ends(base, nodeid), _ends(head, nodeid), once)
+            of_side = slice(since, 1 if once else None)
+            base, head = (_ends(runs[of_side], nodeid) for runs in (self.base, self.head))
+            cases[nodeid] = CaseRuns(base, head, self._thresholds[nodeid], once)
         return cases
 
     def code(self) -> list[str]:
         """Says how many modules of its own each side loaded, and one hash over them."""
         base, head = self._sides.base, self._sides.head
-        on_base, later = own_files(_modules(self.base), base), own_files(_modules(self.base[1:]), base)
-        on_head = own_files(_modules(self.head), head)
+        on_base, later = own_files(self.base, base), own_files(self.base[1:], base)
+        on_head = own_files(self.head, head)
         # Its first session alone loads the files of removed tests.
         on_base = {name: file for name, file in on_base.items() if name in later or name in on_head}
         lines = [
@@ -216,70 +230,24 @@ class Turns:
         ]
         return [*lines, *(["the modules of both are the same"] if on_base == on_head else [])]
 
-    @property
-    def removed(self) -> list[str]:
-        """Returns the tests of the base that were not asked for."""
-        return list(self.base[0].others) if self.base else []
 
-    def _run(self, nodeids: Sequence[str], line: str, started: Process | None, *, on_base: bool) -> ChildRun:
-        sides = self._sides
-        side, other = (sides.base, sides.head) if on_base else (sides.head, sides.base)
-        earlier = self._earlier[on_base]
-        if on_base and self.base:  # what it lacks, or what failed, is not compared
-            first = self.base[0].outcomes
-            nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid][0] != "failed"]
-        # If the run names single tests, the others in their files were not removed.
-        names_tests = any("::" in argument for argument in self._children.positional)
-        request = ChildRequest(
-            nodeids=tuple(nodeids),
-            moved=sides.moved if on_base else {},
-            environ=self._environ,
-            watched_roots=(str(sides.base.top), str(sides.head.top)),
-            watched_names=sides.names,
-            collects_all=on_base and not self.base and not names_tests,
-            checked=frozenset(earlier.checked),
-            datasets=self._folder / ("base" if on_base else "head"),
-        )
-        run = self._children.run(request, telling_now_and_then(self._tell, line), started)
-        if run.ended_early and (on_base or not run.outcomes):
-            build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
-            hint = build if on_base else ""
-            raise AgainstError(f"a session of {side.label} failed: {run.problem}{hint}")
-        wrong = misplaced(run.modules, side, other) or earlier.changed(run.modules)
-        if wrong is not None:
-            raise AgainstError(wrong)
-        earlier.add(run)
-        return run
+def _checked(runs: Iterable[ChildRun]) -> frozenset[str]:
+    """Returns the tests that passed all their checks in a session."""
+    return frozenset(
+        nodeid
+        for run in runs
+        for nodeid, result in run.results.items()
+        if run.outcomes[nodeid][0] == "passed" and result.correctness is Correctness.PASSED
+    )
 
 
-class _EarlierSessions:
-    """Holds what the sessions of a side found so far: tests that passed their checks, and loaded files."""
-
-    def __init__(self) -> None:
-        self.checked: set[str] = set()
-        self._files: dict[str, str] = {}
-
-    def changed(self, modules: Iterable[LoadedModule]) -> str | None:
-        """Says which file is another than an earlier session loaded, or returns None."""
-        for module in modules:
-            if self._files.get(module.file, module.sha256) != module.sha256:
-                return f"{module.file} changed while it was measured; run it again"
-        return None
-
-    def add(self, run: ChildRun) -> None:
-        """Adds what a session found."""
-        self._files |= {module.file: module.sha256 for module in run.modules}
-        self.checked |= {
-            nodeid
-            for nodeid, result in run.results.items()
-            if run.outcomes[nodeid][0] == "passed" and result.correctness is Correctness.PASSED
-        }
-
-
-def turns(pairs: int) -> Iterator[bool]:
-    """Yields whether each session in turn is the base's: yes, no, no, yes, … so that a trend cancels."""
-    for number in range(pairs):
-        yield from (True, False) if number % 2 == 0 else (False, True)
+def _changed(earlier: Iterable[ChildRun], run: ChildRun) -> str | None:
+    """Says which file is another than an earlier session of that side loaded, or returns None."""
+    files = {module.file: module.sha256 for ran in earlier for module in ran.modules}
+    for module in run.modules:
+        if files.get(module.file, module.sha256) != module.sha256:
+            return f"{module.file} changed while it was measured; run it again"
+    return None
 
 
 def _ends(runs: Sequence[ChildRun], nodeid: str) -> tuple[SessionEnding | None, ...]:
@@ -374,11 +342,12 @@ def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str |
     )
 
 
-def own_files(modules: Iterable[LoadedModule], side: Tree) -> dict[str, str]:
-    """Returns the path in its tree of each file of a side's own among loaded modules, with its hash."""
+def own_files(runs: Iterable[ChildRun], side: Tree) -> dict[str, str]:
+    """Returns the path in its tree of each file of a side's own that sessions loaded, with its hash."""
     return {
         str(Path(module.file).relative_to(side.top)): module.sha256
-        for module in modules
+        for run in runs
+        for module in run.modules
         if side.holds(Path(module.file))
     }
 
@@ -386,11 +355,6 @@ def own_files(modules: Iterable[LoadedModule], side: Tree) -> dict[str, str]:
 def combined_hash(own: Mapping[str, str]) -> str:
     """Returns the start of one hash over such files."""
     return hashlib.sha256("".join(f"{path}\0{own[path]}\0" for path in sorted(own)).encode()).hexdigest()[:8]
-
-
-def _modules(runs: Iterable[ChildRun]) -> Iterator[LoadedModule]:
-    for run in runs:
-        yield from run.modules
 
 
 def _tree_of(file: Path, *trees: Tree) -> Tree | None:

@@ -25,7 +25,7 @@ from pytest_gpukern.sanitizer.sessions import (
 )
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.session.controller import Controller
-from pytest_gpukern.session.item import MARKER, case_of, end_as, new_test, place_of, replay
+from pytest_gpukern.session.item import MARKER, case_of, place_of, replay
 from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 from pytest_gpukern.values.untrusted_json import printable_lines
 
@@ -167,15 +167,9 @@ class Sanitizer:
         by_tool = self._of(item.nodeid)
         end = ending(by_tool, detected_by=_detected_by(item), home=self._home(item))
 
-        def say() -> None:
-            test = new_test(item)
-            test.verified = True  # else the child session has said that the test never called us
-            if end.rejected:
-                test.rejected = case_of(item)
-            test.result = next((run.result for run in reversed(by_tool.values()) if run.result), None)
-            end_as(end.outcome, end.text)
-
-        replay(item, say)
+        result = next((run.result for run in reversed(by_tool.values()) if run.result), None)
+        rejected = case_of(item) if end.rejected else None
+        replay(item, end.outcome, end.text, result, rejected=rejected)
 
     def _home(self, item: pytest.Item) -> Home:
         case = case_of(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.processes.sessions import LoadedModule
+from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions.sides import Tree, combined_hash, misplaced, own_files, own_names
 
 
@@ -131,14 +131,12 @@ def test_equal_files_of_two_trees_have_one_hash_and_a_changed_one_another(trees)
     base, head = trees
 
     def of(side, sha256):
-        return own_files(
-            [
-                loaded("pkg", side.top / "src/pkg/__init__.py"),
-                loaded("pkg.kernel", side.top / "src/pkg/kernel.py", sha256),
-                loaded("elsewhere", "/somewhere/else.py"),
-            ],
-            side,
+        modules = (
+            loaded("pkg", side.top / "src/pkg/__init__.py"),
+            loaded("pkg.kernel", side.top / "src/pkg/kernel.py", sha256),
+            loaded("elsewhere", "/somewhere/else.py"),
         )
+        return own_files([ChildRun(modules=modules)], side)
 
     assert combined_hash(of(base, "1")) == combined_hash(of(head, "1"))
     assert len(of(base, "1")) == 2
