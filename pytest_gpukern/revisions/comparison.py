@@ -19,7 +19,7 @@ from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.git import GitError, Revisions, Worktree, resolve, short
+from pytest_gpukern.revisions.git import GitError, Revisions, resolve, set_up, short, worktree
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import marker_of, measures_in, replay
@@ -105,19 +105,18 @@ class Against:
         try:
             if settings.against_setup is not None:
                 self._say(f"setting up the base: {settings.against_setup}")
-                self._worktree.set_up(settings.against_setup)
+                set_up(self._worktree, settings.against_setup)
             self._measure(items, ahead)
         finally:
             self._held.close()
 
     def _begin(self) -> Ahead:
         """Makes the base's worktree and the run's folder, which go with `self._held`, as sessions do."""
-        self._worktree = Worktree.make(self._revisions)
-        self._held.callback(self._worktree.remove)
+        self._worktree = self._held.enter_context(worktree(self._revisions))
         top = self._revisions.top
         for needed in (self._config.invocation_params.dir, self._config.rootpath):
             if needed.is_relative_to(top):  # it may be new in the working tree, and so all its tests
-                (self._worktree.path / needed.relative_to(top)).mkdir(parents=True, exist_ok=True)
+                (self._worktree / needed.relative_to(top)).mkdir(parents=True, exist_ok=True)
         self._folder = Path(self._held.enter_context(TemporaryFolder("run")))
         self._host = HostTurns(self._folder)
         most = most_ahead() if environment_of(self._config).gpu.measures else 0

@@ -7,11 +7,13 @@ So every session says where its modules came from: its own tree, the other one, 
 from __future__ import annotations
 
 import hashlib
-import importlib.machinery
+import inspect
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.process import Process, last_lines
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, LoadedModule
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.revisions.git import Revisions, Worktree, short
+from pytest_gpukern.revisions.git import Revisions, short
 from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
 from pytest_gpukern.values.result import Correctness
 
@@ -41,12 +43,12 @@ class Sides:
     moved: Mapping[str, str]
 
     @classmethod
-    def of(cls, revisions: Revisions, worktree: Worktree, path: Sequence[str] = ()) -> Sides:
-        """Returns both trees; `path` are entries of `sys.path`, by default those of this process."""
-        head = Tree.at("the working tree", revisions.top)
-        base = Tree.at(f"the base ({short(revisions.base)})", worktree.path)
+    def of(cls, revisions: Revisions, worktree: Path) -> Sides:
+        """Returns both trees, as this process finds its modules."""
+        head = Tree("the working tree", revisions.top)
+        base = Tree(f"the base ({short(revisions.base)})", worktree)
         moved = {str(head.top): str(base.top)}
-        for entry in filter(None, dict.fromkeys([sys.prefix, sys.base_prefix, *(path or sys.path)])):
+        for entry in filter(None, dict.fromkeys([sys.prefix, sys.base_prefix, *sys.path])):
             folder, lies = Path(entry), Path(entry).resolve()
             if folder.is_relative_to(head.top) and not head.holds(folder / "module.py"):
                 moved[str(base.top / folder.relative_to(head.top))] = str(folder)
@@ -274,16 +276,33 @@ _NOT_OF_PROJECTS = {*sys.stdlib_module_names, *_NOT_JUDGED, "test", "conftest", 
 
 @dataclass(frozen=True)
 class Tree:
-    """Holds one side: its top folder, and the paths of its import names (see `own_names`)."""
+    """Holds one side by its top folder."""
 
     label: str
     top: Path
-    names: Mapping[str, Path]
 
-    @classmethod
-    def at(cls, label: str, top: Path) -> Tree:
-        """Returns the side whose top folder is `top`."""
-        return cls(label, top, own_names(top))
+    @cached_property
+    def names(self) -> Mapping[str, Path]:
+        """Returns the import names that it provides, and where: in its top, in `src` and as declared.
+
+        pyproject.toml declares folders of packages for setuptools, Hatch and maturin, and pytest's
+        `pythonpath`. Namespace packages are known only if they are declared by name.
+        """
+        declared: dict[str, Any] = {}
+        with suppress(OSError, tomllib.TOMLDecodeError):
+            declared = tomllib.loads((self.top / "pyproject.toml").read_text(encoding="utf-8"))
+        names: dict[str, Path] = {}
+        below = (where for place in _DECLARE_FOLDERS for where in _texts(declared, place))
+        for folder in (self.top, self.top / "src", *(self.top / where for where in below)):
+            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+                is_package = (path / "__init__.py").is_file()
+                name = path.name if is_package else inspect.getmodulename(path)
+                if name is not None and name.isidentifier() and (is_package or path.is_file()):
+                    names.setdefault(name, path)
+        for package in _texts(declared, "hatch/build/targets/wheel/packages"):
+            if (path := self.top / package).is_dir():
+                names.setdefault(path.name, path)
+        return {name: path for name, path in names.items() if name not in _NOT_OF_PROJECTS}
 
     def holds(self, file: Path) -> bool:
         """Returns whether a file is code of this tree, and not of an environment that lies in it."""
@@ -294,25 +313,6 @@ class Tree:
             return False
         folders = [self.top / folder for folder in inside.parents if folder.name]
         return not any((folder / mark).exists() for folder in folders for mark in _MARKS_AN_ENVIRONMENT)
-
-
-def own_names(top: Path) -> dict[str, Path]:
-    """Returns the import names that a tree provides, and where: in its top, in `src` and as declared.
-
-    pyproject.toml declares folders of packages for setuptools, Hatch and maturin, and pytest's `pythonpath`.
-    Namespace packages are known only if they are declared by name.
-    """
-    declared = _pyproject(top)
-    names: dict[str, Path] = {}
-    for folder in dict.fromkeys([top, top / "src", *(top / where for where in _folders(declared))]):
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            name = _import_name(path)
-            if name is not None:
-                names.setdefault(name, path)
-    for path in (top / package for package in _texts(_at(declared, "hatch/build/targets/wheel/packages"))):
-        if path.is_dir():
-            names.setdefault(path.name, path)
-    return {name: path for name, path in names.items() if name not in _NOT_OF_PROJECTS}
 
 
 def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str | None:
@@ -380,41 +380,18 @@ def _remedy(packages: Sequence[str], side: Tree, other: Tree) -> str:
     )
 
 
-def _import_name(path: Path) -> str | None:
-    """Returns the name that a file or a folder is imported by from its parent, or None."""
-    if path.is_dir():
-        return path.name if path.name.isidentifier() and (path / "__init__.py").is_file() else None
-    for suffix in importlib.machinery.all_suffixes():
-        name = path.name.removesuffix(suffix)
-        if name != path.name and name.isidentifier():
-            return name
-    return None
+_DECLARE_FOLDERS = (
+    "setuptools/package-dir/",
+    "setuptools/packages/find/where",
+    "maturin/python-source",
+    "pytest/ini_options/pythonpath",
+)
+"""Where pyproject.toml names folders on the import path, below `[tool]`."""
 
 
-def _pyproject(top: Path) -> dict[str, Any]:
-    try:
-        with (top / "pyproject.toml").open("rb") as file:
-            return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError):
-        return {}
-
-
-def _at(declared: Mapping[str, Any], path: str) -> Any:
-    """Returns the value under a path in `[tool]`, or None."""
+def _texts(declared: Mapping[str, Any], place: str) -> list[str]:
+    """Returns the texts at a place below `[tool]`: one alone, or those of a list."""
     value: Any = declared.get("tool")
-    for key in path.split("/"):
+    for key in place.split("/"):
         value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _texts(value: Any) -> list[str]:
-    values = value if isinstance(value, list) else [value]
-    return [text for text in values if isinstance(text, str)]
-
-
-def _folders(declared: Mapping[str, Any]) -> Iterator[str]:
-    """Yields folders that are on the import path, relative to the top."""
-    package_dir = _at(declared, "setuptools/package-dir")
-    yield from _texts(package_dir.get("") if isinstance(package_dir, dict) else None)
-    for path in ("setuptools/packages/find/where", "maturin/python-source", "pytest/ini_options/pythonpath"):
-        yield from _texts(_at(declared, path))
+    return [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]

@@ -13,7 +13,7 @@ from made_up_results import measured, result
 from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.git import Revisions, Worktree
+from pytest_gpukern.revisions.git import Revisions
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Tree, Turns
 from pytest_gpukern.values.result import Correctness
 
@@ -23,7 +23,7 @@ A = "test_it.py::test_a"
 def tree(label, top):
     (top / "src/pkg").mkdir(parents=True)
     (top / "src/pkg/__init__.py").touch()
-    return Tree.at(label, top.resolve())
+    return Tree(label, top.resolve())
 
 
 @pytest.fixture
@@ -286,19 +286,22 @@ def test_the_modules_of_both_sides_are_counted_and_compared(sides):
     assert same == "the modules of both are the same"
 
 
-def test_a_path_that_leads_into_the_working_tree_by_a_link_is_mapped_to_the_base(tmp_path):
-    top, path = tmp_path / "head", tmp_path / "base"
+@pytest.mark.parametrize(
+    ("entry", "moved"),
+    [
+        ("link/src", ("link/src", "base/src")),
+        ("head/.venv/lib/site-packages", ("base/.venv/lib/site-packages", "head/.venv/lib/site-packages")),
+    ],
+    ids=["a link into the working tree", "an environment inside it"],
+)
+def test_a_path_is_mapped_to_the_base_where_a_link_leads_into_the_tree_and_an_environment_is_not(
+    tmp_path, monkeypatch, entry, moved
+):
+    top, base = tmp_path / "head", tmp_path / "base"
     (top / "src").mkdir(parents=True)
     (tmp_path / "link").symlink_to(top)
-    revisions = Revisions(top, "main", "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, None, top), [str(tmp_path / "link/src")])
-    assert found.moved == {str(top): str(path), str(tmp_path / "link/src"): str(path / "src")}
-
-
-def test_an_environment_inside_the_working_tree_is_not_mapped_to_the_base(tmp_path):
-    top, path = tmp_path / "head", tmp_path / "base"
-    installed = top / ".venv/lib/site-packages"
-    revisions = Revisions(top, "main", "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, None, top), [str(top / "src"), str(installed), "/usr/lib"])
-    assert found.moved == {str(top): str(path), str(path / ".venv/lib/site-packages"): str(installed)}
-    assert Path(found.base.top) == path
+    monkeypatch.setattr(sys, "path", [str(tmp_path / entry), str(top / "src"), "/usr/lib"])
+    found = Sides.of(Revisions(top, "main", "b" * 40, identical=False), base)
+    here, there = (str(tmp_path / path) for path in moved)
+    assert found.moved == {str(top): str(base), here: there}
+    assert found.base.top == base
