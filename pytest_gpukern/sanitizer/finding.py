@@ -22,6 +22,11 @@ class Place:
     file: str | None = None
     line: int | None = None
 
+    @property
+    def is_python(self) -> bool:
+        """Returns whether it is a line of a file of Python."""
+        return bool(self.line and self.file and self.file.endswith(".py"))
+
 
 @dataclass(frozen=True)
 class Access:
@@ -100,7 +105,7 @@ def _of_hazard(finding: ToolFinding, home: Home) -> str:
     parts = [_of_access(access, home) for access in finding.accesses]
     if finding.block is not None:
         parts.append(f"block {finding.block}")
-    if not any(_is_python(access.place) and access.place.line for access in finding.accesses):
+    if not any(access.place.is_python for access in finding.accesses):
         parts.append(_launch_line(finding, home))
     return f"{said}{kernel}: {'; '.join(parts)}"
 
@@ -143,7 +148,7 @@ def python_line(finding: ToolFinding, home: Home) -> str:
     Python, such as `kernel.cu:7`, comes first.
     """
     kernel = next((place for place in finding.device if place.file and place.line), None)
-    if kernel is not None and _is_python(kernel):
+    if kernel is not None and kernel.is_python:
         return _shown(kernel, home)
     python = _launch_line(finding, home)
     return python if kernel is None else f"{_shown(kernel, home)}, {python}"
@@ -157,19 +162,9 @@ def _launch_line(finding: ToolFinding, home: Home) -> str:
     return f"{home.what} at {_relative(home.file, home.root)}:{home.line}"
 
 
-def has_python_line(finding: ToolFinding) -> bool:
-    """Returns whether a finding tells the line of Python without the stack of its launch."""
-    return any(_is_python(place) and place.line for place in finding.device)
-
-
-def _is_python(place: Place) -> bool:
-    """Returns whether a place is in a file of Python."""
-    return place.file is not None and place.file.endswith(".py")
-
-
 def _is_the_users(place: Place) -> bool:
     """Returns whether a frame is Python that neither this package nor an installed one brings."""
-    if not _is_python(place) or not place.line or place.file is None:
+    if not place.is_python or place.file is None:
         return False
     installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     suites = place.file.startswith(f"{_OURS}/suites/")  # which come with the package

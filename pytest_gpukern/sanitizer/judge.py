@@ -10,7 +10,6 @@ tool did not look at everything. No documentation lists such lines.
 
 from __future__ import annotations
 
-import enum
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -25,57 +24,24 @@ _LONGEST = 500
 _OF_PYTEST = (0, 1, 5)  # fine, tests failed, none were selected
 
 
-class State(enum.StrEnum):
-    """Says whether the tool has vouched for what ran."""
-
-    CLEAN = "clean"
-    FOUND = "found"
-    UNCHECKED = "not checked"
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Holds what a session under a tool left behind.
-
-    Attributes:
-        tool: `memcheck`, `racecheck`, `initcheck` or `synccheck`.
-        status: as of `subprocess`; None if it was stopped for its silence.
-        xml: what it saved, if anything.
-        log: what it said.
-        problem: why the session did not end by itself, in words, or None.
-    """
-
-    tool: str
-    status: int | None
-    xml: str | None
-    log: str
-    problem: str | None = None
-
-    @classmethod
-    def in_folder(cls, folder: Path, tool: str, status: int | None, problem: str | None = None) -> Evidence:
-        """Reads the files that a tool left in its folder, as far as they are there."""
-        files = [folder / name for name in (RECORDS, LOG)]
-        xml, log = (
-            file.read_text(encoding="utf-8", errors="replace") if file.exists() else None for file in files
-        )
-        return cls(tool, status, xml, log or "", problem)
-
-
 @dataclass(frozen=True)
 class Judgement:
-    """Holds the judgement on a session under a tool.
+    """Holds the judgement on a session under a tool: clean if there are neither findings nor a reason.
 
     Attributes:
-        state: clean, found or not checked.
         findings: what was found.
         reason: why it was not checked, in words; empty otherwise.
         count: how many findings the tool's summary counts; more than it saves, where it finds very many.
     """
 
-    state: State
     findings: tuple[ToolFinding, ...] = ()
     reason: str = ""
     count: int = 0
+
+    @property
+    def state(self) -> str:
+        """Returns `found`, `not checked` or `clean`: whether the tool has vouched for what ran."""
+        return "found" if self.findings else "not checked" if self.reason else "clean"
 
     @property
     def is_in_a_kernel(self) -> bool:
@@ -83,41 +49,54 @@ class Judgement:
         return any(finding.kernel is not None or finding.thread is not None for finding in self.findings)
 
 
-def judge(evidence: Evidence) -> Judgement:
-    """Judges clean only where log, XML and exit status all say so; found where any of them names a fault."""
-    log, damage = read_log(evidence.log), None
+def judge_folder(folder: Path, tool: str, status: int | None, problem: str | None = None) -> Judgement:
+    """Judges a session by the files that a tool left in its folder, as far as they are there."""
+    xml, log = (
+        file.read_text(encoding="utf-8", errors="replace") if file.exists() else None
+        for file in (folder / RECORDS, folder / LOG)
+    )
+    return judge(tool, status, xml, log or "", problem)
+
+
+def judge(tool: str, status: int | None, xml: str | None, log: str, problem: str | None = None) -> Judgement:
+    """Judges clean only where log, XML and exit status all say so; found where any of them names a fault.
+
+    Args:
+        tool: `memcheck`, `racecheck`, `initcheck` or `synccheck`.
+        status: as of `subprocess`; None if it was stopped for its silence.
+        xml: what it saved, if anything.
+        log: what it said.
+        problem: why the session did not end by itself, in words, or None.
+    """
+    read, damage = read_log(log), None
     findings: tuple[ToolFinding, ...] = ()
     try:
-        findings = findings_in(evidence.xml) if evidence.xml is not None else ()
+        findings = findings_in(xml) if xml is not None else ()
     except ReportError as error:
         damage = str(error)
     if findings:
-        return Judgement(State.FOUND, findings, count=log.count or 0)
-    if log.count and not log.blind:
-        return Judgement(State.FOUND, (_only_in_the_log(evidence.tool, log),), count=log.count)
-    reason = _why_unchecked(evidence, log, damage)
-    return Judgement(State.CLEAN) if reason is None else Judgement(State.UNCHECKED, reason=reason)
-
-
-def _why_unchecked(evidence: Evidence, log: Log, damage: str | None) -> str | None:
-    tool = evidence.tool
-    if log.blind:
-        return f"{tool} says: {'; '.join(dict.fromkeys(log.blind))}"[:_LONGEST]
-    if evidence.problem is not None:
-        return evidence.problem
-    if evidence.status is None:
-        return f"{tool} was stopped, since it said nothing for too long: {log.last_words}"
-    if log.count is None:
-        return f"{tool} ended {end_in_words(evidence.status)} without its summary: {log.last_words}"
-    if damage is not None:
-        return f"{tool}: {damage}"
-    if evidence.xml is None:
-        return f"{tool} saved no XML, but it saves one even if it finds nothing"
-    if evidence.status == ERRORS_FOUND:
-        return f"{tool} ended with status {ERRORS_FOUND}, which means errors, but its summary counts none"
-    if evidence.status not in _OF_PYTEST:
-        return f"{tool} ended {end_in_words(evidence.status)}: {log.last_words}"
-    return None
+        return Judgement(findings, count=read.count or 0)
+    if read.count and not read.blind:
+        return Judgement((_only_in_the_log(tool, read),), count=read.count)
+    if read.blind:
+        reason = f"{tool} says: {'; '.join(dict.fromkeys(read.blind))}"[:_LONGEST]
+    elif problem is not None:
+        reason = problem
+    elif status is None:
+        reason = f"{tool} was stopped, since it said nothing for too long: {read.last_words}"
+    elif read.count is None:
+        reason = f"{tool} ended {end_in_words(status)} without its summary: {read.last_words}"
+    elif damage is not None:
+        reason = f"{tool}: {damage}"
+    elif xml is None:
+        reason = f"{tool} saved no XML, but it saves one even if it finds nothing"
+    elif status == ERRORS_FOUND:
+        reason = f"{tool} ended with status {ERRORS_FOUND}, which means errors, but its summary counts none"
+    elif status not in _OF_PYTEST:
+        reason = f"{tool} ended {end_in_words(status)}: {read.last_words}"
+    else:
+        reason = ""
+    return Judgement(reason=reason)
 
 
 def _only_in_the_log(tool: str, log: Log) -> ToolFinding:

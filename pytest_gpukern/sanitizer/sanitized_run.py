@@ -9,18 +9,18 @@ from collections.abc import Generator, Mapping, Sequence
 
 import pytest
 
+from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.sanitizer.finding import Home
-from pytest_gpukern.sanitizer.judge import Judgement, State
+from pytest_gpukern.sanitizer.judge import Judgement
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import (
-    SanitizedSessions,
     TestRun,
-    ToolRun,
     attributed,
     counted,
     ending,
     records_of,
+    run_under,
     why_nothing_was_checked,
 )
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
@@ -83,7 +83,7 @@ class Sanitizer:
         if call.when == "call" and by_tool and carried is not None:
             travelling = {
                 tool: {
-                    "state": test.judgement.state.value,
+                    "state": test.judgement.state,
                     "reason": test.judgement.reason,
                     "findings": [dataclasses.asdict(finding) for finding in test.judgement.findings],
                 }
@@ -129,25 +129,23 @@ class Sanitizer:
                 together.append(nodeid)
             elif judge == tool:
                 alone.append(nodeid)
-        start_s, environment, options = time.monotonic(), environment_of(self._config), []
-        if self._config.pluginmanager.hasplugin("benchmark"):
-            options.append("--benchmark-disable")  # its own loop would run thousands of calls
-        children = dataclasses.replace(
-            environment.children, options=(*environment.children.options, *options)
-        )
+        start_s, environment = time.monotonic(), environment_of(self._config)
+        children, environ = environment.children, environment.gpu.for_children
+        if self._config.pluginmanager.hasplugin("benchmark"):  # its own loop would run thousands of calls
+            options = (*children.options, "--benchmark-disable")
+            children = dataclasses.replace(children, options=options)
         say = functools.partial(tell, self._config)
         progress = telling_now_and_then(say, tool)
-        sessions = SanitizedSessions(self._program, tool, children, environment.gpu.for_children, progress)
 
-        def run(nodeids: Sequence[str]) -> ToolRun:
+        def run(nodeids: Sequence[str]) -> tuple[Judgement, ChildRun]:
             whose = nodeids[0] if len(nodeids) == 1 else f"{len(nodeids)} tests in one process"
             say(f"{tool}: {whose}")
-            return sessions.run(nodeids)
+            return run_under(self._program, tool, nodeids, children, environ, progress)
 
         with environment.gpu.exclusive():
             doubt = why_not_believed(self._program, tool) if items else None
         if doubt is not None:
-            unchecked = TestRun(Judgement(State.UNCHECKED, reason=doubt))
+            unchecked = TestRun(Judgement(reason=doubt))
             self._tests[tool] = dict.fromkeys([*together, *alone], unchecked)
         else:
             self._tests[tool] = attributed(together, run)
@@ -165,16 +163,14 @@ class Sanitizer:
     def _replay(self, item: pytest.Item) -> None:
         """Has a test report what the tools found, instead of running."""
         by_tool = self._of(item.nodeid)
-        end = ending(by_tool, detected_by=_detected_by(item), home=self._home(item))
+        case, detected_by = case_of(item), _detected_by(item)
+        what = "variant" if case is not None and case.variant.prepare is not None else "test"
+        home = Home(what, *place_of(item), str(self._config.rootpath))
+        outcome, text = ending(by_tool, detected_by=detected_by, home=home)
 
         result = next((run.result for run in reversed(by_tool.values()) if run.result), None)
-        rejected = case_of(item) if end.rejected else None
-        replay(item, end.outcome, end.text, result, rejected=rejected)
-
-    def _home(self, item: pytest.Item) -> Home:
-        case = case_of(item)
-        what = "variant" if case is not None and case.variant.prepare is not None else "test"
-        return Home(what, *place_of(item), str(self._config.rootpath))
+        rejected = case if detected_by is not None and outcome == "passed" else None
+        replay(item, outcome, text, result, rejected=rejected)
 
 
 def _detected_by(item: pytest.Item) -> str | None:

@@ -191,16 +191,16 @@ def test_only_what_uses_the_gpu_is_looked_at_and_a_broken_variant_must_be_found_
 
 
 INTERRUPTED = """
-from pytest_gpukern.sanitizer.sessions import SanitizedSessions
+from pytest_gpukern.sanitizer import sanitized_run
 
-run = SanitizedSessions.run
+run_under = sanitized_run.run_under
 
-def interrupted(sessions, nodeids):
+def interrupted(program, tool, nodeids, *more):
     if "racing" in nodeids[0]:
         raise KeyboardInterrupt
-    return run(sessions, nodeids)
+    return run_under(program, tool, nodeids, *more)
 
-SanitizedSessions.run = interrupted
+sanitized_run.run_under = interrupted
 """
 
 
