@@ -217,7 +217,7 @@ def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, round
     monkeypatch.setattr(Rounds, "writes", False)
     status, _, err = host("--gpukern-report=run.json")
     assert (status, len(made.commands)) == (1, 1)
-    assert "first.json: cannot be read" in err
+    assert "0.json: cannot be read" in err
 
 
 def test_each_gpu_that_is_recorded_has_reports_of_its_own():
