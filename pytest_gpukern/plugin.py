@@ -53,10 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
         environment = environment_of(config)
         from pytest_gpukern.values.options import sanitizing_tool
 
-        if sanitizing_tool() is not None:
-            from pytest_gpukern.sanitizer.child_setup import prepare
+        if sanitizing_tool() is not None and environment.gpu.has_gpu:
+            from pytest_gpukern.sanitizer.child_setup import prepare_libraries
 
-            prepare(config, environment)
+            config.add_cleanup(prepare_libraries())
     from pytest_gpukern.session.stash import Where, role_of, settings_of
 
     role, closing = role_of(config), []

@@ -112,9 +112,8 @@ class Process:
             "package": str(FOLDER),
             "path": list(path),
             "connection": theirs.fileno(),
-            "parent": None
-            if prefix
-            else os.getpid(),  # a tool that stands between the two does not end with it
+            "parent": os.getpid(),
+            "prefixed": self._watched,
             "busy": busy,
             "run_folder": str(turns[1]) if turns is not None else None,
         }

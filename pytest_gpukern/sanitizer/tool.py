@@ -69,7 +69,7 @@ def environment_under(tool: str, environ: Mapping[str, str]) -> dict[str, str]:
     """
     flags = environ.get("PYCUDA_DEFAULT_NVCC_FLAGS", "").split()
     return {
-        UNDER_SANITIZER: f"{tool}:{os.getpid()}",
+        UNDER_SANITIZER: tool,
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
         "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT": "0",
         "NUMBA_CUDA_MEMORY_MANAGER": "default",

@@ -14,6 +14,8 @@ import hashlib
 import importlib
 import os
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +28,7 @@ import pytest
 from pytest_gpukern.benchmark_interop.pytest_benchmark import take_entries
 from pytest_gpukern.gpu.libcuda import LibCuda
 from pytest_gpukern.gpu.lock import HostTurns
+from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.processes.messages import (
     FROM_PARENT,
     Begin,
@@ -55,6 +58,8 @@ from pytest_gpukern.session.stash import CHILD, LOST, environment_of
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SIGKILL = 9
+_LOOK_S = 1.0
+_ENDED_AFTER_PARENT = 70
 
 
 def main(told: dict[str, Any]) -> None:
@@ -63,7 +68,9 @@ def main(told: dict[str, Any]) -> None:
     Args:
         told: by `Process`.
     """
-    if told["parent"] is not None:
+    if told["prefixed"]:  # what stands between the two does not end with the parent
+        threading.Thread(target=end_after, args=(told["parent"],), name="gpukern-parent", daemon=True).start()
+    else:
         _end_with(told["parent"])
     sys.path[:] = told["path"]
     package = sys.modules["pytest_gpukern"]
@@ -77,7 +84,7 @@ def main(told: dict[str, Any]) -> None:
     sys.argv = ["pytest", *begin.arguments]  # what a lock says of its holder
     plugins = [Child(begin, connection), CollectsFirst()]
     status = int(pytest.main(list(begin.arguments), plugins=plugins))
-    if told["parent"] is None:  # a tool may look at how a process ends
+    if told["prefixed"]:  # a tool may look at how a process ends
         sys.exit(status)
     end_at_once(status)
 
@@ -356,6 +363,13 @@ def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
         return str(report.longrepr[2]).removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash is not None else report.longrepr)
+
+
+def end_after(process: int) -> NoReturn:
+    """Waits for another process to end, and then ends this one."""
+    while is_alive(process):
+        time.sleep(_LOOK_S)
+    os._exit(_ENDED_AFTER_PARENT)
 
 
 def _end_with(parent: int) -> None:

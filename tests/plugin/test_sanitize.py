@@ -270,8 +270,7 @@ def test_a_session_under_a_tool_has_pools_off_and_knows_its_tool(sanitized, pyte
                 "PYTORCH_NO_CUDA_MEMORY_CACHING", "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT",
                 "NUMBA_CUDA_MEMORY_MANAGER", "PYCUDA_DEFAULT_NVCC_FLAGS")}
             assert list(found.values()) == ["1", "0", "default", "-O1 -lineinfo"]
-            tool, _, parent = os.environ["GPUKERN_UNDER_SANITIZER"].partition(":")
-            assert tool == "initcheck" and int(parent) != os.getpid()
+            assert os.environ["GPUKERN_UNDER_SANITIZER"] == "initcheck"
         """
     )
     pytester.makeconftest("import os\nos.environ.setdefault('PYCUDA_DEFAULT_NVCC_FLAGS', '-O1')")

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from pytest_gpukern.sanitizer import child_setup, tool
 from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError, environment_under, find_tool
-from pytest_gpukern.values.options import UNDER_SANITIZER, asking_process, sanitizing_tool
+from pytest_gpukern.values.options import sanitizing_tool
 
 
 @pytest.fixture
@@ -86,19 +85,14 @@ def test_each_tool_is_told_to_save_records_to_end_with_a_status_and_what_it_need
     assert command[len(command) - len(own) :] == own
 
 
-def test_a_process_knows_the_tool_and_the_process_that_asks():
+def test_a_process_knows_its_tool():
     environ = environment_under("racecheck", {"PYCUDA_DEFAULT_NVCC_FLAGS": "-O1 -lineinfo"})
-    assert (sanitizing_tool(environ), asking_process(environ)) == ("racecheck", os.getpid())
+    assert (sanitizing_tool(environ), sanitizing_tool({})) == ("racecheck", None)
     assert environ["PYCUDA_DEFAULT_NVCC_FLAGS"] == "-O1 -lineinfo"
-    assert (sanitizing_tool({}), asking_process({})) == (None, None)
-    assert asking_process({UNDER_SANITIZER: "memcheck:x"}) is None
 
 
-def test_a_process_under_a_tool_ends_with_one_that_is_killed(tmp_path):
-    script = (
-        "import sys; from pytest_gpukern.sanitizer.child_setup import end_with; "
-        "end_with(int(sys.argv[1])).join()"
-    )
+def test_a_process_under_a_tool_ends_with_one_that_is_killed():
+    script = "import sys; from pytest_gpukern.session.child import end_after; end_after(int(sys.argv[1]))"
     asking = subprocess.Popen(["sleep", "60"])
     waiting = subprocess.Popen([sys.executable, "-c", script, str(asking.pid)])
     asking.kill()
