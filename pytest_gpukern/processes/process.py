@@ -112,8 +112,10 @@ class Process:
             "package": str(FOLDER),
             "path": list(path),
             "connection": theirs.fileno(),
-            "parent": os.getpid(),
-            "prefixed": self._watched,
+            "asked_by": os.getpid(),
+            "parent": None
+            if prefix
+            else os.getpid(),  # a tool that stands between the two does not end with it
             "busy": busy,
             "run_folder": str(turns[1]) if turns is not None else None,
         }

@@ -68,10 +68,10 @@ def main(told: dict[str, Any]) -> None:
     Args:
         told: by `Process`.
     """
-    if told["prefixed"]:  # what stands between the two does not end with the parent
-        threading.Thread(target=end_after, args=(told["parent"],), name="gpukern-parent", daemon=True).start()
-    else:
+    if told["parent"] is not None:
         _end_with(told["parent"])
+    else:
+        threading.Thread(target=end_after, args=(told["asked_by"],), daemon=True).start()
     sys.path[:] = told["path"]
     package = sys.modules["pytest_gpukern"]
     # Else pytest warns that it cannot rewrite this plugin any more; some runs make that an error.
@@ -84,7 +84,7 @@ def main(told: dict[str, Any]) -> None:
     sys.argv = ["pytest", *begin.arguments]  # what a lock says of its holder
     plugins = [Child(begin, connection), CollectsFirst()]
     status = int(pytest.main(list(begin.arguments), plugins=plugins))
-    if told["prefixed"]:  # a tool may look at how a process ends
+    if told["parent"] is None:  # a tool may look at how a process ends
         sys.exit(status)
     end_at_once(status)
 
