@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,11 @@ class Ahead:
                 waiting.pop().kill()
 
 
+@dataclass
 class Turns:
     """Runs child sessions of both sides in turn, and keeps their runs.
 
-    Args:
+    Attributes:
         sides: both trees.
         children: starts the sessions.
         tell: is given one line for each.
@@ -119,28 +120,21 @@ class Turns:
         ahead: starts those to come while one measures.
         folder: where sessions of one side keep data sets for each other.
         thresholds: test → smallest change that counts.
+        base: runs of the base's sessions, in order.
+        head: those of the working tree's.
+        same_work: tests that do the same on both sides, so that they were measured once on each.
     """
 
-    def __init__(
-        self,
-        sides: Sides,
-        children: ChildSessions,
-        tell: Callable[[str], None],
-        environ: Mapping[str, str | None],
-        ahead: Ahead,
-        folder: Path,
-        thresholds: Mapping[str, float],
-    ) -> None:
-        self._sides = sides
-        self._ahead = ahead
-        self._folder = folder
-        self._same_work: set[str] = set()
-        self._environ = environ
-        self._children = children
-        self._tell = tell
-        self._thresholds = thresholds
-        self.base: list[ChildRun] = []
-        self.head: list[ChildRun] = []
+    sides: Sides
+    children: ChildSessions
+    tell: Callable[[str], None]
+    environ: Mapping[str, str | None]
+    ahead: Ahead
+    folder: Path
+    thresholds: Mapping[str, float]
+    base: list[ChildRun] = field(default_factory=list)
+    head: list[ChildRun] = field(default_factory=list)
+    same_work: set[str] = field(default_factory=set)
 
     def take(
         self,
@@ -168,8 +162,8 @@ class Turns:
             self.take_one(nodeids, what, on_base=on_base, coming=[*order[number:], *then])
             if number == 2 and does_the_same is not None:
                 cases = self.cases(nodeids)
-                self._same_work = {nodeid for nodeid in nodeids if does_the_same(cases[nodeid])}
-                nodeids = [nodeid for nodeid in nodeids if nodeid not in self._same_work]
+                self.same_work = {nodeid for nodeid in nodeids if does_the_same(cases[nodeid])}
+                nodeids = [nodeid for nodeid in nodeids if nodeid not in self.same_work]
                 if not nodeids:
                     return
 
@@ -177,27 +171,27 @@ class Turns:
         self, nodeids: Sequence[str], what: str, *, on_base: bool, coming: Sequence[bool] = ()
     ) -> None:
         """Runs one session, before those that are `coming`, or raises as `take` does."""
-        both = (self._sides.base, self._sides.head)
+        both = (self.sides.base, self.sides.head)
         (side, other), runs = (both, self.base) if on_base else (both[::-1], self.head)
         line = f"{what}: {side.label}"
-        self._tell(line)
+        self.tell(line)
         if on_base and runs:  # what it lacks, or what failed, is not compared
             first = runs[0].outcomes
             nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid][0] != "failed"]
         # If the run names single tests, the others in their files were not removed.
-        names_tests = any("::" in argument for argument in self._children.positional)
+        names_tests = any("::" in argument for argument in self.children.positional)
         request = ChildRequest(
             nodeids=tuple(nodeids),
-            moved=self._sides.moved if on_base else {},
-            environ=self._environ,
+            moved=self.sides.moved if on_base else {},
+            environ=self.environ,
             watched_roots=tuple(str(tree.top) for tree in both),
-            watched_names=self._sides.names,
+            watched_names=self.sides.names,
             collects_all=on_base and not runs and not names_tests,
             checked=_checked(runs),
-            datasets=self._folder / ("base" if on_base else "head"),
+            datasets=self.folder / ("base" if on_base else "head"),
         )
-        started = self._ahead.take(on_base, coming)
-        run = self._children.run(request, telling_now_and_then(self._tell, line), started)
+        started = self.ahead.take(on_base, coming)
+        run = self.children.run(request, telling_now_and_then(self.tell, line), started)
         if run.ended_early and (on_base or not run.outcomes):
             build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
             hint = build if on_base else ""
@@ -213,15 +207,15 @@ class Turns:
         """Returns how each test ended in all sessions, but for the first ones of each side."""
         cases = {}
         for nodeid in nodeids:
-            once = nodeid in self._same_work
+            once = nodeid in self.same_work
             of_side = slice(since, 1 if once else None)
             base, head = (_ends(runs[of_side], nodeid) for runs in (self.base, self.head))
-            cases[nodeid] = CaseRuns(base, head, self._thresholds[nodeid], once)
+            cases[nodeid] = CaseRuns(base, head, self.thresholds[nodeid], once)
         return cases
 
     def code(self) -> list[str]:
         """Says how many modules of its own each side loaded, and one hash over them."""
-        base, head = self._sides.base, self._sides.head
+        base, head = self.sides.base, self.sides.head
         on_base, later = own_files(self.base, base), own_files(self.base[1:], base)
         on_head = own_files(self.head, head)
         # Its first session alone loads the files of removed tests.

@@ -25,11 +25,9 @@ from pytest_gpukern.sanitizer.sessions import (
 )
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.session.controller import Controller
-from pytest_gpukern.session.item import MARKER, case_of, place_of, replay
+from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of, replay
 from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 from pytest_gpukern.values.untrusted_json import printable_lines
-
-_OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 
 
 class Sanitizer:
@@ -114,7 +112,7 @@ class Sanitizer:
         case = case_of(item)
         if case is None:
             names = getattr(item, "fixturenames", ())
-            return not _OURS.isdisjoint(names) or item.get_closest_marker(MARKER) is not None
+            return not FIXTURES.isdisjoint(names) or item.get_closest_marker(MARKER) is not None
         if not case.on_gpu:
             return False
         detected_by = case.variant.detected_by

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,24 +83,14 @@ def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
     Raises:
         ToolMissingError: there is none, or it does not run.
     """
-    path = next(_candidates(environ), None)
+    # `nvidia/cu13/bin`, and `nvidia/cuda_sanitizer_api/bin` of older wheels
+    folders = [bin_ for root in wheel_folders() for bin_ in sorted(root.glob("*/bin"))]
+    folders += [Path(environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
+    searched = [*map(str, folders), *filter(None, [environ.get("PATH")])]
+    path = shutil.which(NAME, path=os.pathsep.join(searched))
     if path is None:
         raise ToolMissingError(f"{NAME} is not installed; {REMEDY}")
     return Tool(path, _version(path))
-
-
-def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
-    # `nvidia/cu13/bin`, and `nvidia/cuda_sanitizer_api/bin` of older wheels
-    folders = [bin_ for root in wheel_folders() for bin_ in sorted(root.glob("*/bin"))]
-    toolkits = [environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
-    folders += [Path(toolkit) / "bin" for toolkit in toolkits]
-    for folder in folders:
-        file = folder / NAME
-        if file.is_file() and os.access(file, os.X_OK):
-            yield str(file)
-    on_path = shutil.which(NAME, path=environ.get("PATH"))
-    if on_path is not None:
-        yield on_path
 
 
 def wheel_folders() -> list[Path]:
