@@ -209,7 +209,6 @@ class _Host:
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """The UUIDs of the GPUs that are validated."""
         return tuple(card.uuid for card in self.cards)
 
     def name(self, uuid: str) -> str:
@@ -263,7 +262,7 @@ def _record(host: _Host, given: _Given, command: Callable[..., list[str]], folde
 def _of_gpu(path: Path, gpu: str) -> Path:
     """Returns the file of one GPU: `run-GPU-8d1f0a2c.json` for `run.json`."""
     suffix = suffix_of(path) or ""
-    return path.with_name(f"{path.name[: len(path.name) - len(suffix)]}-{gpu}{suffix}")
+    return path.with_name(f"{path.name.removesuffix(suffix)}-{gpu}{suffix}")
 
 
 # --- measuring ------------------------------------------------------------------------------------

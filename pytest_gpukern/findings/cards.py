@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -239,56 +240,53 @@ _LIMITED_S = 1.0
 """Clocks that were held down for less, beyond the other cards, slow nothing down that we compare."""
 
 
-def causes(card: CardFacts, others: Sequence[CardFacts]) -> list[Cause]:
-    """Returns in what a card differs from the others and may be slower for; unknown values are no cause."""
-    return [*_clocks(card, others), *_memory_faults(card, others), *_link(card, others)]
+_LOOK = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
+_RESET = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
+_RESEAT = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
+_LESS = (
+    ("power_limit_w", _LOWER, "power limit in W", "nvidia-smi -pl sets it, as root", _POWER),
+    ("sm_mhz", _LOWER, "SM clock in MHz", f"see what lowers it: {_LOOK}", _KERNELS),
+    ("memory_mhz", _LOWER, "memory clock in MHz", f"see what lowers it: {_LOOK}", _MEMORY),
+    ("pcie.width", 0.0, "PCIe lanes", _RESEAT, frozenset({COPIES})),
+    ("pcie.generation", 0.0, "PCIe generation", _RESEAT, frozenset({COPIES})),
+)
+"""What slows a card down that has less of it, by more than this share; the remedy; the classes it slows."""
+_MORE = (
+    ("setup.uncorrected_errors", 1, "uncorrected memory errors"),
+    ("setup.corrected_errors", _MANY_CORRECTED, "corrected memory errors"),
+    ("setup.remapped_rows", 1, "replaced memory rows"),
+)
+"""What may slow down a card's memory that has so many more of it."""
 
 
-def _clocks(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
-    look = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
+def causes(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
+    """Yields in what a card differs from the others and may be slower for; unknown values are no cause."""
+
+    def known(path: str) -> tuple[float, float] | None:
+        """Returns a value of the card, and the median of the others'."""
+        ask = operator.attrgetter(path)
+        own, usual = ask(card), median_of_known(map(ask, others))
+        return None if own is None or usual is None else (own, usual)
+
     for event, seconds in card.limited_s.items():
         usual = median_of_known(other.limited_s.get(event) for other in others)
         if usual is not None and seconds >= usual + max(_LIMITED_S, usual):
             words = (INVALIDATING | ORDINARY)[event]
             text = f"{words} ({event}) for {seconds:.0f} s, on the others {usual:.0f} s"
-            remedy = f"{'improve the cooling' if 'thermal' in event else 'check power and cooling'}: {look}"
+            remedy = f"{'improve the cooling' if 'thermal' in event else 'check power and cooling'}: {_LOOK}"
             slows = _POWER if event == "sw_power_cap" else _KERNELS
             yield Cause(text, remedy, slows, fault=event in INVALIDATING)
-    for name, words, remedy, slows in (
-        ("power_limit_w", "power limit in W", "nvidia-smi -pl sets it, as root", _POWER),
-        ("sm_mhz", "SM clock in MHz", f"see what lowers it: {look}", _KERNELS),
-        ("memory_mhz", "memory clock in MHz", f"see what lowers it: {look}", _MEMORY),
-    ):
-        own, usual = getattr(card, name), median_of_known(getattr(other, name) for other in others)
-        if own is not None and usual is not None and own < (1 - _LOWER) * usual:
-            yield Cause(f"{words}: {own:.0f}, of the others {usual:.0f}", remedy, slows)
-
-
-def _memory_faults(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
-    setup, setups = card.setup, [other.setup for other in others]
-    if setup.ecc and any(other.ecc is False for other in setups):
+    for path, share, words, remedy, slows in _LESS:
+        if (both := known(path)) is not None and both[0] < (1 - share) * both[1]:
+            yield Cause(f"{words}: {both[0]:.0f}, of the others {both[1]:.0f}", remedy, slows)
+    if card.setup.ecc and any(other.setup.ecc is False for other in others):
         text = "ECC is on, and off on another card"
         yield Cause(text, "set it alike (nvidia-smi -e 1 -i {index}), then reset the GPU", _MEMORY)
-    reset = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
-    if setup.row_remap_pending or setup.row_remap_failed:
-        yield Cause("broken memory rows wait to be replaced, or could not be", reset, _MEMORY)
-    for name, words, least in (
-        ("uncorrected_errors", "uncorrected memory errors", 1),
-        ("corrected_errors", "corrected memory errors", _MANY_CORRECTED),
-        ("remapped_rows", "replaced memory rows", 1),
-    ):
-        own, usual = getattr(setup, name), median_of_known(getattr(other, name) for other in setups)
-        if own is not None and usual is not None and own >= usual + least:
-            yield Cause(f"{own} {words}, on the others {usual:.0f}", reset, _MEMORY)
-
-
-def _link(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
-    remedy = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
-    for name, words in (("width", "PCIe lanes"), ("generation", "PCIe generation")):
-        own = getattr(card.pcie, name)
-        usual = median_of_known(getattr(other.pcie, name) for other in others)
-        if own is not None and usual is not None and own < usual:
-            yield Cause(f"{words}: {own}, of the others {usual:.0f}", remedy, frozenset({COPIES}))
+    if card.setup.row_remap_pending or card.setup.row_remap_failed:
+        yield Cause("broken memory rows wait to be replaced, or could not be", _RESET, _MEMORY)
+    for path, least, words in _MORE:
+        if (both := known(path)) is not None and both[0] >= both[1] + least:
+            yield Cause(f"{both[0]} {words}, on the others {both[1]:.0f}", _RESET, _MEMORY)
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:

@@ -94,7 +94,6 @@ class Against:
         return (yield)
 
     def _compare(self, items: Mapping[str, pytest.Item]) -> None:
-        """Measures both sides and has each of the tests report its outcome."""
         settings = settings_of(self._config)
         if not items:
             raise AgainstError("no selected test measures anything")
@@ -119,13 +118,15 @@ class Against:
                 (self._worktree / needed.relative_to(top)).mkdir(parents=True, exist_ok=True)
         self._folder = Path(self._held.enter_context(TemporaryFolder("run")))
         self._host = HostTurns(self._folder)
-        most = most_ahead() if environment_of(self._config).gpu.measures else 0
+        most = 0
+        if environment_of(self._config).gpu.measures and sys.platform == "linux":
+            # Each needs a processor beside the measuring one.
+            most = min(_MOST_AHEAD, len(os.sched_getaffinity(0)) - 1)
         self._ahead = ahead = Ahead(self._start, most, self._say)
         self._held.callback(ahead.close)
         return ahead
 
     def _start(self, on_base: bool) -> Process:
-        """Starts a session that waits for its turn."""
         moved = Sides.of(self._revisions, self._worktree).moved if on_base else {}
         turns = (self._host, self._folder)
         return children_of(self._config).start(self._environ, moved=moved, turns=turns)
@@ -221,7 +222,6 @@ class Against:
         tell(self._config, line)
 
     def _replay(self, item: pytest.Item, conclusion: judging.Conclusion) -> None:
-        """Has a test report what its sessions found, instead of running."""
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
         verdicts = {
             key: dataclasses.replace(verdict, reason=f"{verdict.reason}; {about}")
@@ -238,11 +238,6 @@ _BOTH = (True, False)
 _MOST_AHEAD = 2
 """Sessions that wait for their turn at a time: their imports take longer than a turn with few cases."""
 _NAMED = 3
-
-
-def most_ahead() -> int:
-    """Returns how many sessions may wait at a time; each needs a processor beside the measuring one."""
-    return min(_MOST_AHEAD, len(os.sched_getaffinity(0)) - 1) if sys.platform == "linux" else 0
 
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:

@@ -156,15 +156,14 @@ class Conclusion:
 
     @property
     def suspected(self) -> bool:
-        """Returns whether it is suspected to be slower."""
         return any(verdict.suspected for verdict in self.verdicts.values())
 
     @property
     def confirmed(self) -> bool:
         """Returns whether fresh sessions confirmed that it is slower."""
-        slower = [verdict for verdict in self.verdicts.values() if verdict.kind is VerdictKind.SLOWER]
         again = any(session.role is SessionRole.CONFIRMING for session in self.sessions)
-        return again and not all(verdict.suspected for verdict in slower)
+        kinds = [verdict.kind for verdict in self.verdicts.values() if not verdict.suspected]
+        return again and VerdictKind.SLOWER in kinds
 
     @classmethod
     def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict]) -> Conclusion:
@@ -358,7 +357,6 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
 
 
 def first_line(text: str) -> str:
-    """Returns the first line of a failure."""
     return text.strip().partition("\n")[0]
 
 

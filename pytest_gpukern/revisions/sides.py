@@ -101,7 +101,6 @@ class Ahead:
                 self._beside.add(waiting[-1])
 
     def close(self) -> None:
-        """Ends the sessions that wait."""
         self._beside.close()
         for waiting in self._waiting.values():
             while waiting:
@@ -360,11 +359,13 @@ def _tree_of(file: Path, *trees: Tree) -> Tree | None:
 
 def _remedy(packages: Sequence[str], side: Tree, other: Tree) -> str:
     """Says how to have both sides load their own code."""
-    places = [tree.names[name] for name in packages for tree in (side, other) if name in tree.names]
-    folder = "."
-    for tree in (side, other):
-        if places and places[0].is_relative_to(tree.top):
-            folder = str(places[0].parent.relative_to(tree.top))
+    places = [
+        tree.names[name].parent.relative_to(tree.top)
+        for name in packages
+        for tree in (side, other)
+        if name in tree.names and tree.names[name].is_relative_to(tree.top)
+    ]
+    folder = places[0] if places else "."
     return (
         f'Let each side find its code by path: set `pythonpath = ["{folder}"]` in pytest\'s ini, or '
         f"PYTHONPATH={folder} (we map paths in the working tree to the other side). Then run "

@@ -129,14 +129,12 @@ class Home:
 
     Attributes:
         what: `variant` or `test`.
-        file: where it is written.
-        line: where it begins, counted from 1.
+        place: where it begins.
         root: folder that paths are shown relative to.
     """
 
     what: str
-    file: str
-    line: int
+    place: Place
     root: str
 
 
@@ -159,7 +157,7 @@ def _launch_line(finding: ToolFinding, home: Home) -> str:
     launch = next((place for place in finding.host if _is_the_users(place)), None)
     if launch is not None:
         return f"launched at {_shown(launch, home)}"
-    return f"{home.what} at {_relative(home.file, home.root)}:{home.line}"
+    return f"{home.what} at {_shown(home.place, home)}"
 
 
 def _is_the_users(place: Place) -> bool:
@@ -173,9 +171,5 @@ def _is_the_users(place: Place) -> bool:
 
 def _shown(place: Place, home: Home) -> str:
     """Shows a place as `file:line`, the file relative to the root of the tests where it is below that."""
-    return f"{_relative(place.file or '', home.root)}:{place.line}"
-
-
-def _relative(file: str, root: str) -> str:
-    path = Path(file)
-    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
+    path = Path(place.file or "")
+    return f"{path.relative_to(home.root) if path.is_relative_to(home.root) else path.name}:{place.line}"

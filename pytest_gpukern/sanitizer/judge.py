@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def judge(tool: str, status: int | None, xml: str | None, log: str, problem: str
     findings: tuple[ToolFinding, ...] = ()
     try:
         findings = findings_in(xml) if xml is not None else ()
-    except ReportError as error:
+    except ValueError as error:
         damage = str(error)
     if findings:
         return Judgement(findings, count=read.count or 0)
@@ -107,31 +108,36 @@ def _only_in_the_log(tool: str, log: Log) -> ToolFinding:
     return ToolFinding(kind="log", text=text, record=log.text)
 
 
-ROOT = "ComputeSanitizerOutput"
-
-
-class ReportError(Exception):
-    """Says why the XML cannot be read, or is not whole."""
+_ROOT = "ComputeSanitizerOutput"
 
 
 def findings_in(text: str) -> tuple[ToolFinding, ...]:
     """Returns every record, in the order of the file.
 
     Raises:
-        ReportError: it is no XML, not all of it, or not compute-sanitizer's.
+        ValueError: it is no XML, not all of it, or not compute-sanitizer's.
     """
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ReportError(f"its XML is not whole: {error}") from error
-    if root.tag != ROOT:
-        raise ReportError(f"its XML begins with <{root.tag}>, not with <{ROOT}>")
+        raise ValueError(f"its XML is not whole: {error}") from error
+    if root.tag != _ROOT:
+        raise ValueError(f"its XML begins with <{root.tag}>, not with <{_ROOT}>")
     return tuple(_finding(record) for record in root.iter("record"))
 
 
 def _finding(record: ElementTree.Element) -> ToolFinding:
     kind = _own(record, "kind") or "record"
-    _leave_out_nameless_frames(record)
+    for stack in record.iter("hostStack"):
+        for frame in stack.findall("frame"):
+            if _place(frame) == Place():  # only an address in a library
+                stack.remove(frame)
+    threads = (record.find(f"what/{name}") for name in ("thread0", "thread1"))
+    accesses = [
+        Access(_own(thread, "access") or "access", _index(thread, "threadIdx"), _place(thread.find("where")))
+        for thread in threads
+        if thread is not None
+    ]
     device = [place for where in record.iter("where") if (place := _place(where)) != Place()]
     return ToolFinding(
         kind=kind,
@@ -139,19 +145,11 @@ def _finding(record: ElementTree.Element) -> ToolFinding:
         kernel=next((place.function for place in device if place.function), None),
         block=_index(record, "blockIdx"),
         thread=_index(record, "threadIdx"),
-        accesses=_accesses(record),
+        accesses=tuple(accesses),
         device=tuple(dict.fromkeys(device)),
         host=tuple(_place(frame) for stack in record.iter("hostStack") for frame in stack.iter("frame")),
         record=ElementTree.tostring(record, encoding="unicode").strip(),
     )
-
-
-def _leave_out_nameless_frames(record: ElementTree.Element) -> None:
-    """Removes frames of the host that are only an address in a library."""
-    for stack in record.iter("hostStack"):
-        for frame in stack.findall("frame"):
-            if _place(frame) == Place():
-                stack.remove(frame)
 
 
 def _said(record: ElementTree.Element) -> str:
@@ -167,41 +165,24 @@ def _said(record: ElementTree.Element) -> str:
     return " ".join(text.split())
 
 
-def _accesses(record: ElementTree.Element) -> tuple[Access, ...]:
-    """Returns both accesses of a hazard."""
-    threads = (record.find(f"what/{name}") for name in ("thread0", "thread1"))
-    return tuple(
-        Access(_own(thread, "access") or "access", _index(thread, "threadIdx"), _place(thread.find("where")))
-        for thread in threads
-        if thread is not None
-    )
-
-
 def _place(element: ElementTree.Element | None) -> Place:
     if element is None:
         return Place()
-    line = _own(element, "line")
-    return Place(
-        function=_own(element, "func"),
-        file=_own(element, "path"),
-        line=int(line) if line is not None and line.isdecimal() and int(line) > 0 else None,
-    )
+    line = _own(element, "line") or ""
+    number = int(line) if line.isdecimal() else 0
+    return Place(_own(element, "func"), _own(element, "path"), number or None)
 
 
 def _index(record: ElementTree.Element, name: str) -> Index | None:
     for element in record.iter(name):
-        try:
+        with suppress(ValueError):
             x, y, z = (int(_own(element, axis) or "") for axis in "xyz")
-        except ValueError:
-            continue
-        return x, y, z
+            return x, y, z
     return None
 
 
 def _own(element: ElementTree.Element, name: str) -> str | None:
-    """Returns the text of a child of this name."""
-    text = element.findtext(name)
-    return text.strip() or None if text is not None else None
+    return (element.findtext(name) or "").strip() or None
 
 
 PREFIX = "========="

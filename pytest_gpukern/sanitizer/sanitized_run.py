@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.sanitizer.finding import Home
+from pytest_gpukern.sanitizer.finding import Home, Place
 from pytest_gpukern.sanitizer.judge import Judgement
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import (
@@ -155,15 +155,13 @@ class Sanitizer:
             self._controller.problems.append(f"{self._option}: {tool} checked nothing: {why}")
 
     def _of(self, nodeid: str) -> dict[str, TestRun]:
-        """Returns what each tool found in a test."""
         return {tool: tests[nodeid] for tool, tests in self._tests.items() if nodeid in tests}
 
     def _replay(self, item: pytest.Item) -> None:
-        """Has a test report what the tools found, instead of running."""
         by_tool = self._of(item.nodeid)
         case, detected_by = case_of(item), _detected_by(item)
         what = "variant" if case is not None and case.variant.prepare is not None else "test"
-        home = Home(what, *place_of(item), str(self._config.rootpath))
+        home = Home(what, Place(None, *place_of(item)), str(self._config.rootpath))
         outcome, text = ending(by_tool, detected_by=detected_by, home=home)
 
         result = next((run.result for run in reversed(by_tool.values()) if run.result), None)

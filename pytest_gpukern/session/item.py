@@ -388,13 +388,7 @@ def replay(
 ) -> None:
     """Has a test report how it ended in child sessions, which have set up its fixtures, instead of running.
 
-    Args:
-        item: the test.
-        outcome: `passed`, `failed`, `skipped` or `xfailed`.
-        text: why, in words.
-        result: what is reported.
-        sessions: further results, for the file of the run.
-        rejected: the broken variant's case, where it was rejected as it must be.
+    `outcome` is `passed`, `failed`, `skipped` or `xfailed`, and `rejected` the case of a broken variant.
     """
 
     def say() -> None:

@@ -22,7 +22,7 @@ CLEAN = Judgement()
 ILL = ToolFinding(kind="Precise", text="Invalid read", kernel="k")
 FOUND = Judgement((ILL,))
 UNCHECKED = Judgement(reason="memcheck does not work here")
-HOME = Home("variant", "/project/on_numba.py", 20, "/project")
+HOME = Home("variant", Place(None, "/project/on_numba.py", 20), "/project")
 
 
 class Sessions:

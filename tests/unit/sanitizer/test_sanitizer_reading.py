@@ -6,11 +6,11 @@ import pytest
 from recorded_sanitizer import MADE_UP_ADMISSION, TOOLS, log, recorded, records, xml
 
 from pytest_gpukern.sanitizer.finding import Access, Home, Place, ToolFinding, in_words
-from pytest_gpukern.sanitizer.judge import ReportError, findings_in, judge, read_log
+from pytest_gpukern.sanitizer.judge import findings_in, judge, read_log
 from pytest_gpukern.sanitizer.tool import ERRORS_FOUND
 
 OUT_OF_BOUNDS = records("memcheck")[0]
-HOME = Home("test", "/project/test_it.py", 7, "/project")
+HOME = Home("test", Place(None, "/project/test_it.py", 7), "/project")
 
 
 def first(tool):
@@ -129,7 +129,7 @@ def test_a_record_of_which_nothing_is_known_is_a_finding():
     ],
 )
 def test_what_is_no_whole_report_is_refused(text, complaint):
-    with pytest.raises(ReportError, match=complaint):
+    with pytest.raises(ValueError, match=complaint):
         findings_in(text)
 
 
