@@ -35,15 +35,11 @@ from pytest_gpukern.session.stash import (
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Result, SessionRole
+from pytest_gpukern.values.result import SessionRole
 
 
 class Against:
     """Compares revisions in a run with `--gpukern-against`; a pytest plugin of the process that reports.
-
-    Args:
-        config: of the run.
-        controller: collects what is reported.
 
     Raises:
         pytest.UsageError: git cannot tell the base, or tests are distributed.
@@ -170,12 +166,7 @@ class Against:
         self._confirm(turns, cases, conclusions)
         slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
         if slower and settings.run_file is not None:
-            more = self._once_more(turns, slower)
-            for nodeid, sessions in more.items():
-                conclusion = conclusions[nodeid]
-                conclusions[nodeid] = dataclasses.replace(
-                    conclusion, sessions=(*conclusion.sessions, *sessions)
-                )
+            self._once_more(turns, slower, conclusions)
         for nodeid, item in items.items():
             self._replay(item, conclusions[nodeid])
             if nodeid in turns.head[0].listed:
@@ -206,17 +197,18 @@ class Against:
                 )
             still = "still "
 
-    def _once_more(self, turns: Turns, slower: Sequence[str]) -> dict[str, tuple[Result, ...]]:
-        """Runs one more session of the working tree, so that an epoch accepted from the run file gates."""
-        before = len(turns.head)
+    def _once_more(
+        self, turns: Turns, slower: Sequence[str], conclusions: dict[str, judging.Conclusion]
+    ) -> None:
+        """Adds one more session of the working tree, so that an epoch accepted from the run file gates."""
+        before, what = len(turns.head), f"one more session for {len(slower)} confirmed to be slower"
         try:
-            turns.take_one(
-                slower, f"one more session for {len(slower)} confirmed to be slower", on_base=False
-            )
+            turns.take_one(slower, what, on_base=False)
         except AgainstError as error:  # everything is decided: the file has one session fewer
             self._say(str(error))
-        cases = turns.cases(slower, since=before)
-        return {nodeid: case.sessions(SessionRole.FURTHER) for nodeid, case in cases.items()}
+        for nodeid, case in turns.cases(slower, since=before).items():
+            sessions = (*conclusions[nodeid].sessions, *case.sessions(SessionRole.FURTHER))
+            conclusions[nodeid] = dataclasses.replace(conclusions[nodeid], sessions=sessions)
 
     def _say(self, line: str) -> None:
         tell(self._config, line)
@@ -253,10 +245,7 @@ def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[st
 def closing(cases: Mapping[str, judging.CaseRuns], removed: Sequence[str], *, uncollected: bool) -> list[str]:
     """Returns the lines below the tables: what was compared, and what the tests do not show.
 
-    Args:
-        cases: the tests.
-        removed: tests that only the base has.
-        uncollected: whether some of the tests could not be collected there.
+    `removed` are tests that only the base has; with `uncollected`, it could not collect some of the others.
     """
     known = {nodeid: case.same_code for nodeid, case in cases.items() if case.same_code is not None}
     changed = [nodeid for nodeid, same in known.items() if not same]

@@ -83,8 +83,15 @@ def resolve(revision: str, folder: Path) -> Revisions:
     if commit is None:
         raise GitError(_unknown(revision, top))
     bases = run(["merge-base", head, commit], top, accepted=(0, 1)).splitlines()
+    if not bases and _is_shallow(top):
+        raise GitError(
+            f"this shallow clone lacks the last common commit of {revision} and HEAD: {_UNSHALLOW}, "
+            f"and fetch {revision}"
+        )
     if not bases:
-        raise GitError(_no_merge_base(revision, top))
+        raise GitError(
+            f"{revision} and HEAD have no commit in common: name a revision of this branch's history"
+        )
     return Revisions(
         top=top,
         asked=revision,
@@ -162,15 +169,6 @@ def _unknown(revision: str, top: Path) -> str:
     fetched = "{0} {1}:refs/remotes/{0}/{1}".format(*of_remote.groups()) if of_remote else "--all --tags"
     remedy = _UNSHALLOW if _is_shallow(top) else f"fetch it: git fetch {fetched}"
     return f"{revision!r} names no commit in {top}{there}{more}. {remedy[0].upper()}{remedy[1:]}"
-
-
-def _no_merge_base(revision: str, top: Path) -> str:
-    if _is_shallow(top):
-        return (
-            f"this shallow clone lacks the last common commit of {revision} and HEAD: {_UNSHALLOW}, "
-            f"and fetch {revision}"
-        )
-    return f"{revision} and HEAD have no commit in common: name a revision of this branch's history"
 
 
 def _not_checked_out(commit: str, top: Path) -> tuple[str, ...]:

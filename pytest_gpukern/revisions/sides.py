@@ -112,15 +112,11 @@ class Turns:
     """Runs child sessions of both sides in turn, and keeps their runs.
 
     Attributes:
-        sides: both trees.
-        children: starts the sessions.
         tell: is given one line for each.
         environ: environment variables of all sessions.
-        ahead: starts those to come while one measures.
         folder: where sessions of one side keep data sets for each other.
         thresholds: test → smallest change that counts.
-        base: runs of the base's sessions, in order.
-        head: those of the working tree's.
+        base: runs of the base's sessions, in order; `head` has those of the working tree's.
         same_work: tests that do the same on both sides, so that they were measured once on each.
     """
 
@@ -145,12 +141,8 @@ class Turns:
     ) -> None:
         """Runs `pairs` sessions of each side: base, head, head, base, and so on, so that a trend cancels.
 
-        Args:
-            nodeids: the tests.
-            pairs: sessions of each side.
-            why: what they are for, in words.
-            then: whether each of the sessions that may follow is the base's.
-            does_the_same: says by the first pair of sessions which tests the others leave out.
+        `then` says whether each of the sessions that may follow is the base's. `does_the_same` says by the
+        first pair of sessions which tests the others leave out.
 
         Raises:
             AgainstError: a session did not come to its end, or did not run its side's code.
@@ -208,7 +200,9 @@ class Turns:
         for nodeid in nodeids:
             once = nodeid in self.same_work
             of_side = slice(since, 1 if once else None)
-            base, head = (_ends(runs[of_side], nodeid) for runs in (self.base, self.head))
+            base, head = (
+                tuple(_ending(run, nodeid) for run in runs[of_side]) for runs in (self.base, self.head)
+            )
             cases[nodeid] = CaseRuns(base, head, self.thresholds[nodeid], once)
         return cases
 
@@ -245,18 +239,14 @@ def _changed(earlier: Iterable[ChildRun], run: ChildRun) -> str | None:
     return None
 
 
-def _ends(runs: Sequence[ChildRun], nodeid: str) -> tuple[SessionEnding | None, ...]:
-    """Returns how a test ended in each session; in one that ended before its turn, it failed."""
-    endings: list[SessionEnding | None] = []
-    for run in runs:
-        if nodeid in run.outcomes:
-            outcome, text = run.outcomes[nodeid]
-            endings.append(SessionEnding(outcome, text.removeprefix("Failed: "), run.results.get(nodeid)))
-        elif not run.ended_early:
-            endings.append(None)
-        else:
-            endings.append(SessionEnding("failed", f"its session ended early: {run.problem}", None))
-    return tuple(endings)
+def _ending(run: ChildRun, nodeid: str) -> SessionEnding | None:
+    """Returns how a test ended in a session; in one that ended before its turn, it failed."""
+    if nodeid in run.outcomes:
+        outcome, text = run.outcomes[nodeid]
+        return SessionEnding(outcome, text.removeprefix("Failed: "), run.results.get(nodeid))
+    if run.ended_early:
+        return SessionEnding("failed", f"its session ended early: {run.problem}", None)
+    return None
 
 
 _OF_INSTALLERS = ("site-packages", "dist-packages")

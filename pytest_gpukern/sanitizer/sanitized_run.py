@@ -33,10 +33,6 @@ from pytest_gpukern.values.untrusted_json import printable_lines
 class Sanitizer:
     """Runs the tools of a run with `--gpukern-sanitize`; a pytest plugin of the process that reports.
 
-    Args:
-        config: of the run.
-        controller: collects what is reported.
-
     Raises:
         pytest.UsageError: there is no GPU or no compute-sanitizer, or tests are distributed.
     """

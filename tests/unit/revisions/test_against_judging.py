@@ -133,9 +133,22 @@ def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
     assert conclusion.verdicts == {}
 
 
-def test_what_only_the_working_tree_has_is_new():
-    verdict = only_verdict(CaseRuns((None,) * 4, sessions(BASE_NS)))
-    assert (verdict.kind, verdict.reason) == (VerdictKind.NEW, "not in the base")
+@pytest.mark.parametrize(
+    ("base", "head", "kind", "reason"),
+    [
+        ((None,), {}, VerdictKind.NEW, "not in the base"),
+        ((ending(),), {"invalid": "throttled"}, VerdictKind.INVALID, "throttled"),
+        (
+            (ending(invalid="throttled"),),
+            {},
+            VerdictKind.UNCOMPARABLE,
+            "0 of 4 pairs of sessions are valid, 2 needed: throttled",
+        ),
+    ],
+)
+def test_where_a_side_has_no_valid_time_the_verdict_says_so(base, head, kind, reason):
+    verdict = only_verdict(CaseRuns(base * 4, sessions(BASE_NS, **head)))
+    assert (verdict.kind, verdict.reason) == (kind, reason)
 
 
 @pytest.mark.parametrize(
@@ -171,17 +184,6 @@ def test_a_pair_with_an_invalid_session_is_left_out_and_said():
     verdict = only_verdict(CaseRuns(sessions(BASE_NS), head))
     assert verdict.kind is VerdictKind.SAME
     assert "1 of 4 pairs of sessions are not valid" in verdict.reason
-
-
-def test_times_that_are_invalid_in_every_session_are_invalid():
-    verdict = only_verdict(CaseRuns(sessions(BASE_NS), sessions(BASE_NS, invalid="throttled")))
-    assert (verdict.kind, verdict.reason) == (VerdictKind.INVALID, "throttled")
-
-
-def test_times_that_are_invalid_on_the_base_are_not_comparable():
-    verdict = only_verdict(CaseRuns(sessions(BASE_NS, invalid="throttled"), sessions(BASE_NS)))
-    assert verdict.kind is VerdictKind.UNCOMPARABLE
-    assert verdict.reason == "0 of 4 pairs of sessions are valid, 2 needed: throttled"
 
 
 def test_a_slower_host_variant_is_told_and_never_suspected():
