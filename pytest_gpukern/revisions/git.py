@@ -207,7 +207,7 @@ def worktree(revisions: Revisions) -> Iterator[Path]:
             run(["worktree", "add", "--detach", str(path), revisions.base], revisions.top)
             yield path
     finally:
-        _forget(path, revisions.top)
+        forget_left_over(revisions.top)
 
 
 def set_up(worktree: Path, command: str) -> None:
@@ -239,12 +239,8 @@ def set_up(worktree: Path, command: str) -> None:
 
 def forget_left_over(top: Path) -> None:
     """Removes git's entries of our worktrees whose folder is gone, as those of killed runs."""
-    for line in run(["worktree", "list", "--porcelain"], top).splitlines():
-        path = Path(line.removeprefix("worktree "))
-        if path.parent.name.startswith("gpukern-against-") and not path.parent.exists():
-            _forget(path, top)
-
-
-def _forget(worktree: Path, top: Path) -> None:
-    with contextlib.suppress(GitError):  # as where git never made it
-        run(["worktree", "remove", "--force", str(worktree)], top)
+    with contextlib.suppress(GitError):  # the user's own commands will meet it
+        for line in run(["worktree", "list", "--porcelain"], top).splitlines():
+            path = Path(line.removeprefix("worktree "))
+            if path.parent.name.startswith("gpukern-against-") and not path.parent.exists():
+                run(["worktree", "remove", "--force", str(path)], top)

@@ -69,24 +69,28 @@ def judge(tool: str, status: int | None, xml: str | None, log: str, problem: str
         log: what it said.
         problem: why the session did not end by itself, in words, or None.
     """
-    read, damage = read_log(log), None
+    (count, blind), damage = read_log(log), None
     findings: tuple[ToolFinding, ...] = ()
     try:
         findings = findings_in(xml) if xml is not None else ()
     except ValueError as error:
         damage = str(error)
     if findings:
-        return Judgement(findings, count=read.count or 0)
-    if read.count and not read.blind:
-        return Judgement((_only_in_the_log(tool, read),), count=read.count)
-    if read.blind:
-        reason = f"{tool} says: {'; '.join(dict.fromkeys(read.blind))}"[:_LONGEST]
+        return Judgement(findings, count=count or 0)
+    lines = [line.strip("= \t") for line in log.splitlines()]
+    if count and not blind:
+        said = next((line for line in lines if line and not line.startswith(_BANNER)), "")
+        text = f"{tool}'s summary counts {count} errors, its XML has none: {said}"
+        return Judgement((ToolFinding(kind="log", text=text, record=log),), count=count)
+    last_words = last_lines("\n".join(lines))
+    if blind:
+        reason = f"{tool} says: {'; '.join(dict.fromkeys(blind))}"[:_LONGEST]
     elif problem is not None:
         reason = problem
     elif status is None:
-        reason = f"{tool} was stopped, since it said nothing for too long: {read.last_words}"
-    elif read.count is None:
-        reason = f"{tool} ended {end_in_words(status)} without its summary: {read.last_words}"
+        reason = f"{tool} was stopped, since it said nothing for too long: {last_words}"
+    elif count is None:
+        reason = f"{tool} ended {end_in_words(status)} without its summary: {last_words}"
     elif damage is not None:
         reason = f"{tool}: {damage}"
     elif xml is None:
@@ -94,18 +98,10 @@ def judge(tool: str, status: int | None, xml: str | None, log: str, problem: str
     elif status == ERRORS_FOUND:
         reason = f"{tool} ended with status {ERRORS_FOUND}, which means errors, but its summary counts none"
     elif status not in _OF_PYTEST:
-        reason = f"{tool} ended {end_in_words(status)}: {read.last_words}"
+        reason = f"{tool} ended {end_in_words(status)}: {last_words}"
     else:
         reason = ""
     return Judgement(reason=reason)
-
-
-def _only_in_the_log(tool: str, log: Log) -> ToolFinding:
-    """Returns a finding for errors that the summary counts, and the XML lacks."""
-    lines = [line.strip("= \t") for line in log.text.splitlines()]
-    said = next((line for line in lines if line and not line.startswith("COMPUTE-SANITIZER")), "")
-    text = f"{tool}'s summary counts {log.count} errors, its XML has none: {said}"
-    return ToolFinding(kind="log", text=text, record=log.text)
 
 
 _ROOT = "ComputeSanitizerOutput"
@@ -198,29 +194,17 @@ _AMISS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Log:
-    """Holds what a tool's log says, and the count of errors and hazards in its summary, if it has one.
+def read_log(text: str) -> tuple[int | None, tuple[str, ...]]:
+    """Reads what a log says; several summaries, as of several processes, are added up.
 
-    `blind` are sentences that say, or may say, that something was not looked at.
+    Returns:
+        How many errors and hazards its summary counts, or None where it has no summary; and sentences that
+        say, or may say, that something was not looked at.
     """
-
-    count: int | None
-    blind: tuple[str, ...]
-    text: str
-
-    @property
-    def last_words(self) -> str:
-        """Returns its last lines in one line, or says that there are none."""
-        return last_lines("\n".join(line.strip("= \t") for line in self.text.splitlines()))
-
-
-def read_log(text: str) -> Log:
-    """Returns what a log says; several summaries, as of several processes, are added up."""
     said = [line.removeprefix(PREFIX).rstrip() for line in text.splitlines() if line.startswith(PREFIX)]
     counts = [count for line in said if (count := _count(line.strip())) is not None]
     blind = tuple(line for line in _outside_reports(said) if _AMISS.search(line))
-    return Log(count=sum(counts) if counts else None, blind=blind, text=text)
+    return sum(counts) if counts else None, blind
 
 
 def _count(line: str) -> int | None:
