@@ -186,7 +186,7 @@ class Against:
         """Runs fresh sessions of what is suspected to be slower, until these decide; notes what they say."""
         first, spreads = len(turns.base), judging.shared_spreads(cases.values())
         most = max(MOST_FRESH_PAIRS, settings_of(self._config).sessions)
-        still, last = "", False
+        still = ""
         while suspects := [nodeid for nodeid, conclusion in conclusions.items() if conclusion.suspected]:
             last = len(turns.base) - first + FRESH_PAIRS >= most
             why = f" for {len(suspects)} {still}suspected to be slower"

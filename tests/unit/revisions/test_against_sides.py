@@ -130,15 +130,6 @@ def test_two_sessions_are_enough_where_everything_does_the_same(sides):
     assert len(children.requests) == 2
 
 
-def test_a_base_without_the_tests_that_are_left_is_no_error(sides):
-    first, new = ChildRun(outcomes={A: ("passed", "")}, status=0), ChildRun(status=5)
-    first_head = ChildRun(outcomes={A: ("passed", ""), B: ("passed", "")}, status=0)
-    children = Children(first, first_head, first_head, new)
-    found = turns_of(sides, children)
-    found.take([A, B], 2, does_the_same=lambda case: any(case.base))
-    assert [ending.outcome for ending in found.cases([B])[B].head] == ["passed"] * 2
-
-
 class Waiting:
     """Plays a session that waits for its turn."""
 
@@ -225,15 +216,6 @@ def test_a_run_that_names_single_tests_does_not_take_the_others_for_removed(side
     assert not any(request.collects_all for request in children.requests)
 
 
-def test_what_sessions_told_is_sorted_by_test_and_side(sides):
-    failed = ChildRun(outcomes={A: ("failed", "Failed: INCORRECT: y")}, status=1)
-    found = turns_of(sides, Children(RAN, failed))
-    found.take([A], 1)
-    case = found.cases([A])[A]
-    assert [ending.outcome for ending in case.base] == ["passed"]
-    assert [(ending.outcome, ending.text) for ending in case.head] == [("failed", "INCORRECT: y")]
-
-
 def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):
     died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
     with pytest.raises(AgainstError, match=r"a session of the base failed: it ended by SIGSEGV\n.*setup=CMD"):
@@ -242,11 +224,15 @@ def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):
 
 def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
     both = ChildRun(outcomes={A: ("passed", ""), B: ("passed", "")}, status=0)
-    died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
+    failed = {A: ("failed", "Failed: INCORRECT: y")}
+    died = ChildRun(outcomes=failed, ended_early=True, problem="it ended by SIGSEGV", status=-11)
     found = turns_of(sides, Children(both, died))
     found.take([A, B], 1)
     cases = found.cases([A, B])
-    assert cases[A].head[0].outcome == "passed"
+    assert [(case.base[0].outcome, case.head[0].outcome) for case in cases.values()] == [
+        ("passed", "failed")
+    ] * 2
+    assert cases[A].head[0].text == "INCORRECT: y"
     assert cases[B].head[0].text == "its session ended early: it ended by SIGSEGV"
 
 
