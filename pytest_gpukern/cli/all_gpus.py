@@ -495,7 +495,11 @@ def _report(
         )
     for uuid, finding in judged.items():
         lines += _lines_of(host, uuid, finding)
-    return [*lines, *_not_validated(host), _last_line(judged, failed)]
+    slow, failures = sum(finding.bad for finding in judged.values()), sum(failed.values())
+    text = f"{_count(slow, 'GPU')} slow" if slow else "no GPU is slow"
+    text += f"; {_count(failures, 'failed test')}" if failures else ""
+    last = f"gpukern {_COMMAND}: {_count(len(judged), 'GPU')}, {text}"
+    return [*lines, *_not_validated(host), last]
 
 
 def _times_table(host: _Host, judged: Mapping[str, CardFinding], failed: Mapping[str, int]) -> list[str]:
@@ -591,14 +595,6 @@ def _lines_of(host: _Host, uuid: str, finding: CardFinding) -> list[str]:
 
 def _not_validated(host: _Host) -> list[str]:
     return [part.text for why in host.left_out for part in wrapped(f"left out: {why}", exits.width())]
-
-
-def _last_line(judged: Mapping[str, CardFinding], failed: Mapping[str, int]) -> str:
-    slow = sum(finding.bad for finding in judged.values())
-    text = f"{_count(slow, 'GPU')} slow" if slow else "no GPU is slow"
-    failures = sum(failed.values())
-    text += f"; {_count(failures, 'failed test')}" if failures else ""
-    return f"gpukern {_COMMAND}: {_count(len(judged), 'GPU')}, {text}"
 
 
 def _say(text: str) -> None:

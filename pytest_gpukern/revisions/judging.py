@@ -187,11 +187,9 @@ def failure_of(case: CaseRuns) -> str | None:
     ]
     if not failed:
         return None
-    number, text = failed[0]
-    many, every = len(failed), len(case.head)
-    if many == every:
-        return text
-    return f"failed in {many} of {every} sessions of the working tree, first in session {number}: {text}"
+    (number, text), every = failed[0], len(case.head)
+    some = f"failed in {len(failed)} of {every} sessions of the working tree, first in session {number}: "
+    return text if len(failed) == every else some + text
 
 
 def failure_on_base(case: CaseRuns) -> str | None:
@@ -314,17 +312,7 @@ def _barred(case: CaseRuns, key: str) -> Verdict | None:
     if not any(case.base):
         return Verdict(VerdictKind.NEW, "not in the base")
     reason = _why_not_comparable(case, key)
-    if reason is not None:
-        return Verdict(VerdictKind.UNCOMPARABLE, reason)
-    pairs = case.pairs(key)
-    if len(_valid(pairs)) >= FEWEST_PAIRS:
-        return None
-    reasons = (measurement.invalid for pair in pairs for measurement in pair)
-    invalid = next(filter(None, reasons), "not measured")
-    return Verdict(
-        VerdictKind.UNCOMPARABLE,
-        f"{len(_valid(pairs))} of {len(pairs)} pairs of sessions are valid, {FEWEST_PAIRS} needed: {invalid}",
-    )
+    return None if reason is None else Verdict(VerdictKind.UNCOMPARABLE, reason)
 
 
 def _valid(pairs: Iterable[Pair]) -> list[Pair]:
@@ -350,10 +338,17 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
     ):
         if old != new:
             return f"{label} {old} on the base, {new} in the working tree"
-    if not case.pairs(key):
+    pairs = case.pairs(key)
+    if not pairs:
         measured = ", ".join(measurement.key for measurement in base.measurements)
         return f"measured as {measured} on the base, as {key} in the working tree"
-    return None
+    valid = len(_valid(pairs))
+    if valid >= FEWEST_PAIRS:
+        return None
+    invalid = next(
+        filter(None, (measurement.invalid for pair in pairs for measurement in pair)), "not measured"
+    )
+    return f"{valid} of {len(pairs)} pairs of sessions are valid, {FEWEST_PAIRS} needed: {invalid}"
 
 
 def first_line(text: str) -> str:

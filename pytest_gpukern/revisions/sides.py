@@ -56,11 +56,6 @@ class Sides:
                 moved[entry] = str(base.top / lies.relative_to(head.top))
         return cls(base, head, moved)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Returns what either tree provides, by its top-level name."""
-        return tuple(dict.fromkeys([*self.base.names, *self.head.names]))
-
 
 class Ahead:
     """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
@@ -176,7 +171,7 @@ class Turns:
             moved=self.sides.moved if on_base else {},
             environ=self.environ,
             watched_roots=tuple(str(tree.top) for tree in both),
-            watched_names=self.sides.names,
+            watched_names=tuple({*side.names, *other.names}),
             collects_all=on_base and not runs and not names_tests,
             checked=_checked(runs),
             datasets=self.folder / ("base" if on_base else "head"),

@@ -90,19 +90,6 @@ def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
     path = shutil.which(NAME, path=os.pathsep.join(searched))
     if path is None:
         raise ToolMissingError(f"{NAME} is not installed; {REMEDY}")
-    return Tool(path, _version(path))
-
-
-def wheel_folders() -> list[Path]:
-    """Returns the folders that NVIDIA's wheels install into."""
-    try:
-        spec = importlib.util.find_spec("nvidia")
-    except (ImportError, ValueError):
-        return []
-    return [Path(entry) for entry in (spec.submodule_search_locations or ())] if spec else []
-
-
-def _version(path: str) -> str:
     try:
         asked = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=_ASKING_S, check=False
@@ -115,4 +102,13 @@ def _version(path: str) -> str:
         raise ToolMissingError(
             f"{path} --version ended with status {asked.returncode}, and said {said}; {REMEDY}"
         )
-    return version[1]
+    return Tool(path, version[1])
+
+
+def wheel_folders() -> list[Path]:
+    """Returns the folders that NVIDIA's wheels install into."""
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):
+        return []
+    return [Path(entry) for entry in (spec.submodule_search_locations or ())] if spec else []
