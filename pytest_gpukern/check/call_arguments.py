@@ -20,8 +20,10 @@ class DeclarationError(ValueError):
 def arguments_of(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Argument]:
-    """Returns each argument of a call."""
-    names = _names(function)[: len(args)]
+    """Returns each argument of a call, by the name of its parameter as far as that is known."""
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    leading = itertools.takewhile(lambda parameter: parameter.kind in by_position, _parameters(function))
+    names = [parameter.name for parameter in leading][: len(args)]
     places = (*names, *(f"argument {n}" for n in range(len(names), len(args))))
     return [*map(Argument, places, args), *map(Argument._make, kwargs.items())]
 
@@ -126,13 +128,6 @@ def takes_keyword(function: Callable[..., Any], name: str) -> bool:
     return not parameters or any(
         parameter.name == name or parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters
     )
-
-
-def _names(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of the parameters that are passed by position, as far as they are known."""
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    leading = itertools.takewhile(lambda parameter: parameter.kind in by_position, _parameters(function))
-    return [parameter.name for parameter in leading]
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +35,7 @@ from pytest_gpukern.backends.foreign_array import (
     refuse_what_proves_nothing,
     to_host,
     users_array,
+    why_lazy,
     why_untrusted,
 )
 from pytest_gpukern.backends.host import bits_of
@@ -62,6 +63,7 @@ from pytest_gpukern.check.engine import (
     judge_output,
     repeat_while_steady,
 )
+from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.problems.problem import Output
 from pytest_gpukern.problems.soundness import passes_lower_precision, passes_zeros
@@ -91,30 +93,42 @@ class Turn(NamedTuple):
     kwargs: Mapping[str, Any]
 
 
-class _Before(NamedTuple):
-    """Holds the contents before each call of an output that is not poisoned, or only partly.
+@dataclass
+class _Declared:
+    """Holds an output that a marker declares.
 
     Attributes:
-        original: what it held before the first call.
-        region: index or mask of the poisoned part; None if the call updates the output in place.
+        value: the array as it was given.
+        array: where it lies.
+        updates: whether the call updates it in place.
+        region: index or mask of the part that is written, and poisoned; None for all of it.
+        original: what it held before the first call; None if all of it is poisoned.
     """
 
-    original: np.ndarray[Any, Any]
+    value: Any
+    array: UsersArray
+    updates: bool
     region: Any = None
+    original: np.ndarray[Any, Any] | None = None
 
-    def contents(self, poison: int) -> np.ndarray[Any, Any]:
-        """Returns what the output holds before a call."""
-        if self.region is None:
-            return self.original
-        filled = self.original.copy()
-        pattern = poison_bytes(poison, filled.nbytes).view(filled.dtype).reshape(filled.shape)
-        filled[self.region] = pattern[self.region]
-        return filled
+    def fill(self, poison: int) -> None:
+        """Puts into it what it holds before a call."""
+        if self.original is None:
+            self.array.poison(poison)
+            return
+        filled = self.original
+        if self.region is not None:
+            filled = filled.copy()
+            pattern = poison_bytes(poison, filled.nbytes).view(filled.dtype).reshape(filled.shape)
+            filled[self.region] = pattern[self.region]
+        self.array.put(filled)
 
-    def split(self, left: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def split(self, left: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
         """Returns what a call left, with zeros outside the region, and which elements it changed there."""
         import numpy as np
 
+        if self.region is None or self.original is None:
+            return left, None
         raw, looked = f"V{left.dtype.itemsize}", np.zeros_like(left)
         looked[self.region] = left[self.region]
         differ: np.ndarray[Any, Any] = left.view(raw) != self.original.view(raw)
@@ -127,10 +141,7 @@ class CheckedCalls(Launch):
 
     Args:
         function: what is called; its signature may name arguments.
-        marker: what the test declares about outputs and determinism.
-        where: the test.
-        synchronize: waits for the device.
-        guarded: the test's guarded arrays.
+        where: the test, as messages name it.
         fixed: whether every call has the same arguments.
         repeats: whether to repeat a call with nothing declared if it returns new arrays.
         looks: whether to look at arguments and results. Else a lazy result means that nothing was launched.
@@ -159,18 +170,16 @@ class CheckedCalls(Launch):
         looks: bool = True,
         poisons: tuple[int, int] = POISONS,
     ) -> None:
-        super().__init__()
-        self._function, self._marker, self._where = function, marker, where
-        self._wait, self._guarded = synchronize, guarded
+        super().__init__(synchronize, guarded.damage, marker.determinism)
+        self._function, self._marker, self._where, self._guarded = function, marker, where, guarded
         self._fixed, self._repeats, self._looks = fixed, repeats, looks
-        self.determinism = marker.determinism
         self._declares = bool(marker.outputs or marker.inout) and looks
         self._poisons, self._poison = itertools.cycle(poisons), poisons[0]
-        self._outputs: dict[str, UsersArray] = {}
-        self._before: dict[str, _Before] = {}
+        self._outputs: dict[str, _Declared] = {}
         self._left: list[Written] = []
         self._returned: dict[str, UsersArray] = {}
         self._digests: dict[str, str | None] = {}
+        self.inputs: Mapping[str, UsersArray] = {}
         self._first_inputs: tuple[Any, ...] | None = None
         self._returns_new = False
         self.seen = SeenOutputs(marker.determinism, fixed=fixed)
@@ -191,48 +200,47 @@ class CheckedCalls(Launch):
 
     def _bind(self) -> None:
         """Finds the declared outputs, and every other array among the arguments."""
-        self._wait()
+        self.synchronize()
         marker, (_, args, kwargs) = self._marker, self._turn
         named = functools.partial(
             declared_arguments, function=self._function, args=args, kwargs=kwargs, where=self._where
         )
-        poisoned, put_back = named("outputs", marker.outputs), named("inout", marker.inout)
-        self._updated = updated = {name for name, _ in put_back}
-        for name, _ in poisoned:
-            if name in updated:
-                raise DeclarationError(f"{self._where}: gpu_benchmark: {name} is in outputs= and in inout=")
-        declared = [*poisoned, *put_back]
-        self._outputs = outputs = {name: self._writable(name, value) for name, value in declared}
-        regions = {
-            name: self._region(name, region)
-            for key, region in marker.written.items()
-            for name, _ in named("written", [key])
-        }
+        outputs: dict[str, _Declared] = {}
+        for option, updates in (("outputs", False), ("inout", True)):
+            for name, value in named(option, getattr(marker, option)):
+                if name in outputs:
+                    raise DeclarationError(
+                        f"{self._where}: gpu_benchmark: {name} is in outputs= and in inout="
+                    )
+                outputs[name] = _Declared(value, self._writable(name, value, updates=updates), updates)
+        for key, region in marker.written.items():
+            for name, _ in named("written", [key]):
+                self._declare_region(name, region, outputs.get(name))
         rest = [
             leaf for name, value in arguments_of(self._function, args, kwargs) for leaf in leaves(name, value)
         ]
         arrays = {name: (value, users_array(value)) for name, value in rest if name not in outputs}
-        self.inputs = self._inputs = {
+        in_place = {f"the output {name}": output.array for name, output in outputs.items() if output.updates}
+        self.inputs = {
             name: array
             for name, (_, array) in arrays.items()
-            if array is not None and not any(array.overlaps(outputs[other]) for other in updated)
+            if array is not None and not any(array.overlaps(other) for other in in_place.values())
         }
-        self._given = [value for _, value in declared] + [value for value, array in arrays.values() if array]
+        self._given = [output.value for output in outputs.values()]
+        self._given += [value for value, array in arrays.values() if array]
         self._scalars = tuple(_comparable(value) for value, array in arrays.values() if array is None)
-        self.seen.given_empty |= not all(
-            array.nbytes for array in (*outputs.values(), *self._inputs.values())
-        )
-        in_place = {f"the output {name}": outputs[name] for name in updated}
-        poisoned_only = {name: array for name, array in outputs.items() if name not in updated}
-        shared = diagnose_aliasing(poisoned_only, self._inputs, in_place, _IN_PLACE)
+        taken = (*(output.array for output in outputs.values()), *self.inputs.values())
+        self.seen.given_empty |= not all(array.nbytes for array in taken)
+        poisoned = {name: output.array for name, output in outputs.items() if not output.updates}
+        shared = diagnose_aliasing(poisoned, self.inputs, in_place, _IN_PLACE)
         if shared is not None:
             raise IncorrectError(shared)
-        if not (self._fixed and self._before):
-            self._before = {
-                name: _Before(array.fetch(), regions.get(name))
-                for name, array in outputs.items()
-                if name in updated or name in regions
-            }
+        for name, output in outputs.items():
+            if self._fixed and name in self._outputs:
+                output.original = self._outputs[name].original
+            elif output.updates or output.region is not None:
+                output.original = output.array.fetch()
+        self._outputs = outputs
         # If nothing is declared, a call may write its inputs, and their hashes only tell calls apart.
         self._digests = self.digests() if self._declares or self._returns_new else {}
 
@@ -241,22 +249,13 @@ class CheckedCalls(Launch):
     def fill(self, *, poisoned: bool = True) -> None:  # noqa: ARG002
         """Fills the declared outputs with the next poison, or with what they held before the first call."""
         self._poison = next(self._poisons)
-        for name, array in self._outputs.items():
-            before = self._before.get(name)
-            if before is None:
-                array.poison(self._poison)
-            else:
-                array.put(before.contents(self._poison))
+        for output in self._outputs.values():
+            output.fill(self._poison)
 
     def run(self) -> Any:
-        """Makes the call and waits."""
         returned = self._turn.call()
-        self._wait()
+        self.synchronize()
         return returned
-
-    def synchronize(self) -> None:
-        """Waits for all work on the device."""
-        self._wait()
 
     def why_undone(self, value: Any) -> str | None:
         """Says why a returned value may compute when it is read, or None.
@@ -264,13 +263,12 @@ class CheckedCalls(Launch):
         Raises:
             NothingLaunched: it is lazy, and we are not to look.
         """
-        undone = why_untrusted(value) if self._looks else super().why_undone(value)
+        undone = (why_untrusted if self._looks else why_lazy)(value)
         if undone is not None and not self._looks:
             raise NothingLaunched(f"the call returned {undone}")
         return undone
 
     def take(self, returned: Any) -> None:
-        """Looks at what a call left in its outputs, and at the arrays that it returned."""
         if not self._looks:
             return
         inputs, first = (self._digests, self._scalars), self._first_inputs is None
@@ -282,18 +280,12 @@ class CheckedCalls(Launch):
             self._first_inputs = inputs if self._declares else (after, self._scalars)
 
     def take_timed(self) -> None:
-        """Looks at what a timed call left in outputs that are the same in each."""
         self.place = "in a timed call"
         self.results, self.renewed = {}, {}
         if self._declares and self._fixed:
             self._look_at_outputs(same_inputs=True)
 
-    def damage(self) -> list[Damage]:
-        """Returns what was written into the zones of guarded arrays."""
-        return self._guarded.damage()
-
     def written(self) -> list[Written]:
-        """Returns what the call left unwritten of each declared output, or changed elsewhere."""
         return self._left
 
     def digests_before(self) -> Mapping[str, str | None]:
@@ -301,34 +293,33 @@ class CheckedCalls(Launch):
         return self._digests if self._outputs else {}
 
     def digests(self) -> dict[str, str | None]:
-        """Returns a hash of each input now."""
-        return {name: array.bits() for name, array in self._inputs.items()}
+        return {name: array.bits() for name, array in self.inputs.items()}
 
     def bits(self) -> dict[str, str | None]:
         """Returns a hash of each array that the call was given or has returned."""
-        arrays = {**self._inputs, **self._outputs, **self._returned}
+        declared = {name: output.array for name, output in self._outputs.items()}
+        arrays = {**self.inputs, **declared, **self._returned}
         return {name: array.bits() for name, array in arrays.items()}
 
-    def _region(self, name: str, region: Any) -> Any:
-        """Returns the index or mask of the written part of an output; DeclarationError if it does not fit."""
+    def _declare_region(self, name: str, region: Any, output: _Declared | None) -> None:
+        """Notes which part of an output is written; raises DeclarationError if it does not fit."""
         import numpy as np
 
         label = f"{self._where}: gpu_benchmark(written={{…: {region!r}}}): {name}"
-        if name not in self._outputs or name in self._updated:
+        if output is None or output.updates:
             raise DeclarationError(f"{label} is not in outputs=")
-        output = self._outputs[name]
         try:
-            some = np.empty(output.shape, bool)[region].size
+            some = np.empty(output.array.shape, bool)[region].size
         except (IndexError, TypeError) as error:
             raise DeclarationError(f"{label}: {error}") from None
-        if not some and output.nbytes:
-            raise DeclarationError(f"{label}: selects no element of shape {output.shape}")
-        return region
+        if not some and output.array.nbytes:
+            raise DeclarationError(f"{label}: selects no element of shape {output.array.shape}")
+        output.region = region
 
-    def _writable(self, name: str, value: Any) -> UsersArray:
+    def _writable(self, name: str, value: Any, *, updates: bool) -> UsersArray:
         array = users_array(value)
         label = f"{self._where}: gpu_benchmark(outputs=…): {name} is {type(value).__name__}"
-        if array is None or not (array.holds_numbers or name in self._updated):
+        if array is None or not (array.holds_numbers or updates):
             shown = f"{value!r}"[:60]
             raise DeclarationError(
                 f"{label} {shown}, not an array of numbers: name an array of NumPy, CuPy and so on, or its "
@@ -339,21 +330,19 @@ class CheckedCalls(Launch):
         return array
 
     def _look_at_outputs(self, *, same_inputs: bool) -> None:
-        """Records what each declared output holds after a call."""
         self._left = []
-        for value, (name, array) in zip(self._given, self._outputs.items(), strict=False):
-            before = self._before.get(name)
-            output = self._seen(name, value, array, poisoned=before is None or before.region is not None)
+        for name, declared in self._outputs.items():
+            array, poisoned = declared.array, not declared.updates
+            output = self._seen(name, declared.value, array, declared=True, poisoned=poisoned)
             bits = array.bits()
-            known = output.results.get(bits) if bits is not None else None
-            left = array.fetch() if known is None else known
-            looked, changed = left, None
-            if before is not None and before.region is not None:
-                looked, changed = before.split(left)
+            left = output.results.get(bits) if bits is not None else None
+            if left is None:
+                left = array.fetch()
+            looked, changed = declared.split(left)
             last, output.last = output.last, (looked, self._poison)
             unwritten = (0, -1)
             if (
-                output.poisoned
+                poisoned
                 and last is not None
                 and last[0] is not left
                 and (last[0].shape, last[0].dtype) == (left.shape, left.dtype)
@@ -364,10 +353,10 @@ class CheckedCalls(Launch):
                 output.results[len(output.bits) if bits is None else bits] = left
                 output.bits.append(bits)
 
-    def _seen(self, name: str, value: Any, array: UsersArray, *, poisoned: bool | None = None) -> SeenOutput:
-        """Returns what is known of an output; one that is not declared is not `poisoned`, or not that."""
-        bits, declared = self.seen_bits.setdefault(name, []), poisoned is not None
-        made = SeenOutput(value, array, declared=declared, poisoned=bool(poisoned), bits=bits)
+    def _seen(
+        self, name: str, value: Any, array: UsersArray, *, declared: bool, poisoned: bool = False
+    ) -> SeenOutput:
+        made = SeenOutput(value, array, declared, poisoned, self.seen_bits.setdefault(name, []))
         return self.seen.outputs.setdefault(name, made)
 
     def _look_at_returned(self, returned: Any, *, same_inputs: bool) -> None:
@@ -385,17 +374,17 @@ class CheckedCalls(Launch):
                 continue
             self._returned[name] = array
             given = any(value is argument for argument in self._given)
-            if given or any(array.overlaps(output) for output in self._outputs.values()):
+            if given or any(array.overlaps(output.array) for output in self._outputs.values()):
                 continue
-            shared = [other for other, theirs in self._inputs.items() if array.overlaps(theirs)]
-            if shared and (self._declares or any(array.span != self._inputs[other].span for other in shared)):
+            shared = [other for other, theirs in self.inputs.items() if array.overlaps(theirs)]
+            if shared and (self._declares or any(array.span != self.inputs[other].span for other in shared)):
                 results[name] = array
             elif shared:
                 self._note_view(name, array, shared[0])
             if shared or _captured(self._function, value, array):
                 continue
             results[name] = array
-            output = self._seen(name, value, array)
+            output = self._seen(name, value, array, declared=False)
             if name in earlier and value is not output.value:
                 renewed[name] = array
             if same_inputs:
@@ -407,7 +396,7 @@ class CheckedCalls(Launch):
 
     def _note_view(self, name: str, array: UsersArray, argument: str) -> None:
         """Notes a returned view of a whole argument: the call wrote it, or computed nothing."""
-        if not array.lies_as(self._inputs[argument]):
+        if not array.lies_as(self.inputs[argument]):
             remedy = "declare what the call writes with outputs=, so that we check it"
             self.notes[Note(f"{name} is a view of all of {argument}, not a new result: {remedy}")] = None
 
@@ -433,7 +422,6 @@ class CheckedCalls(Launch):
 
     @property
     def wanted_after_timing(self) -> bool:
-        """Says whether a call after timing has something to check."""
         return self._declares or self._returns_new
 
     def restored(self, executions: Executions) -> Executions:
@@ -449,10 +437,19 @@ class CheckedCalls(Launch):
                 f"{self._where}: gpu_benchmark(inout=…) restores arrays before each call, which rounds "
                 "cannot: call gpu_benchmark(f, …), or pedantic(f, setup=…)"
             )
-        for name in self._updated:
-            if self._outputs[name].on_device and self._outputs[name].strides is not None:
+        updated = {name: output for name, output in self._outputs.items() if output.updates}
+        for name, output in updated.items():
+            if output.array.on_device and output.array.strides is not None:
                 raise DeclarationError(f"{self._where}: gpu_benchmark(inout=…): {name} is not in C order")
-        return _Filled(executions, steps=self._putting_back)
+
+        def putting_back() -> list[Callable[[], Any]]:
+            return [
+                output.array.queueing(output.original)
+                for output in updated.values()
+                if output.original is not None and output.original.nbytes
+            ]
+
+        return _Filled(executions, steps=putting_back)
 
     def timed(self, executions: Executions) -> Executions:
         """Returns the executions; if all have the same outputs, we fill them before each batch."""
@@ -465,16 +462,8 @@ class CheckedCalls(Launch):
     @property
     def inspect(self) -> Callable[[], None] | None:
         """Checks what timed calls left; None if each call has other outputs, and nothing is guarded."""
-        looks = self._guarded or (self._declares and self._fixed)
+        looks = self._guarded.held or (self._declares and self._fixed)
         return functools.partial(check_left, self) if looks else None
-
-    def _putting_back(self) -> list[Callable[[], Any]]:
-        """Returns functions that queue copies of the original contents into updated arrays."""
-        return [
-            self._outputs[name].queueing(before.original)
-            for name, before in self._before.items()
-            if before.region is None and before.original.nbytes
-        ]
 
 
 class _Filled:
@@ -490,7 +479,6 @@ class _Filled:
         self.largest_batch, self.buffer_sets = executions.largest_batch, executions.buffer_sets
 
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Returns the next `count` executions."""
         self._batch()
         steps = self._steps()
         taken = self._executions.take(count, cold=cold)
@@ -551,12 +539,7 @@ class SeenOutput:
 class SeenOutputs:
     """Holds the outputs of one test's calls, by name.
 
-    Args:
-        determinism: what the test declares for all of them, or None.
-        fixed: whether every call has the same arguments.
-
     Attributes:
-        outputs: what is known of each.
         given_empty: whether a call was given an empty array, so its outputs may be empty.
     """
 
@@ -569,12 +552,7 @@ class SeenOutputs:
         self.given_empty = False
 
     def name_of(self, actual: Any, on_host: np.ndarray[Any, Any]) -> str | None:
-        """Returns the name of the output that a test verifies, or a copy of it; None if it is not known.
-
-        Args:
-            actual: what the test verifies.
-            on_host: the same on the host.
-        """
+        """Returns the name of the output that a test verifies, or a copy of it; None if it is not known."""
         for name, output in self.outputs.items():
             if output.value is actual:
                 return name
@@ -584,19 +562,14 @@ class SeenOutputs:
         for name, output in self.outputs.items():
             if (array.span, array.shape) == (output.array.span, output.array.shape):
                 return name
-        alike = [
-            (name, output)
-            for name, output in self.outputs.items()
-            if (output.array.shape, output.array.dtype) == (on_host.shape, on_host.dtype)
-        ]
+        form = (on_host.shape, on_host.dtype)
+        arrays = {name: output.array for name, output in self.outputs.items()}
+        alike = [name for name, array in arrays.items() if (array.shape, array.dtype) == form]
         bits = bits_of(on_host) if alike else None
-        alike.sort(key=lambda pair: pair[0] in self._compared)  # of equal outputs, each has a copy of its own
-        matching = (
-            name
-            for name, output in alike
-            if bits and bits == bits_of(output.array.values(output.array.fetch()))
-        )
-        return next(matching, None)
+        for name in sorted(alike, key=self._compared.__contains__):  # of equal outputs, each has a copy
+            if bits and bits == bits_of(arrays[name].values(arrays[name].fetch())):
+                return name
+        return None
 
     @property
     def never_compared(self) -> tuple[str, ...]:
@@ -646,7 +619,6 @@ class SeenOutputs:
         return set(equal[:1]) or held or (holding if len(holding) == 1 else set())
 
     def determinism(self, name: str) -> Determinism | None:
-        """Returns what the calls so far show about an output."""
         return of_launches(self.outputs[name].bits)
 
     def diagnose_others(
@@ -700,8 +672,6 @@ class ReferenceCheck:
     """Holds the result of comparing an output with its reference.
 
     Attributes:
-        name: what the output is called.
-        diagnosis: what is wrong, or None.
         error: distance from the reference; None if the shapes differ.
         loose: what else would pass within these bounds, in words, or None.
     """
@@ -729,8 +699,8 @@ def check_against_reference(
         name: what to call the output in messages if it is none that the marker declares.
         actual: array on the device or the host, of any shape.
         expected: reference of the same shape, in the same or a higher precision.
-        rtol: relative bound, or None.
-        atol: absolute bound, or None; if both are None, `default_tolerance` gives them.
+        rtol: relative bound.
+        atol: absolute bound; if both are None, `default_tolerance` gives them.
         seen: what the test's calls left in their outputs; this may be one of them.
         hashes: whether the error includes the hash of the output.
         asks_what_else: whether to say if the bounds would also pass a lower precision or zeros.
@@ -801,15 +771,12 @@ def _refuse_nothing(reference: np.ndarray[Any, Any], *, may_be_empty: bool) -> N
         )
 
 
+@dataclass
 class GuardedArrays:
     """Holds the guarded arrays of one test; `backend` opens a backend by its name."""
 
-    def __init__(self, backend: Callable[[str], Backend]) -> None:
-        self._backend = backend
-        self._held: list[tuple[Backend, Workspace]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
+    backend: Callable[[str], Backend]
+    held: list[tuple[Backend, Workspace]] = field(default_factory=list)
 
     def copy(self, array: Any, name: str | None) -> Any:
         """Returns a copy of an array in guarded memory, of the same library, shape and dtype, in C order.
@@ -817,48 +784,39 @@ class GuardedArrays:
         Raises:
             TypeError: it is not an array that can be guarded; the message says which can.
         """
-        library, memory = _known(array)
-        name = name or self._next_name
-        made = self._made(library, {name: memory.fetch()}, {}, name)
-        if self._backend(library).on_gpu:
-            from pytest_gpukern.gpu.runtime import runtime
-
-            runtime().forget_dead_copies()  # the contents came through one
-        return made
+        return self._made(array, name, copied=True)
 
     def like(self, array: Any, name: str | None) -> Any:
         """Returns a poisoned array like another, in guarded memory, for a call to write; raises as `copy`."""
-        library, memory = _known(array)
-        name = name or self._next_name
-        return self._made(library, {}, {name: Output(memory.shape, memory.dtype)}, name)
+        return self._made(array, name, copied=False)
 
     def damage(self) -> list[Damage]:
         """Returns what was written into guard zones; waits for the device."""
         damage = []
-        for backend, workspace in self._held:
+        for backend, workspace in self.held:
             backend.synchronize()
             damage += workspace.damage()
         return damage
 
     def close(self) -> None:
         """Frees the arrays; a lost CUDA context leaves nothing to free."""
-        held, self._held = self._held, []
-        with ExitStack() as freed:
-            for backend, workspace in held:
-                if backend.on_gpu:
-                    from pytest_gpukern.gpu.libcuda import CudaError
+        held, self.held = self.held, []
+        for _, workspace in held:
+            with suppress(CudaError):
+                workspace.close()
 
-                    freed.enter_context(suppress(CudaError))
-                freed.callback(workspace.close)
+    def _made(self, array: Any, name: str | None, *, copied: bool) -> Any:
+        library, memory = _known(array)
+        backend, name = self.backend(library), name or f"guarded array {len(self.held) + 1}"
+        if copied:
+            workspace = backend.workspace({name: memory.fetch()}, {})
+        else:
+            workspace = backend.workspace({}, {name: Output(memory.shape, memory.dtype)})
+        self.held.append((backend, workspace))
+        if copied and backend.on_gpu:
+            from pytest_gpukern.gpu.runtime import runtime
 
-    @property
-    def _next_name(self) -> str:
-        return f"guarded array {len(self._held) + 1}"
-
-    def _made(self, library: str, inputs: Mapping[str, Any], outputs: Mapping[str, Output], name: str) -> Any:
-        backend = self._backend(library)
-        workspace = backend.workspace(inputs, outputs)
-        self._held.append((backend, workspace))
+            runtime().forget_dead_copies()  # the contents came through one
         return workspace.arrays[name]
 
 

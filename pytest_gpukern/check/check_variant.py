@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings
 
 from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance
-from pytest_gpukern.arrays.memory import Damage
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.check.diagnosis import (
     ComparedOutput,
@@ -61,10 +60,11 @@ class Prepared(Launch):
     """Holds a variant that is ready to be launched on a data set in its workspace.
 
     Attributes:
+        point: the point as it runs here.
+        workspace: holds `dataset`, by default the first of `datasets`.
         launch: exactly what is timed.
         dataset: what the buffers hold now.
         datasets: all sets that it is checked on, in that order.
-        before: sets that the buffers held before; a result that fits one of them is stale.
         hashes: whether launches on the first set are compared bit by bit.
         last_returned: what the last launch of an allocating variant returned, held as a caller would.
         runs: launches for a statistical check, by the `seed_offset` of their set.
@@ -82,12 +82,10 @@ class Prepared(Launch):
         datasets: Sequence[Dataset],
         dataset: Dataset | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(backend.synchronize, workspace.damage, case.variant.determinism)
         self.case, self.point, self.backend, self.workspace = case, point, backend, workspace
         self.datasets = list(datasets)
         self.dataset = dataset or self.datasets[0]
-        self.determinism = case.variant.determinism
-        self.before: list[Dataset] = []
         self.hashes = True
         self.last_returned: Any = None
         self.runs: dict[int, Run] = {}
@@ -115,7 +113,6 @@ class Prepared(Launch):
             self.workspace.arrays.update(dataset.scalars)
             self.prepare()
         self.workspace.fill(dataset.inputs)
-        self.before = [*(old for old in self.before if old is not dataset), self.dataset]
         self.dataset = dataset
 
     def turn_to_others(self) -> bool:
@@ -128,12 +125,10 @@ class Prepared(Launch):
 
     @property
     def is_slow(self) -> bool:
-        """Whether the last launch was slow for a device, or for the host."""
         limit_ns = SLOW_ON_DEVICE_NS if self.backend.on_gpu else SLOW_ON_HOST_NS
         return self.last_call_ns > limit_ns
 
-    @property
-    def errors_with_bits(self) -> dict[str, OutputError]:
+    def errors_with_bits(self, *, tells_determinism: bool = True) -> dict[str, OutputError]:
         """The worst error of each output, with its hash for the first data set and its determinism."""
         first, seen = self.datasets[0], self.seen_bits
         comparable = first.expected is not None and first.seed is None
@@ -141,10 +136,13 @@ class Prepared(Launch):
             name: dataclasses.replace(
                 error,
                 bits=seen[name][0] if comparable and name in seen else None,
-                determinism=of_launches(seen.get(name, ())),
+                determinism=of_launches(seen.get(name, ())) if tells_determinism else None,
             )
             for name, error in self.errors.items()
         }
+
+    def launch_and_keep(self) -> None:
+        self.last_returned = self.launch()
 
     def let_go(self) -> None:
         """Drops the launch and what it returned, so that its memory can be freed; it cannot be made again."""
@@ -159,7 +157,6 @@ class Prepared(Launch):
             self.workspace.poison()
 
     def run(self) -> Any:
-        """Launches once and waits; raises IncorrectError if that failed."""
         try:
             with self.backend.current():
                 returned = self.launch()
@@ -167,10 +164,6 @@ class Prepared(Launch):
         except Exception as error:
             raise self._failed("launching", error) from error
         return returned
-
-    def synchronize(self) -> None:
-        """Waits for all work on the device."""
-        self.backend.synchronize()
 
     def take(self, returned: Any) -> None:
         """Takes the arrays that an allocating variant returned, and holds them until after the next launch.
@@ -183,11 +176,9 @@ class Prepared(Launch):
                 f"the {name} that an earlier launch returned": at for name, at in self.results.items()
             }
             self.adopt(returned)
-
         self._note_bits()
 
     def take_timed(self) -> None:
-        """Makes the arrays that the last timed launch returned the outputs."""
         self.adopt_last()
         self._note_bits()
 
@@ -216,10 +207,6 @@ class Prepared(Launch):
                 raise IncorrectError(diagnosis)
         self.results = self.renewed = {name: workspace.returned_span(name) for name in specs}
         self.inputs = workspace.input_spans()
-
-    def damage(self) -> list[Damage]:
-        """Returns what was written into guard zones."""
-        return self.workspace.damage()
 
     def compared(self) -> Iterator[ComparedOutput]:
         """Yields each output beside its reference for the current inputs, and keeps the worst error."""
@@ -260,12 +247,12 @@ class Prepared(Launch):
         return comparison, f"\n  {beyond} of them are outside written=" if beyond else ""
 
     def _is_stale(self, name: str, tolerance: Tolerance) -> bool:
-        """Returns whether an output is right for a set that the buffers held before."""
-        references = (old.expected[name] for old in self.before if old.expected is not None)
-        return any(not self.workspace.compare(name, old, tolerance).mismatches for old in references)
+        """Returns whether an output is right for another set, which the buffers held before."""
+        others = (other.expected for other in self.datasets if other is not self.dataset)
+        references = (expected[name] for expected in others if expected is not None)
+        return any(not self.workspace.compare(name, other, tolerance).mismatches for other in references)
 
     def written(self) -> Iterator[Written]:
-        """Yields what still holds poison of the outputs without a reference."""
         import numpy as np
 
         for name, spec in self.dataset.specs.items() if self.dataset.expected is None else ():
@@ -280,11 +267,9 @@ class Prepared(Launch):
         return known[kind]
 
     def digests(self) -> dict[str, int]:
-        """Returns a hash of each input now."""
         return self.workspace.digest()
 
     def bits(self) -> dict[str, str | None]:
-        """Returns a hash of each output now."""
         return {name: self.workspace.bits(name) for name in self.dataset.specs}
 
     def _note_bits(self) -> None:
@@ -294,7 +279,6 @@ class Prepared(Launch):
                 self.seen_bits.setdefault(name, []).append(bits)
 
     def note_run(self) -> None:
-        """Keeps the last launch, if the problem has a statistical check."""
         if self.case.problem.check is not None:
             outputs = {name: self.workspace.fetch(name) for name in self.dataset.specs}
             self.runs[self.dataset.seed_offset] = Run(self.point, self.dataset.inputs, outputs)
@@ -326,39 +310,21 @@ def giving_back(step: Callable[[], None]) -> Callable[..., None]:
     return end
 
 
-def check(
-    case: Case,
-    point: Point,
-    backend: Backend,
-    workspace: Workspace,
-    datasets: Sequence[Dataset],
-    *,
-    checked_again: bool = False,
-) -> Prepared:
+def check(prepared: Prepared, *, checked_again: bool = False) -> None:
     """Launches the variant on every data set, in the same buffers, and checks each launch.
 
     The first two launches find outputs filled with different poisons, the third finds the answer of the
     second. So a variant that leaves an element unwritten can be right at most once.
 
-    Returns the variant prepared on one of these sets, correct so far.
-
-    Args:
-        case: problem, variant and point as asked for.
-        point: the point as it runs here.
-        backend: the backend of the variant.
-        workspace: holds the first of `datasets`.
-        datasets: different contents.
-        checked_again: whether a check on other contents follows after timing. Then a slow launch on the
-            device is checked on two sets. A slow launch on the host is checked on the first set only, or on
-            three if the check is statistical.
+    If it is `checked_again` on other contents after timing, a slow launch on the device is checked on two
+    sets. A slow launch on the host is checked on the first set only, or on three if the check is statistical.
 
     Raises:
         IncorrectError: a check failed; it holds the first fault.
     """
-    prepared = Prepared(case, point, backend, workspace, datasets)
     declared = prepared.determinism is not None
     prepared.hashes = checked_again or declared
-    for number, dataset in enumerate(datasets):
+    for number, dataset in enumerate(prepared.datasets):
         if number >= _enough(prepared, dataset, checked_again=checked_again):
             break
         if number:
@@ -372,7 +338,6 @@ def check(
         prepared.note_run()
     _check_runs(prepared)
     _check_under_the_rest(prepared, checked_again=checked_again)
-    return prepared
 
 
 def check_nothing_is_late(prepared: Prepared) -> None:
@@ -387,9 +352,8 @@ def check_nothing_is_late(prepared: Prepared) -> None:
     backend, variant = prepared.backend, prepared.case.variant
     waits_for_others = not getattr(backend.timed_stream, "is_nonblocking", True)
     call_ns = prepared.last_call_ns
-    if not backend.on_gpu or variant.host_data or waits_for_others or call_ns > _VERY_SLOW_NS:
-        return
-    if sanitizing_tool() is not None:
+    costs_much = call_ns > _VERY_SLOW_NS or launches_cost_much(backend)
+    if not backend.on_gpu or variant.host_data or waits_for_others or costs_much:
         return
 
     def launch() -> None:
@@ -414,14 +378,19 @@ def _check_under_the_rest(prepared: Prepared, *, checked_again: bool) -> None:
     its variant has met both poisons at its own point. Under a tool of compute-sanitizer no launch is
     repeated: the tool would see the same, slowly.
     """
-    if sanitizing_tool() is not None:
+    if launches_cost_much(prepared.backend):
         return
-    simulated, count = prepared.backend.simulated, len(prepared.datasets)
-    if count == 1 and not checked_again and not simulated:
+    count = len(prepared.datasets)
+    if count == 1 and not checked_again:
         checked_launch(prepared)
-    quick = not (prepared.is_slow or simulated)
-    if count == len(POISONS) and prepared.dataset.expected and quick and prepared.turn_to_others():
+    is_quick = not prepared.is_slow
+    if count == len(POISONS) and prepared.dataset.expected and is_quick and prepared.turn_to_others():
         checked_launch(prepared, poisoned=False)
+
+
+def launches_cost_much(backend: Backend) -> bool:
+    """Returns whether each launch takes long: in the simulator, and under a tool of compute-sanitizer."""
+    return backend.simulated or sanitizing_tool() is not None
 
 
 def repeat_while_bitwise(prepared: Prepared) -> None:
@@ -468,10 +437,6 @@ def recheck(sets: list[Prepared], *, launches: bool = True) -> None:
     if the call takes seconds, or is slow on the host, and more than one set was seen. Such a call was timed
     few times, on poisoned outputs.
 
-    Args:
-        sets: the variant on each buffer set.
-        launches: whether to launch again.
-
     Raises:
         IncorrectError: it is no longer right; the message says that it was before timing.
     """
@@ -517,14 +482,6 @@ def _enough(prepared: Prepared, dataset: Dataset, *, checked_again: bool) -> flo
     if dataset.scalars != prepared.dataset.scalars:
         return math.inf
     return 2 if prepared.backend.on_gpu else 1
-
-
-def checked_copy(first: Prepared, workspace: Workspace, dataset: Dataset) -> Prepared:
-    """Returns the variant on another buffer set, which holds `dataset`, checked there by one launch."""
-    copy = Prepared(first.case, first.point, first.backend, workspace, first.datasets, dataset)
-    copy.errors, copy.seen_bits, copy.first_call_ns = first.errors, first.seen_bits, first.first_call_ns
-    checked_launch(copy)
-    return copy
 
 
 def what_raised(error: BaseException, case: Case, doing: str) -> str:
@@ -595,100 +552,69 @@ class Corner:
         """Says whether only its size is special, so that no kernel is compiled for it."""
         return self.contents == "random" and self.layout is None and "dtype" not in self.point
 
-
-@dataclass(frozen=True)
-class Corners:
-    """Holds the corners of a case, and those left out here with the reason for each."""
-
-    checked: tuple[Corner, ...] = ()
-    left_out: tuple[tuple[Corner, str], ...] = ()
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names what was checked."""
-        return tuple(corner.label for corner in self.checked)
-
-    @property
-    def notes(self) -> tuple[Note, ...]:
-        """Says what was left out and why, a note for each reason."""
-        by_reason: dict[str, list[str]] = {}
-        for corner, reason in self.left_out:
-            by_reason.setdefault(reason, []).append(corner.label)
-        return tuple(
-            Note(f"not checked at {', '.join(labels)}: {reason}", About.SIZES)
-            for reason, labels in by_reason.items()
+    def is_no_smaller(self, other: Corner) -> bool:
+        """Says whether it is a size that no axis has smaller than another."""
+        return self.is_a_size and all(
+            not isinstance(value, int) or value >= other.point[axis] for axis, value in self.point.items()
         )
 
 
-def corners_of(case: Case, *, simulated: bool) -> Corners:
-    """Returns the corners of a case if it is its variant's first; in the simulator only small ones."""
+def corners_of(case: Case) -> list[Corner]:
+    """Returns the corners of a case if it is its variant's first."""
     if not case.first:
-        return Corners()
+        return []
     problem, smoke = case.problem, case.problem.axes.smoke_point
-    declared = [
+    return [
         *(Corner(_LABELS[contents], smoke, contents) for contents in problem.contents),
         *(Corner(layout, smoke, layout=layout) for layout in case.variant.layouts),
         *(Corner(f"dtype={dtype}", {**smoke, "dtype": dtype}) for dtype in case.variant.dtypes),
         *(Corner(label, point) for label, point in problem.boundary_points(case.parameters)),
     ]
-    checked, left_out = [], []
-    for corner in declared:
-        reason = case.variant.limit_exceeded(corner.point)
-        if reason is not None:
-            reason = f"{reason.partition(':')[0]} for the variant"
-        elif (
-            simulated
-            and corner.contents == "random"
-            and any(corner.point[axis] > most for axis, most in problem.simulator_limits.items())
-        ):
-            reason = "too large for the simulator"
-        if reason is None:
-            checked.append(corner)
-        else:
-            left_out.append((corner, reason))
-    return Corners(tuple(checked), tuple(left_out))
 
 
 def check_corners(
-    case: Case, corners: Corners, backend: Backend, placing: Backend, datasets: Datasets
-) -> Corners:
+    case: Case, backend: Backend, placing: Backend, datasets: Datasets
+) -> tuple[tuple[str, ...], tuple[Note, ...]]:
     """Checks the variant in each corner by one launch on the corner's data.
 
-    Returns the corners as they were checked: under a tool of compute-sanitizer we leave out sizes above one
-    whose launch was slow.
-
-    Args:
-        case: problem, variant and parameters.
-        corners: the corners.
-        backend: the backend of the variant.
-        placing: the backend that makes the arrays.
-        datasets: holds data sets of many small points.
+    Returns the labels of the corners, and a note for each reason why some were left out: in the simulator
+    large ones, and under a tool of compute-sanitizer sizes above one whose launch was slow. The backend
+    `placing` makes the arrays.
 
     Raises:
         IncorrectError: the variant is wrong in a corner, which the message names first.
     """
-    checked, left_out = [], list(corners.left_out)
-    tool, slow, reason = sanitizing_tool(), None, ""
-    for corner in corners.checked:
-        if (
-            slow is not None
-            and corner.is_a_size
-            and all(
-                not isinstance(value, int) or value >= slow.point[axis]
-                for axis, value in corner.point.items()
-            )
-        ):
-            left_out.append((corner, reason))
+    checked: list[str] = []
+    left_out: dict[str, list[str]] = {}
+    tool, slow, slow_because = sanitizing_tool(), None, ""
+    for corner in corners_of(case):
+        reason = _why_not_at(corner, case, simulated=backend.simulated)
+        if reason is None and slow is not None and corner.is_no_smaller(slow):
+            reason = slow_because
+        if reason is not None:
+            left_out.setdefault(reason, []).append(corner.label)
             continue
         took_ns = _check_at(corner, case, backend, placing, datasets)
-        checked.append(corner)
+        checked.append(corner.label)
         if tool is not None and corner.is_a_size and took_ns > _SLOW_UNDER_A_TOOL_NS:
-            slow, reason = corner, f"a launch took {took_ns / 1e9:.1f} s under {tool} at {corner.label}"
-    return Corners(tuple(checked), tuple(left_out))
+            slow, slow_because = corner, f"a launch took {took_ns / 1e9:.1f} s under {tool} at {corner.label}"
+    notes = (
+        Note(f"not checked at {', '.join(labels)}: {reason}", About.SIZES)
+        for reason, labels in left_out.items()
+    )
+    return tuple(checked), tuple(notes)
+
+
+def _why_not_at(corner: Corner, case: Case, *, simulated: bool) -> str | None:
+    exceeded, limits = case.variant.limit_exceeded(corner.point), case.problem.simulator_limits
+    if exceeded is not None:
+        return f"{exceeded.partition(':')[0]} for the variant"
+    too_large = any(corner.point[axis] > most for axis, most in limits.items())
+    return "too large for the simulator" if simulated and corner.contents == "random" and too_large else None
 
 
 def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, datasets: Datasets) -> float:
-    """Checks the variant in one corner; returns the duration of its last launch in nanoseconds."""
+    """Checks the variant in one corner; returns how long its last launch took, in nanoseconds."""
     if corner.contents == "random":
         sets = datasets.for_check(case.problem, corner.point, contents=1, available_bytes=float("inf"))
     else:
@@ -700,7 +626,8 @@ def _check_at(corner: Corner, case: Case, backend: Backend, placing: Backend, da
         if corner.contents == "special":  # NumPy warns of them, as it should
             given_back.enter_context(catch_warnings(action="ignore", category=RuntimeWarning))
         try:
-            prepared = check(case, corner.point, backend, workspace, sets)
+            prepared = Prepared(case, corner.point, backend, workspace, sets)
+            check(prepared)
         except IncorrectError as error:
             raise error.after(f"{corner.label}: ", _planted(sets[-1])) from error
         prepared.let_go()

@@ -84,7 +84,6 @@ class Made:
     """Holds what is seen of one launch as it returns.
 
     Attributes:
-        returned: what it returned.
         threads: Python's threads that it started and that still work.
         bits: a hash of each output, taken only if threads still work.
     """
@@ -140,11 +139,14 @@ class Launch(ABC):
     Attributes:
         by: what to call it in messages.
         place: which launch of several it is, in words; often empty.
+        synchronize: waits for all work on the device.
+        damage: returns what was written into guard zones; the device must be idle.
         determinism: what is declared for its outputs, or None.
         returns_apart: whether the arrays that it returns must not overlap each other.
         sharing_remedy: what to do about a result that shares memory with an input.
         renewing_remedy: what to do about one that shares memory with an earlier result.
         modified_remedy: what to do about an input that is written, if it is written on purpose.
+        why_undone: says why a returned value stands for work that the launch has not done, or None.
         errors: worst error of each output so far.
         notes: what is doubtful but not wrong, each once.
         seen_bits: a hash of each output after each launch on the same inputs.
@@ -158,12 +160,15 @@ class Launch(ABC):
 
     by = "the launch"
     place = ""
-    determinism: str | None = None
     returns_apart = True
     sharing_remedy = renewing_remedy = "each launch must return new memory"
     modified_remedy = ""
+    why_undone: Callable[[Any], str | None] = staticmethod(why_lazy)
 
-    def __init__(self) -> None:
+    def __init__(
+        self, synchronize: Callable[[], None], damage: Callable[[], list[Damage]], determinism: str | None
+    ) -> None:
+        self.synchronize, self.damage, self.determinism = synchronize, damage, determinism
         self.errors: dict[str, OutputError] = {}
         self.notes: dict[Note, None] = {}
         self.seen_bits: dict[str, list[str | None]] = {}
@@ -188,24 +193,12 @@ class Launch(ABC):
         """Launches once, waits, and returns what was returned."""
 
     @abstractmethod
-    def synchronize(self) -> None:
-        """Waits for all work on the device."""
-
-    @abstractmethod
     def take(self, returned: Any) -> None:
         """Makes what a launch returned its outputs, and looks at what it left in them."""
 
     @abstractmethod
     def take_timed(self) -> None:
         """Does the same after a launch that was timed."""
-
-    def why_undone(self, value: Any) -> str | None:
-        """Says why a returned value stands for work that the launch has not done, or None."""
-        return why_lazy(value)
-
-    @abstractmethod
-    def damage(self) -> list[Damage]:
-        """Returns what was written into guard zones; the device must be idle."""
 
     def written(self) -> Iterable[Written]:
         """Returns what the launch left of each output that has no reference."""
@@ -234,13 +227,9 @@ _UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=;
 def diagnose_values(
     name: str, comparison: Comparison, tolerance: Tolerance, *, poisoned: bool = True
 ) -> Diagnosis | None:
-    """Says what a comparison found in output `name`; None if every element passed.
+    """Says what a comparison found in an output; None if every element passed.
 
-    Args:
-        name: name of the output.
-        comparison: comparison with its reference.
-        tolerance: tolerance of the comparison.
-        poisoned: whether the output held a poison before, which may explain what it holds now.
+    One that was `poisoned` held a poison before, which may explain what it holds now.
     """
     if not comparison.mismatches:
         return None
@@ -363,12 +352,7 @@ def diagnose_aliasing(
 ) -> Diagnosis | None:
     """Says which memory outputs share with inputs, with others, and if `apart` with each other, or None.
 
-    Args:
-        outputs: name → memory of each output.
-        inputs: name → memory of each input.
-        others: words → other memory that no output may share.
-        remedy: what to do about it.
-        apart: whether outputs may not share memory either.
+    Messages call the `others` by their keys.
     """
     near = {**{f"the input {name}": memory for name, memory in inputs.items()}, **others}
     for name, memory in outputs.items():

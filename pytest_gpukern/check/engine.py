@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpukern.backends.foreign_array import leaves
 from pytest_gpukern.check.diagnosis import (
@@ -148,9 +148,7 @@ CHECKS = (
 def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     """Launches once, and has every check look at it.
 
-    Args:
-        launch: what to launch.
-        poisoned: whether to poison the outputs; else they still hold what an earlier launch left.
+    Unless they are `poisoned`, the outputs still hold what an earlier launch left.
 
     Raises:
         IncorrectError: something is wrong; it holds the first fault.
@@ -165,19 +163,14 @@ def checked_launch(launch: Launch, *, poisoned: bool = True) -> Made:
     if first:
         launch.first_call_ns = launch.last_call_ns
     left = tuple(threads_left(threads, first=first))
-    _refuse_undone(launch, returned)
-    launch.take(returned)
-    made = Made(returned, left, launch.bits() if left else {})
-    _judge(launch, looking, made)
-    return made
-
-
-def _refuse_undone(launch: Launch, returned: Any) -> None:
-    """Raises IncorrectError for a returned value that stands for work that is not done."""
     for name, value in leaves("returned", returned):
         undone = launch.why_undone(value)
         if undone is not None:
             raise IncorrectError(Diagnosis.of(Fault.WRONG_TYPE, f"{launch.by} returned {undone}", name))
+    launch.take(returned)
+    made = Made(returned, left, launch.bits() if left else {})
+    _judge(launch, looking, made)
+    return made
 
 
 def check_left(launch: Launch) -> None:
@@ -248,6 +241,5 @@ def _first(diagnoses: Iterable[Diagnosis | None]) -> Diagnosis | None:
 
 
 def _left_to_threads(running: str, wrong: str) -> Diagnosis:
-    """Returns the diagnosis of a launch whose threads work on after it has returned."""
     remedy = "a launch must do its own work, or join the threads that do it"
     return Diagnosis(Fault.STILL_RUNNING, f"{running}; {remedy}\n{wrong}")

@@ -179,7 +179,7 @@ def _record_table(rows: list[JsonDict]) -> list[str]:
         Column("measured", tuple(row["key"] for row in rows)),
         Column("sessions", tuple(str(row["sessions"]) for row in rows), numeric=True),
         Column("median", tuple(units.time(row["median_ns"]) for row in rows), numeric=True),
-        Column("spread", tuple(units.uncertainty(row["spread"]) for row in rows), numeric=True),
+        Column("spread", tuple(units.share(row["spread"]) for row in rows), numeric=True),
         Column("epochs", tuple(str(row["epochs"]) for row in rows), numeric=True),
         Column("since the first", tuple(units.change(row["anchor"]) for row in rows), numeric=True),
     ]

@@ -118,19 +118,20 @@ def combined(rounds: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, d
         for card, classes in shifts.items():
             for name, shift in classes.items():
                 shifts_of.setdefault(card, {}).setdefault(name, []).append(shift)
-    return {
-        card: {name: statistics.median_low(values) for name, values in classes.items()}
-        for card, classes in shifts_of.items()
-    }
+    return {card: {name: statistics.median_low(of[name]) for name in of} for card, of in shifts_of.items()}
 
 
 def suspected(shifts: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
     """Returns the cards that are suspected → the classes whose limit their shift reaches."""
-    reaching = {
-        card: [name for name, limit in LIMITS.items() if classes.get(name, -math.inf) >= limit]
-        for card, classes in shifts.items()
-    }
-    return {card: classes for card, classes in reaching.items() if classes}
+    return _with_any({card: _reaching(classes, LIMITS) for card, classes in shifts.items()})
+
+
+def _reaching(shifts: Mapping[str, float], names: Iterable[str]) -> list[str]:
+    return [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
+
+
+def _with_any(classes_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {card: names for card, names in classes_of.items() if names}
 
 
 def neighbours(
@@ -161,22 +162,16 @@ def confirmed(
 ) -> dict[str, list[str]]:
     """Returns which suspicions hold: card → classes in which it is slower than its neighbour by the limit.
 
-    Args:
-        suspects: card → classes, as `suspected` returns them.
-        fresh: times of rounds after the suspicion.
-        classes: of the kernels.
-        beside: their neighbours, as `neighbours` returns them.
+    `fresh` are times of rounds after the suspicion, `classes` those of kernels, and `beside` the neighbours.
     """
     held = {}
     for card, names in suspects.items():
         rounds = [{card: _differences(times, card, beside[card], classes)} for times in fresh]
-        shifts = combined(rounds).get(card, {})
-        held[card] = [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
-    return {card: names for card, names in held.items() if names}
+        held[card] = _reaching(combined(rounds).get(card, {}), names)
+    return _with_any(held)
 
 
 def _differences(times: Times, card: str, beside: str, classes: Mapping[str, str]) -> dict[str, float]:
-    """Returns class → median log ratio of the kernels' times on two cards."""
     own, others = times.get(card, {}), times.get(beside, {})
     ratios: dict[str, list[float]] = {}
     for kernel, name in classes.items():
@@ -229,9 +224,9 @@ class Cause(NamedTuple):
     fault: bool = True
 
 
-_KERNELS = frozenset(LIMITS) - {COPIES}
+_COPIES, _MEMORY = frozenset({COPIES}), frozenset({"memory"})
+_KERNELS = frozenset(LIMITS) - _COPIES
 _POWER = _KERNELS - {"short"}
-_MEMORY = frozenset({"memory"})
 _LOWER = 0.01
 """Clocks and limits that are lower by less are the same: NVML's steps are up to 0.8 %."""
 _MANY_CORRECTED = 100
@@ -240,57 +235,54 @@ _LIMITED_S = 1.0
 """Clocks that were held down for less, beyond the other cards, slow nothing down that we compare."""
 
 
-_LOOK = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
-_RESET = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
-_RESEAT = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
-_LESS = (
-    ("power_limit_w", _LOWER, "power limit in W", "nvidia-smi -pl sets it, as root", _POWER),
-    ("sm_mhz", _LOWER, "SM clock in MHz", f"see what lowers it: {_LOOK}", _KERNELS),
-    ("memory_mhz", _LOWER, "memory clock in MHz", f"see what lowers it: {_LOOK}", _MEMORY),
-    ("pcie.width", 0.0, "PCIe lanes", _RESEAT, frozenset({COPIES})),
-    ("pcie.generation", 0.0, "PCIe generation", _RESEAT, frozenset({COPIES})),
-)
-"""What slows a card down that has less of it, by more than this share; the remedy; the classes it slows."""
-_MORE = (
-    ("setup.uncorrected_errors", 1, "uncorrected memory errors"),
-    ("setup.corrected_errors", _MANY_CORRECTED, "corrected memory errors"),
-    ("setup.remapped_rows", 1, "replaced memory rows"),
-)
-"""What may slow down a card's memory that has so many more of it."""
+def causes(card: CardFacts, others: Sequence[CardFacts]) -> list[Cause]:
+    """Returns in what a card differs from the others and may be slower for; unknown values are no cause."""
+    return [*_limits_and_links(card, others), *_memory_faults(card, others)]
 
 
-def causes(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
-    """Yields in what a card differs from the others and may be slower for; unknown values are no cause."""
-
-    def known(path: str) -> tuple[float, float] | None:
-        """Returns a value of the card, and the median of the others'."""
-        ask = operator.attrgetter(path)
-        own, usual = ask(card), median_of_known(map(ask, others))
-        return None if own is None or usual is None else (own, usual)
-
+def _limits_and_links(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
+    look = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
+    reseat = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
     for event, seconds in card.limited_s.items():
         usual = median_of_known(other.limited_s.get(event) for other in others)
         if usual is not None and seconds >= usual + max(_LIMITED_S, usual):
             words = (INVALIDATING | ORDINARY)[event]
             text = f"{words} ({event}) for {seconds:.0f} s, on the others {usual:.0f} s"
-            remedy = f"{'improve the cooling' if 'thermal' in event else 'check power and cooling'}: {_LOOK}"
+            remedy = f"{'improve the cooling' if 'thermal' in event else 'check power and cooling'}: {look}"
             slows = _POWER if event == "sw_power_cap" else _KERNELS
             yield Cause(text, remedy, slows, fault=event in INVALIDATING)
-    for path, share, words, remedy, slows in _LESS:
-        if (both := known(path)) is not None and both[0] < (1 - share) * both[1]:
-            yield Cause(f"{words}: {both[0]:.0f}, of the others {both[1]:.0f}", remedy, slows)
-    if card.setup.ecc and any(other.setup.ecc is False for other in others):
+    for name, words, remedy, slows in (
+        ("power_limit_w", "power limit in W", "nvidia-smi -pl sets it, as root", _POWER),
+        ("sm_mhz", "SM clock in MHz", f"see what lowers it: {look}", _KERNELS),
+        ("memory_mhz", "memory clock in MHz", f"see what lowers it: {look}", _MEMORY),
+        ("pcie.width", "PCIe lanes", reseat, _COPIES),
+        ("pcie.generation", "PCIe generation", reseat, _COPIES),
+    ):
+        figure = operator.attrgetter(name)
+        own, usual = figure(card), median_of_known(map(figure, others))
+        if own is not None and usual is not None and own < (1 - _LOWER) * usual:
+            yield Cause(f"{words}: {own:.0f}, of the others {usual:.0f}", remedy, slows)
+
+
+def _memory_faults(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
+    setup, setups = card.setup, [other.setup for other in others]
+    if setup.ecc and any(other.ecc is False for other in setups):
         text = "ECC is on, and off on another card"
         yield Cause(text, "set it alike (nvidia-smi -e 1 -i {index}), then reset the GPU", _MEMORY)
-    if card.setup.row_remap_pending or card.setup.row_remap_failed:
-        yield Cause("broken memory rows wait to be replaced, or could not be", _RESET, _MEMORY)
-    for path, least, words in _MORE:
-        if (both := known(path)) is not None and both[0] >= both[1] + least:
-            yield Cause(f"{both[0]} {words}, on the others {both[1]:.0f}", _RESET, _MEMORY)
+    reset = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
+    if setup.row_remap_pending or setup.row_remap_failed:
+        yield Cause("broken memory rows wait to be replaced, or could not be", reset, _MEMORY)
+    for name, words, least in (
+        ("uncorrected_errors", "uncorrected memory errors", 1),
+        ("corrected_errors", "corrected memory errors", _MANY_CORRECTED),
+        ("remapped_rows", "replaced memory rows", 1),
+    ):
+        own, usual = getattr(setup, name), median_of_known(getattr(other, name) for other in setups)
+        if own is not None and usual is not None and own >= usual + least:
+            yield Cause(f"{own} {words}, on the others {usual:.0f}", reset, _MEMORY)
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:
-    """Returns the median of the values that are known, or None."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
@@ -304,11 +296,9 @@ class CardVerdict(enum.StrEnum):
     ALIKE = "as the others"
     SLOW = "SLOW"
     ONE_OF_TWO = "SLOW, or the other is fast"
-    """Two cards differ, and nothing says which of them is not as it should be."""
     ONE_CLASS = "slower in one class"
     """Without a physical cause, that names no card."""
     NOT_CONFIRMED = "not confirmed"
-    """Fresh sessions did not find again what raised a suspicion."""
     NOT_COMPARED = "not compared"
     """Too few of its times are valid."""
 
@@ -332,12 +322,11 @@ class CardFinding:
 
     @property
     def bad(self) -> bool:
-        """Whether the host has a slow card because of this one."""
         return self.verdict in (CardVerdict.SLOW, CardVerdict.ONE_OF_TWO)
 
     @property
     def slower_by(self) -> str:
-        """Returns the confirmed classes with their shifts in words: `+5.1 % in memory, +4.9 % in compute`."""
+        """Returns `+5.1 % in memory, +4.9 % in compute`: the confirmed classes."""
         return ", ".join(f"{percent(self.shifts[name])} in {name}" for name in self.slower)
 
 
@@ -350,12 +339,8 @@ def findings(
 ) -> dict[str, CardFinding]:
     """Returns card → what was found, by the rules of this module.
 
-    Args:
-        shifts: card → class → shift.
-        suspects: cards that were suspected.
-        held: card → classes that were confirmed.
-        facts: of each card.
-        since_record: card → log ratio of its times to its own recorded ones, where they are known.
+    `held` has the classes that were confirmed, and `since_record` the log ratio of a card's times to its own
+    recorded ones, where they are known.
     """
     results = {}
     for card, classes in shifts.items():
@@ -376,11 +361,10 @@ def findings(
 
 
 def _recorded_faster(card: str, since_record: Mapping[str, float]) -> bool:
-    """Returns whether a card became slower than its own record, and no other card did."""
     limit = LIMITS["compute"]
-    own = since_record.get(card, 0.0)
     rest = [shift for other, shift in since_record.items() if other != card]
-    return own >= limit and bool(rest) and all(shift < limit / 2 for shift in rest)
+    slower = since_record.get(card, 0.0) >= limit
+    return slower and bool(rest) and all(shift < limit / 2 for shift in rest)
 
 
 def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCase]) -> dict[str, float]:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import (
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_gpukern.baseline.record import Past
@@ -89,18 +85,21 @@ def shift_among(compared: Sequence[Compared]) -> Shift | None:
     recorded = [session.canaries for entry in compared for session in entry.past.sessions]
     now = [entry.result.canaries for entry in compared]
     canaries = canary_changes(now, recorded)
-    usual = usual_shift(times for entry in compared for times in _session_times(entry))
+    usual = usual_shift(map(_session_times, compared))
     return shift_of(kernel_ratios(entry.result for entry in compared), canaries, usual)
 
 
-def _session_times(compared: Compared) -> list[dict[str, float]]:
+def _session_times(compared: Compared) -> dict[str, float]:
     """Maps the id of each recorded session to its time of the kernel, where that was compared on a GPU."""
-    result, sessions = compared.result, compared.past.sessions
-    keys = [key for key in result.verdicts if result.case.on_gpu and key.startswith("kernel/")]
-    return [
-        {session.session: session.times[key].median_ns for session in sessions if key in session.times}
-        for key in keys
-    ]
+    key, sessions = _kernel(compared.result), compared.past.sessions
+    return {session.session: session.times[key].median_ns for session in sessions if key in session.times}
+
+
+def _kernel(result: Result) -> str:
+    """Returns the key of the time of the kernel that was compared on a GPU; empty without one."""
+    measured = result.measurements if result.case.on_gpu and not result.simulated else ()
+    compared = [key for key, verdict in result.verdicts.items() if verdict.ratio]
+    return next((time.key for time in measured if time.scope == "kernel" and time.key in compared), "")
 
 
 def shift_of(
@@ -129,9 +128,7 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
         logs = {session: math.log(ns) for session, ns in times.items() if session and ns > 0}
         for session, value in logs.items():
             shifts.setdefault(session, []).append(value - statistics.fmean(logs.values()))
-    medians = [
-        statistics.median(deviations) for deviations in shifts.values() if len(deviations) >= FEWEST_CASES
-    ]
+    medians = [statistics.median(logs) for logs in shifts.values() if len(logs) >= FEWEST_CASES]
     count = len(medians)
     if count < _FEWEST_SESSIONS:
         return 0.0
@@ -140,14 +137,8 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
 
 def kernel_ratios(results: Iterable[Result]) -> list[float]:
     """Returns new ÷ recorded time of each case's kernel on a GPU, where both are known."""
-    ratios = []
-    for result in results:
-        if result.simulated or not result.case.on_gpu:
-            continue
-        kernels = [measurement.key for measurement in result.measurements if measurement.scope == "kernel"]
-        known = [v.ratio for key, v in result.verdicts.items() if key in kernels and v.ratio]
-        ratios += [ratio for ratio in known[:1] if math.isfinite(ratio)]
-    return ratios
+    ratios = [result.verdicts[key].ratio for result in results if (key := _kernel(result))]
+    return [ratio for ratio in ratios if ratio is not None and math.isfinite(ratio)]
 
 
 def canary_changes(
@@ -165,13 +156,11 @@ def canary_changes(
 
 def told(shift: Shift, changed: Sequence[Difference]) -> str:
     """Says in words how all kernels changed, and whether the canaries did."""
-    slower = shift.ratio > 1
-    percent = [100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high)]
-    low, high = sorted(percent[1:])
+    median, *ends = (100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high))
     text = (
-        f"all kernels {percent[0]:.1f} % {'slower' if slower else 'faster'} "
-        f"(median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"
+        f"all kernels {median:.1f} % {'slower' if shift.ratio > 1 else 'faster'} (median of {shift.cases}, "
     )
+    text += f"95 %: {min(ends):.1f} … {max(ends):.1f} %)"
     if not shift.canaries:
         return f"{text}; the record has no canaries by this timer, which could tell whether it is the machine"
     readings = {name: f"{_name(name)} {_change(c)}" for name, c in shift.canaries.items()}
@@ -181,9 +170,8 @@ def told(shift: Shift, changed: Sequence[Difference]) -> str:
         so_is = f"so is {_name(first)} ({_change(shift.canaries[first])})"
         rest = "".join(f", {readings[name]}" for name in others)
         return f"{text}, {so_is}{rest}: the machine, not your change"
-    what = "; no recorded version differs, so look at the code"
-    if changed:
-        what = f" ({', '.join(map(str, changed))})"
+    differs = f" ({', '.join(map(str, changed))})"
+    what = differs if changed else "; no recorded version differs, so look at the code"
     still = f"{text}; the canaries were not ({', '.join(readings.values())})"
     if any(change.what == DEVICE for change in changed):
         return f"{still}, but this is another card, and cards of a model differ a little"

@@ -6,8 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_gpukern.baseline.record import Past, as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
@@ -66,24 +65,20 @@ def because(
 ) -> tuple[Difference, ...]:
     """Returns what else changed between the recorded sessions and a result, for a verdict that something did.
 
-    It also says that the code did not change, or that nothing did: neither is a cause.
-
-    A value has changed if no recorded session had it.
+    A value has changed if no recorded session had it. That the code did not change, or that nothing did, is
+    said too, and is no cause.
 
     Args:
-        result: the new result, with its kernels and fingerprint.
+        result: with its kernels and fingerprint.
         deciding: the measurements that the verdict rests on, all under one key: the result's own, or those of
             the fresh sessions that confirmed or refuted a suspicion.
         verdict: with its ratio.
         past: the recorded sessions that it was judged by.
     """
     of_host = not timer_row(deciding[0].timer).device_timed
-    differences = choice_changes(result, past)
+    differences = _choice_changes(result, past)
     if deciding[0].scope != "transfer":
-        differences += code_changes(
-            [as_recorded(kernel) for kernel in result.kernels],
-            [session.kernels for session in past.sessions],
-        )
+        differences += _code_changes(result, past)
     of_code = len(differences)
     differences += _clock_changes(deciding, verdict, past)
     fingerprints = [session.fingerprint for session in past.sessions]
@@ -96,7 +91,7 @@ def because(
     return tuple(differences)
 
 
-def choice_changes(result: Result, past: Past) -> list[Difference]:
+def _choice_changes(result: Result, past: Past) -> list[Difference]:
     """Returns for which kernels an autotuner chose otherwise than in the sessions that judge it."""
     now = Choice.of(result.autotuned, ())
     reference = of_one_choice(past.sessions, now, FEWEST)
@@ -140,30 +135,25 @@ def other_machine(
     return tuple(difference for difference in differences if difference is not None)
 
 
-def code_changes(now: Iterable[KernelFacts], recorded: Sequence[Sequence[KernelFacts]]) -> list[Difference]:
+def _code_changes(result: Result, past: Past) -> list[Difference]:
     """Returns what differs in the kernels of a case: machine code, resources, launches, the kernels."""
-    new = by_name(now)
-    seen = [session for session in recorded if session]
+    new = by_name(map(as_recorded, result.kernels))
+    seen = [by_name(session.kernels) for session in past.sessions if session.kernels]
     if not new or not seen:
         return []
-    old = by_name(kernel for session in seen for kernel in session)
+    old = by_name(kernel for session in past.sessions for kernel in session.kernels)
     kernels: dict[Difference, list[str]] = {}
-    for name in new:
-        if name in old:
-            for difference in _kernel_changes(new[name], old[name]):
-                kernels.setdefault(difference, []).append(name)
+    for name in filter(old.__contains__, new):
+        for difference in _kernel_changes(new[name], old[name]):
+            kernels.setdefault(difference, []).append(name)
     differences = [
         difference if len(names) == len(new) else dataclasses.replace(difference, kernels=tuple(names))
         for difference, names in kernels.items()
     ]
-    in_all = [name for name in old if all(any(k.name == name for k in session) for session in seen)]
-    gone = [name for name in in_all if name not in new]
-    added = [name for name in new if name not in old]
-    if added:
-        differences.append(Difference(KERNEL, now=", ".join(added)))
-    if gone:
-        differences.append(Difference(KERNEL, before=", ".join(gone)))
-    return differences
+    added = ", ".join(name for name in new if name not in old)
+    gone = ", ".join(name for name in old if name not in new and all(name in session for session in seen))
+    differences += [Difference(KERNEL, now=added)] if added else []
+    return differences + ([Difference(KERNEL, before=gone)] if gone else [])
 
 
 def cycles_change(time_change: float, clock_change: float) -> Difference | None:
@@ -179,35 +169,27 @@ def cycles_change(time_change: float, clock_change: float) -> Difference | None:
     return None
 
 
-@dataclass(frozen=True)
-class ClockChange:
+class ClockChange(NamedTuple):
     """Holds a clock that is not what it was: its recorded and its new value in MHz."""
 
     before_mhz: float
     now_mhz: float
-
-    @property
-    def log_ratio(self) -> float:
-        """log of new ÷ recorded."""
-        return math.log(self.now_mhz / self.before_mhz)
 
     def difference(self, what: str = CLOCK) -> Difference:
         """Returns it in MHz, of a clock of this name."""
         return Difference(what, f"{self.before_mhz:.0f}", f"{self.now_mhz:.0f} MHz")
 
 
-def clock_change(
-    now_mhz: float | None, recorded: Iterable[float | None], spread_mhz: float = 0.0
+def _clock_change(
+    clocks_mhz: Sequence[float], recorded: Iterable[float | None], spread_mhz: float = 0.0
 ) -> ClockChange | None:
     """Returns how a clock moved beyond its own spread; None where it did not or is not known."""
     known = [mhz for mhz in recorded if mhz]
-    if not now_mhz or not known:
+    if not clocks_mhz or not known:
         return None
-    before = statistics.median(known)
+    before, now = statistics.median(known), statistics.median(clocks_mhz)
     own = max(spread_mhz, max(known) - min(known), _CLOCK_FLOOR * before)
-    if abs(now_mhz - before) <= own:
-        return None
-    return ClockChange(before, now_mhz)
+    return ClockChange(before, now) if abs(now - before) > own else None
 
 
 def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange | None:
@@ -219,8 +201,7 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange 
     own = [clock.sm_mhz for clock in clocks if clock.sm_mhz]
     ranges = [(clock.sm_mhz_high or 0.0) - (clock.sm_mhz_low or 0.0) for clock in clocks]
     spread = max([*ranges, max(own, default=0.0) - min(own, default=0.0)])
-    now_mhz = statistics.median(own) if own else None
-    return clock_change(now_mhz, [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
+    return _clock_change(own, [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
 
 
 def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[Difference]:
@@ -228,16 +209,13 @@ def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past
     first = deciding[0]
     sm = sm_clock_change(deciding, past)
     memory_mhz = [mhz for measurement in deciding if (mhz := DeviceClocks.of(measurement).memory_mhz)]
-    memory = clock_change(
-        statistics.median(memory_mhz) if memory_mhz else None,
-        [time.memory_mhz for time in _times(first.key, past)],
-    )
+    memory = _clock_change(memory_mhz, [time.memory_mhz for time in _times(first.key, past)])
     differences = []
     if sm is not None:
         differences.append(sm.difference())
         on_device = first.scope == "kernel" and timer_row(first.timer).device_timed
         if on_device and verdict.ratio and is_about(verdict.ratio, deciding, past):
-            cycles = cycles_change(math.log(verdict.ratio), sm.log_ratio)
+            cycles = cycles_change(math.log(verdict.ratio), math.log(sm.now_mhz / sm.before_mhz))
             differences += [cycles] if cycles else []
     if memory is not None:
         differences.append(memory.difference("memory clock"))
@@ -259,7 +237,6 @@ def is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
 
 
 def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> list[Difference]:
-    """Returns what changed in the launches of one kernel."""
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
     methods = {hash_method(code) for code in codes}
     # Older releases recorded hashes by another method, which tell nothing.
@@ -268,10 +245,8 @@ def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -
         for kernel in before
         if kernel.machine_code_sha256 and hash_method(kernel.machine_code_sha256) in methods
     }
-    resources = resource_changes(now, before)
-    differences = list(resources)
-    if codes and known:
-        differences.insert(0, SAME_CODE if codes <= known else NEW_CODE)
+    code = [SAME_CODE if codes <= known else NEW_CODE] if codes and known else []
+    differences = code + resource_changes(now, before)
     for what in ("grid", "block"):
         new = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in now) if size]
         old = [size for size in dict.fromkeys(getattr(kernel, what) for kernel in before) if size]
@@ -289,10 +264,8 @@ def dimensions(size: tuple[int, ...]) -> str:
 
 
 def _difference(label: str, unit: str, now: Any, recorded: Sequence[Any]) -> Difference | None:
-    if now is None or now in recorded:
-        return None
     known = list(dict.fromkeys(_text(value) for value in recorded if value is not None))
-    if not known:
+    if now is None or now in recorded or not known:
         return None
     if len(known) >= _ALIKE:
         return Difference(label, None, f"{_text(now)}{unit}", others=len(known))

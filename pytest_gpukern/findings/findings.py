@@ -47,10 +47,8 @@ def explained(
 
     Args:
         result: with its verdicts.
-        past_of: looks up the recorded sessions of a case: those of a measurement's key, or without one those
-            of the newest epoch.
-        deciding: `scope/timer/cache` → the measurements that its verdict rests on; where it says nothing,
-            the result's own.
+        past_of: (case, measurement's key) → the recorded sessions; without a key those of the newest epoch.
+        deciding: key → the measurements that its verdict rests on; where it says nothing, the result's own.
     """
     if result.simulated or not result.measurements or result.correctness is Correctness.INCORRECT:
         return result
@@ -66,9 +64,8 @@ def explained(
             tails += slow_calls(rests_on, past)
     result = dataclasses.replace(result, verdicts=verdicts, findings=(*result.findings, *tails))
     past, case = past_of(result.case, None), result.case
-    if past is None or past.problem_version != case.problem_version:
-        return result
-    if past.measured_point != plain(case.measured_point):
+    same = (case.problem_version, plain(case.measured_point))
+    if past is None or (past.problem_version, past.measured_point) != same:
         return result
     since_record = (
         *grown_resources(result.kernels, past),
@@ -85,9 +82,9 @@ def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False)
 
     Args:
         result: with verdicts and findings.
-        fail_on: the kinds of `FAILURES` that fail the run.
-        accepts: whether the run opens an epoch for what it measures: what became slower or grew since the
-            last one is reported, and only what is INVALID fails.
+        fail_on: kinds of `FAILURES`.
+        accepts: whether the run opens an epoch for what it measures. Then what became slower or grew since
+            the last one is reported, and only what is INVALID fails.
     """
     of_verdicts = [
         GateFailure(verdict.kind.value, verdict.explained, key)
@@ -95,14 +92,12 @@ def failures(result: Result, fail_on: Collection[str], *, accepts: bool = False)
         if fails(verdict, fail_on, on_gpu=result.case.on_gpu)
         if not accepts or verdict.kind.row.always_fails
     ]
-    counting = [
-        finding for finding in result.findings if not accepts or finding.kind not in _SINCE_THE_RECORD
-    ]
+    accepted = _SINCE_THE_RECORD if accepts else ()
+    counting = (finding for finding in result.findings if finding.kind not in accepted)
     return of_verdicts + findings_that_fail(counting, fail_on)
 
 
 def findings_that_fail(findings: Iterable[Finding], fail_on: Collection[str]) -> list[GateFailure]:
-    """Returns those that fail their test."""
     return [
         GateFailure(finding.kind, finding.text)
         for finding in findings
@@ -114,9 +109,8 @@ def _with_reasons(result: Result, deciding: Sequence[Measurement], verdict: Verd
     row = verdict.kind.row
     if not row.changed and not (row.tone is Tone.DOUBTFUL and significant(verdict)):
         return verdict
-    opening = dataclasses.replace(
-        past, sessions=tuple(session for session in past.sessions if session.opening)
-    )
-    if opening.sessions and verdict.ratio and not is_about(verdict.ratio, deciding, past):
+    opened = tuple(session for session in past.sessions if session.opening)
+    opening = dataclasses.replace(past, sessions=opened)
+    if opened and verdict.ratio and not is_about(verdict.ratio, deciding, past):
         past = opening if is_about(verdict.ratio, deciding, opening) else past
     return dataclasses.replace(verdict, differences=because(result, deciding, verdict, past))

@@ -15,11 +15,7 @@ from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding, KernelFacts, Measurement, OutputError, hash_method
 
-ACCURACY, BITS, DETERMINISM = "accuracy", "bits", "determinism"
-
-RESOURCES = "resources"
-
-TAIL = "tail"
+ACCURACY, BITS, DETERMINISM, RESOURCES, TAIL = "accuracy", "bits", "determinism", "resources", "tail"
 
 FACTOR = 4.0
 """By which an error may grow beyond the largest recorded before it is reported."""
@@ -41,11 +37,7 @@ _SURE = 0.995
 """One-sided confidence that it grew."""
 
 _FIGURES = (("max_ulp", " ULP"), ("max_rel", " relative"), ("max_abs", " absolute"))
-_FIELDS = (
-    ("registers", "registers", ""),
-    ("local_bytes", "local", " B"),
-    ("shared_bytes", "shared", " B"),
-)
+_FIELDS = (("registers", "registers", ""), ("local_bytes", "local", " B"), ("shared_bytes", "shared", " B"))
 
 
 def grown_errors(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
@@ -119,41 +111,30 @@ def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Fi
     """
     findings = []
     for name, error in errors.items():
-        seen = [
-            output.determinism for output in _outputs(name, past.sessions) if output.determinism is not None
-        ]
-        if error.determinism is None or not seen:
-            continue
+        seen = [kind for output in _outputs(name, past.sessions) if (kind := output.determinism) is not None]
         differs = error.determinism == Determinism.TOLERANT
         differed = [kind == Determinism.TOLERANT for kind in seen]
         steadied = all(differed) and len(seen) >= FEWEST_WITH_THE_SAME_BITS and not differs
-        if (differs and not any(differed)) or steadied:
+        if error.determinism is not None and seen and ((differs and not any(differed)) or steadied):
             text = f"{name}: {seen[-1]} in {len(seen)} recorded sessions, now {error.determinism}"
             findings.append(Finding(DETERMINISM, text))
     return tuple(findings)
 
 
 def _outputs(name: str, sessions: Iterable[PastSession]) -> list[OutputAccuracy]:
-    """Returns what each session that has an output recorded of it."""
     return [session.outputs[name] for session in sessions if name in session.outputs]
 
 
 def _largest(name: str, past: Past) -> dict[str, float | None]:
     """Returns each figure's largest recorded value; None where a session lacks it."""
     outputs = _outputs(name, past.sessions)
-    largest: dict[str, float | None] = {}
-    for field, _ in _FIGURES:
-        values = [getattr(output, field) for output in outputs]
-        known = [value for value in values if value is not None]
-        largest[field] = max(known) if known and len(known) == len(values) else None
-    return largest
+    values = {field: [getattr(output, field) for output in outputs] for field, _ in _FIGURES}
+    return {field: max(of) if of and None not in of else None for field, of in values.items()}
 
 
 def _has_grown(field: str, now: float, largest: Mapping[str, float | None]) -> bool:
-    before, before_ulp = largest[field], largest["max_ulp"]
-    if before is None:
-        return False
-    if field != "max_abs" and before_ulp is not None and before_ulp >= TELLING_ULP:
+    before, telling = largest[field], (largest["max_ulp"] or 0.0) < TELLING_ULP
+    if before is None or not (telling or field == "max_abs"):
         return False
     return now > FACTOR * (max(before, _LEAST_ULP) if field == "max_ulp" else before)
 
@@ -164,12 +145,8 @@ def _figure(value: float | None) -> str:
 
 def _code(kernels: Iterable[KernelFacts]) -> set[tuple[str, str]] | None:
     """Returns each kernel with its machine code; None where there is none or one is not known."""
-    code: set[tuple[str, str]] = set()
-    for kernel in kernels:
-        if kernel.machine_code_sha256 is None:
-            return None
-        code.add((kernel.name, kernel.machine_code_sha256))
-    return code or None
+    code = {(kernel.name, kernel.machine_code_sha256 or "") for kernel in kernels}
+    return code if code and all(known for _, known in code) else None
 
 
 def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding, ...]:
@@ -193,13 +170,9 @@ def resource_changes(
     """Returns what the launches of one kernel take now and never took before."""
     differences = []
     for field, label, unit in _FIELDS:
-        new = [value for value in (getattr(kernel, field) for kernel in now) if value is not None]
-        old = [value for value in (getattr(kernel, field) for kernel in before) if value is not None]
-        if not new or not old or set(new) <= set(old):
-            continue
-        if grown and max(new) <= max(old):
-            continue
-        differences.append(Difference(label, str(max(old)), f"{max(new)}{unit}"))
+        new, old = ({getattr(kernel, field) for kernel in kernels} for kernels in (now, before))
+        if new and old and (max(new) > max(old) if grown else new - old):
+            differences.append(Difference(label, str(max(old)), f"{max(new)}{unit}"))
     return differences
 
 
@@ -219,7 +192,10 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
     new = [time_of(measurement) for measurement in deciding if measurement.samples_ns]
     old = [session.times[key] for session in past.sessions if key in session.times]
     grown = []
-    for name, figure in (("mean", lambda time: time.mean_ns), ("95th percentile", _q95_ns)):
+    for name, figure in (
+        ("mean", lambda time: time.mean_ns),
+        ("95th percentile", lambda time: (time.quantiles_ns or (None,))[-1]),
+    ):
         now, before = _above_median(new, figure), _above_median(old, figure)
         if len(now) < len(deciding) or len(before) < FEWEST:
             continue
@@ -231,10 +207,6 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
                 f"the {name} is {math.exp(usual_now):.2f} times it (recorded: {math.exp(usual):.2f})"
             )
     return (Finding(TAIL, f"{key}: the median is no slower, but {', '.join(grown)}"),) if grown else ()
-
-
-def _q95_ns(time: SessionTime) -> float | None:
-    return time.quantiles_ns[-1] if time.quantiles_ns is not None else None
 
 
 def _above_median(times: Iterable[SessionTime], figure: Callable[[SessionTime], float | None]) -> list[float]:

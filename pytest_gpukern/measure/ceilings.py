@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.timers.timer import TimerUnavailable, open_timer
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import JsonDict, Measurement
+from pytest_gpukern.values.result import HostCopy, JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
 from pytest_gpukern.values.untrusted_json import FileError, read
 
@@ -41,6 +41,13 @@ _RATES = {
     "complex128": "float64_flop_per_s",
     "int32": "int32_op_per_s",
     "uint32": "int32_op_per_s",
+}
+
+_HOST_COPIES = {
+    HostCopy("HtoD", "pageable"): "pageable_to_device_bytes_per_s",
+    HostCopy("DtoH", "pageable"): "device_to_pageable_bytes_per_s",
+    HostCopy("HtoD", "pinned"): "pinned_to_device_bytes_per_s",
+    HostCopy("DtoH", "pinned"): "device_to_pinned_bytes_per_s",
 }
 
 _Rate = Annotated[float, msgspec.Meta(gt=0, description="a positive number")] | None
@@ -96,18 +103,14 @@ class Ceilings:
         name = rate_of(dtype)
         return _share(flops, ns, None if name is None else getattr(self, name))
 
-    def host_copy_share(
-        self, bytes_in: float, bytes_out: float, ns: float, memory: str = "pageable"
-    ) -> float | None:
-        """Returns the share of a time that the copies to and from the device would take, one after the other.
+    def host_copy_share(self, copies: Iterable[tuple[HostCopy, float]], ns: float) -> float | None:
+        """Returns the share of a time that copies from and to the host take at best, one after the other.
 
-        `memory` is `pageable`, as for ordinary arrays, or `pinned`. None if a rate was not measured.
+        Each has its bytes. None if there is none, or if a rate was not measured, as of managed memory.
         """
-        pinned = memory == "pinned"
-        rate_in = self.pinned_to_device_bytes_per_s if pinned else self.pageable_to_device_bytes_per_s
-        rate_out = self.device_to_pinned_bytes_per_s if pinned else self.device_to_pageable_bytes_per_s
         copies_s = 0.0
-        for count, rate in ((bytes_in, rate_in), (bytes_out, rate_out)):
+        for copy, count in copies:
+            rate = getattr(self, _HOST_COPIES.get(copy, ""), None)
             if count and rate is None:
                 return None
             copies_s += count / rate if rate else 0.0

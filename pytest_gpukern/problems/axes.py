@@ -81,7 +81,6 @@ class Axes(dict[str, Axis]):
 
     @property
     def smoke_point(self) -> Point:
-        """The first of the smoke points."""
         return {name: axis.smoke[0] for name, axis in self.items()}
 
     def declare(self, point: Point) -> bool:

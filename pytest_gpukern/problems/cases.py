@@ -59,15 +59,15 @@ def cases_of(
     Broken variants that destroy the CUDA context have one case each, after all others.
 
     Args:
-        problem: the problem, with its variants registered.
         size: "smoke", "full" or "huge".
         axes: axis → values that the run chose instead of those at `size`.
         wrong: whether to yield the deliberately broken variants instead.
     """
     variants = list((problem.variants.broken if wrong else problem.variants.right).values())
-    for variant in variants:
-        if variant.at:
-            yield from _cases_at(problem, variant, size)
+    for variant in variants:  # one point; with huge sizes only if that is huge
+        point = {**problem.axes.smoke_point, **variant.at}
+        if variant.at and (size != "huge" or problem.axes.has_huge(point)):
+            yield from (Case(problem, variant, point, parameters) for parameters in _parameters(variant))
     last = [variant for variant in variants if variant.loses_context and not variant.at]
     variants = [variant for variant in variants if not variant.at and not variant.loses_context]
     begun: set[tuple[str, str]] = set()  # variants and parameters that have had their first point
@@ -87,16 +87,6 @@ def cases_of(
             yield Case(problem, variant, point, parameters, first=not axes and size != "huge")
 
 
-def _cases_at(problem: Problem, variant: Variant, size: str) -> Iterator[Case]:
-    """Yields the cases of a broken variant at its one point; with huge sizes only if the point is huge."""
-    point = {**problem.axes.smoke_point, **variant.at}
-    if size == "huge" and not problem.axes.has_huge(point):
-        return
-    for parameters in _parameters(variant):
-        yield Case(problem, variant, point, parameters)
-
-
 def _parameters(variant: Variant) -> Iterator[dict[str, Any]]:
-    """Yields every combination of the values of a variant's parameters, by name."""
     for values in itertools.product(*variant.parameters.values()):
         yield dict(zip(variant.parameters, values, strict=True))

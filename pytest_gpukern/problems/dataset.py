@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytest_gpukern.arrays.compare import Tolerance
-from pytest_gpukern.problems.call_by_name import Names, Point
+from pytest_gpukern.problems.call_by_name import Point
 from pytest_gpukern.problems.problem import Output, Problem
 from pytest_gpukern.problems.soundness import hardly_varies, passes_lower_precision, passes_zeros, rounded
 from pytest_gpukern.values.note import Note
@@ -35,9 +35,7 @@ class Dataset:
     Attributes:
         seed_offset: number of the set; if only one is timed, it is set 0.
         inputs: name → NumPy array or scalar; variants are given copies only.
-        specs: shape and dtype of each output.
         expected: reference of each output; None if the problem has only a statistical check.
-        tolerances: tolerance of each output.
         planted: input → flat index → special value at that place.
         seed: the seed of the whole run, or None for the problem's own.
         digests: type of a workspace → the result of its `digest` for these inputs.
@@ -53,14 +51,17 @@ class Dataset:
     digests: dict[type, dict[str, int]] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def make(cls, problem: Problem, point: Point, seed_offset: int, seed: int | None = None) -> Dataset:
-        """Draws the inputs and computes the reference from them before anybody else holds them."""
-        return cls._of(problem, point, problem.inputs(point, seed_offset, seed), seed_offset, seed)
-
-    @classmethod
-    def _of(
-        cls, problem: Problem, point: Point, inputs: dict[str, Any], seed_offset: int, seed: int | None
+    def make(
+        cls,
+        problem: Problem,
+        point: Point,
+        seed_offset: int,
+        seed: int | None = None,
+        inputs: dict[str, Any] | None = None,
     ) -> Dataset:
+        """Computes the reference from inputs, by default drawn here, before anybody else holds them."""
+        if inputs is None:
+            inputs = problem.inputs(point, seed_offset, seed)
         specs, expected = problem.output_specs(point, inputs), problem.reference(point, inputs)
         return cls(seed_offset, inputs, specs, expected, problem.tolerances(specs, point), seed)
 
@@ -69,7 +70,7 @@ class Dataset:
         """Makes the set of integers, which outputs must match bit by bit."""
         import numpy as np
 
-        made = cls._of(problem, point, problem.exact(point, seed), 0, seed)
+        made = cls.make(problem, point, 0, seed, problem.inputs(point, 0, seed, exact=True))
         expected = made.expected
         assert expected is not None
         for name, spec in made.specs.items():
@@ -88,10 +89,9 @@ class Dataset:
 
         inputs, planted = problem.with_special(point, seed)
         with np.errstate(all="ignore"):
-            return replace(cls._of(problem, point, inputs, 0, seed), planted=planted)
+            return replace(cls.make(problem, point, 0, seed, inputs), planted=planted)
 
     def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
-        """Makes another set by rearranging this one and its reference."""
         assert self.expected is not None
         inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
         return replace(self, seed_offset=seed_offset, inputs=inputs, expected=expected, digests={})
@@ -103,7 +103,7 @@ class Dataset:
         """
         import numpy as np
 
-        inputs = problem.inputs_with_few_changed(point, self.seed_offset, self.seed)
+        inputs = problem.inputs(point, self.seed_offset, self.seed, changes_few=True)
         if list(inputs) != list(self.inputs):
             return None
         changed = []
@@ -113,13 +113,18 @@ class Dataset:
                 return None
             if not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"):
                 changed.append(one.ndim)
-        return self._of(problem, point, inputs, seed_offset, self.seed) if changed and all(changed) else None
+        if not changed or not all(changed):
+            return None
+        return self.make(problem, point, seed_offset, self.seed, inputs)
+
+    @property
+    def input_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {name: value for name, value in self.inputs.items() if getattr(value, "ndim", 0)}
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """Names of the input arrays, then of the outputs."""
-        inputs = [name for name, value in self.inputs.items() if getattr(value, "ndim", 0)]
-        return tuple(dict.fromkeys((*inputs, *self.specs)))
+        return tuple(dict.fromkeys((*self.input_arrays, *self.specs)))
 
     @property
     def updated(self) -> tuple[str, ...]:
@@ -128,15 +133,18 @@ class Dataset:
 
     @property
     def input_bytes(self) -> int:
-        """Size of the input arrays."""
-        return sum(int(getattr(value, "nbytes", 0)) for value in self.inputs.values())
+        return sum(array.nbytes for array in self.input_arrays.values())
 
     @property
     def output_bytes(self) -> int:
-        """Size of the output arrays."""
         import numpy as np
 
         return sum(math.prod(spec.shape) * np.dtype(spec.dtype).itemsize for spec in self.specs.values())
+
+    @property
+    def device_bytes(self) -> int:
+        """Size of inputs and outputs together, as a launch takes them."""
+        return self.input_bytes + self.output_bytes
 
     @property
     def expected_bytes(self) -> int:
@@ -145,7 +153,6 @@ class Dataset:
 
     @property
     def host_bytes(self) -> int:
-        """Size of inputs and reference together."""
         return self.input_bytes + self.expected_bytes
 
     @property
@@ -153,9 +160,8 @@ class Dataset:
         """NumPy's names of the dtypes of input and output arrays."""
         import numpy as np
 
-        arrays = [value.dtype for value in self.inputs.values() if getattr(value, "ndim", 0)]
         outputs = [np.dtype(spec.dtype) for spec in self.specs.values()]
-        return frozenset(str(dtype) for dtype in (*arrays, *outputs))
+        return frozenset(str(dtype) for dtype in (*(a.dtype for a in self.input_arrays.values()), *outputs))
 
     @property
     def output_dtype(self) -> str | None:
@@ -168,7 +174,8 @@ class Dataset:
     @property
     def scalars(self) -> dict[str, Any]:
         """The inputs that are not arrays; a variant takes them when it prepares."""
-        return {name: value for name, value in self.inputs.items() if not getattr(value, "ndim", 0)}
+        arrays = self.input_arrays
+        return {name: value for name, value in self.inputs.items() if name not in arrays}
 
 
 def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Iterator[str]:
@@ -179,7 +186,8 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
         whole, expected = expected, first.specs[name].of_written(expected)
 
         def again(output: str = name) -> np.ndarray[Any, Any]:
-            made = problem.reference(point, lower_inputs(first.inputs))
+            lower = {name: rounded(array, array.dtype) for name, array in first.input_arrays.items()}
+            made = problem.reference(point, {**first.inputs, **lower})
             assert made is not None
             return first.specs[output].of_written(made[output])
 
@@ -202,21 +210,12 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
     """Returns the first set, then for each input array the second set with that array of the first."""
-    arrays = [name for name, value in first.inputs.items() if getattr(value, "ndim", 0)]
     sets = [first]
-    for number, name in enumerate(arrays, start=1):
-        inputs = {**second.inputs, name: first.inputs[name]}
+    for number, (name, array) in enumerate(first.input_arrays.items(), start=1):
+        inputs = {**second.inputs, name: array}
         expected = problem.reference(point, inputs)
         sets.append(Dataset(number, inputs, second.specs, expected, second.tolerances, first.seed))
     return sets
-
-
-def lower_inputs(inputs: Names) -> dict[str, Any]:
-    """Rounds each input to the next lower precision."""
-    return {
-        name: rounded(value, value.dtype) if getattr(value, "ndim", 0) else value
-        for name, value in inputs.items()
-    }
 
 
 def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> None:
@@ -294,10 +293,8 @@ def load(folder: Path, problem: Problem, point: Point, seed_offset: int, seed: i
 class HostResults:
     """Holds the host arrays into which timed copies bring outputs, for all variants of a point.
 
-    Touching new pages takes longer than copying into them. No kernel is ever given these arrays.
-
-    Args:
-        most_bytes: of all that is held; beyond this each case makes its own.
+    Touching new pages takes longer than copying into them. No kernel is ever given these arrays. Beyond
+    `most_bytes` in all each case makes its own.
     """
 
     def __init__(self, most_bytes: float) -> None:
@@ -335,10 +332,9 @@ class Datasets:
     Args:
         points: how many of the newest points of a problem to keep.
         seed: seed of all inputs, instead of each problem's own.
-        folder: where sessions of the same code keep sets for each other; None for nowhere.
 
     Attributes:
-        folder: the same.
+        folder: where sessions of the same code keep sets for each other; None for nowhere.
         test: the test function whose cases are measured. Each has its own files, since problems that one
             helper declares share line and name.
     """
@@ -353,11 +349,12 @@ class Datasets:
         self._complaints: dict[str, tuple[str, ...]] = {}
 
     def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
-        """Returns the set `seed_offset` of a problem at a point."""
         sets = self._at(problem, point)
         if seed_offset in sets:
             return sets[seed_offset]
-        stored = None if self.folder is None else self._stored_in(self.folder, problem, point, seed_offset)
+        identity = (self.test, problem.name, sorted(point.items()), self._seed, seed_offset)
+        name = hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
+        stored = None if self.folder is None else self.folder / name
         made = None if stored is None else load(stored, problem, point, seed_offset, self._seed)
         if made is None:
             if seed_offset == CONTENTS - 1 and problem.check is None:  # a check judges independent runs
@@ -381,10 +378,6 @@ class Datasets:
                 made = [make(problem, point, self._seed)]
             sets.update(enumerate(made))
         return list(sets.values())
-
-    def _stored_in(self, folder: Path, problem: Problem, point: Point, seed_offset: int) -> Path:
-        identity = (self.test, problem.name, sorted(point.items()), self._seed, seed_offset)
-        return folder / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
 
     def _at(self, problem: Problem, point: Point) -> dict[int, Dataset]:
         """Returns the sets of a point; for a new point, we first drop the oldest."""

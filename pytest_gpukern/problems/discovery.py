@@ -42,7 +42,6 @@ def load_variants(
     """Registers every variant in the folder of `problem.package`; a second call does nothing.
 
     Args:
-        problem: the problem.
         unusable: returns why a backend cannot run here, in words, or None.
         installed: returns whether a module can be found.
         cannot_import: returns why an import error means that there is no GPU, or None for a real error.

@@ -396,13 +396,11 @@ class Problem:
         return {"dtype": self.dtypes[0], **point} if self.dtypes else dict(point)
 
     def _call(self, function: Callable[..., Any], point: Point, more: Names | None = None) -> Any:
-        """Calls a declared function with what it names of the point and of `more`."""
         return call_by_name(function, {**self.named(point), **(more or {})})
 
     def _mapping(
         self, argument: str, function: Callable[..., Any], point: Point, more: Names
     ) -> dict[str, Any]:
-        """Calls a declared function that must return values by name."""
         made = self._call(function, point, more)
         if not isinstance(made, Mapping):
             raise self.error(f"{argument} returned {type(made).__name__}; it must return a dict by name")
@@ -418,36 +416,31 @@ class Problem:
         entropy = [own, seed_offset, zlib.crc32(repr((self.name, sorted(point.items()))).encode())]
         return np.random.default_rng(np.random.SeedSequence(entropy))
 
-    def inputs(self, point: Point, seed_offset: int = 0, seed: int | None = None) -> dict[str, Any]:
-        """Draws inputs for `point`; the same offset and seed give the same ones in every process."""
-        return self._drawn(point, self._rng(point, seed_offset, seed))
-
-    def inputs_with_few_changed(
-        self, point: Point, seed_offset: int, seed: int | None = None
+    def inputs(
+        self,
+        point: Point,
+        seed_offset: int = 0,
+        seed: int | None = None,
+        *,
+        exact: bool = False,
+        changes_few: bool = False,
     ) -> dict[str, Any]:
-        """Draws the inputs of an offset with a few elements changed in each array that is drawn."""
-        return self._drawn(point, few_changed(self._rng(point, seed_offset, seed)))
+        """Draws inputs for `point`; the same offset and seed give the same ones in every process.
 
-    def _drawn(self, point: Point, rng: np.random.Generator) -> dict[str, Any]:
-        made = self._mapping("make_inputs", self._make_inputs, point, {"rng": rng})
-        return self._completed(point, made, rng)
-
-    def exact(self, point: Point, seed: int | None = None) -> dict[str, Any]:
-        """Draws the inputs of integers."""
-        assert self._exact_inputs is not None
-        rng = self._rng(point, 0, seed)
-        made = self._mapping("exact_inputs", self._exact_inputs, point, {"rng": rng})
-        return self._completed(point, made, rng)
-
-    def _completed(self, point: Point, inputs: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        """Adds what partly written outputs hold before a launch: small integers, which fit any dtype."""
+        If `exact`, they are those of `exact_inputs`. If it `changes_few`, they are the inputs of this offset
+        with a few elements changed in each array that is drawn.
+        """
         import numpy as np
 
-        for name, spec in self.output_specs(point, inputs).items():
-            if spec.written is not None:
+        rng = self._rng(point, seed_offset, seed)
+        argument, make = ("exact_inputs", self._exact_inputs) if exact else ("make_inputs", self._make_inputs)
+        assert make is not None
+        made = self._mapping(argument, make, point, {"rng": few_changed(rng) if changes_few else rng})
+        for name, spec in self.output_specs(point, made).items():
+            if spec.written is not None:  # before a launch it holds small integers, which fit any dtype
                 values = rng.integers(0 if np.dtype(spec.dtype).kind == "b" else 1, 100, spec.shape)
-                inputs[name] = values.astype(spec.dtype)
-        return inputs
+                made[name] = values.astype(spec.dtype)
+        return made
 
     def with_special(
         self, point: Point, seed: int | None = None

@@ -19,11 +19,6 @@ _ALIKE_OF_FEW = 0.9
 """Share of elements that two references may have in common: floats, and dtypes with few values."""
 
 
-def lower_precision(dtype: Any) -> str | None:
-    """Names the next lower precision of a floating-point dtype; None if there is none."""
-    return _LOWER.get(_part(dtype), (None, 0))[0]
-
-
 def rounded(values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     """Rounds values to the significand of the precision below `dtype`, ties to even.
 
@@ -58,7 +53,7 @@ def passes_lower_precision(
     that cancel, `again` computes the reference from rounded inputs, and we round that. An exact tolerance
     cannot be tighter, so it always gives None.
     """
-    lower = lower_precision(dtype)
+    lower = _LOWER.get(_part(dtype), (None, 0))[0]
     if lower is None or not expected.size or (tolerance.rtol == 0 == tolerance.atol):
         return None
     wanted = _sample(expected)

@@ -11,6 +11,7 @@ from pytest_gpukern.problems.axes import Axes
 from pytest_gpukern.problems.call_by_name import Names, ProblemError, takes_by_name, users_line
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.note import NotRun
 
 SCOPES = ("kernel", "transfer", "end_to_end", "launch")
 """What we time: work on the device, copies in and out, both, or what the call costs the host."""
@@ -65,10 +66,10 @@ class Variant:
         """Says why the variant cannot run at `point`, in words, or None."""
         for axis, largest in self.max_size.items():
             if point[axis] > largest:
-                return f"too large: {axis}={point[axis]}, but its max_size is {largest:g}"
+                return NotRun("too large", f"{axis}={point[axis]}, but its max_size is {largest:g}")
         for axis, smallest in self.min_size.items():
             if point[axis] < smallest:
-                return f"too small: {axis}={point[axis]}, but its min_size is {smallest:g}"
+                return NotRun("too small", f"{axis}={point[axis]}, but its min_size is {smallest:g}")
         return None
 
 
@@ -90,18 +91,15 @@ class Variants:
     def add(self, variant: Variant) -> None:
         """Adds a variant; raises ProblemError if its name is taken or it names what the problem lacks."""
         home = self.broken if variant.is_broken else self.right
-        self._refuse_namesake(variant, home.get(variant.label))
+        present = home.get(variant.label)
+        # If the import of a file failed half-way, its unavailable variants replace the registered ones.
+        if present is not None and present.prepare is not None and variant.prepare is not None:
+            old, new = present.prepare.__code__, variant.prepare.__code__
+            same_code = (new.co_filename, new.co_firstlineno) == (old.co_filename, old.co_firstlineno)
+            if not same_code:  # the same file imported twice, under two names, is no clash
+                raise ProblemError(f"problem {self._problem!r} has two variants named {variant.label!r}")
         self._refuse_unknown(variant)
         home[variant.label] = variant
-
-    def _refuse_namesake(self, variant: Variant, present: Variant | None) -> None:
-        # If the import of a file failed half-way, its unavailable variants replace the registered ones.
-        if present is None or present.prepare is None or variant.prepare is None:
-            return
-        old, new = present.prepare.__code__, variant.prepare.__code__
-        same_code = (new.co_filename, new.co_firstlineno) == (old.co_filename, old.co_firstlineno)
-        if not same_code:  # the same file imported twice, under two names, is no clash
-            raise ProblemError(f"problem {self._problem!r} has two variants named {variant.label!r}")
 
     def _refuse_unknown(self, variant: Variant) -> None:
         whose = f"variant {variant.label!r}"
@@ -147,7 +145,6 @@ class Registration:
     parameters: Mapping[str, Sequence[Any]]
 
     def __call__(self, prepare: Prepare) -> Prepare:
-        """Registers the function under its own name."""
         declared = self._named(prepare.__name__, takes_by_name(prepare))
         self.variants.add(replace(declared, prepare=prepare, declared_at=users_line()))
         return prepare
@@ -165,18 +162,14 @@ class Registration:
                     f"parameter with values to try, such as {parameter}=(1, 2)"
                 )
             if takes is not None and parameter not in takes:
+                known = inspect.signature(self.decorator).parameters.values()
+                arguments = (argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY)
                 raise ProblemError(
                     f"variant {name!r}: {parameter}={values!r} is neither an argument of the decorator "
-                    f"({', '.join(self.arguments)}) nor a parameter of {name} ({', '.join(takes) or 'none'})"
+                    f"({', '.join(arguments)}) nor a parameter of {name} ({', '.join(takes) or 'none'})"
                 )
         parameters = {parameter: tuple(values) for parameter, values in self.parameters.items()}
         return replace(self.declared, name=name, parameters=parameters)
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """What the decorator takes besides the backend and the function's own parameters."""
-        known = inspect.signature(self.decorator).parameters.values()
-        return tuple(argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY)
 
 
 def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:

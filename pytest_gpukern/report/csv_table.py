@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pytest_gpukern.measure.observers import OBSERVERS
-from pytest_gpukern.report.rows import without_a_time
+from pytest_gpukern.report.rows import ScopeTime, judged
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.result import KernelFacts, Measurement, Result, Value, sizes_text
 from pytest_gpukern.values.untrusted_json import printable
-from pytest_gpukern.values.verdict_table import INCORRECT, VerdictKind
 
 Cell = str | float | int | None
 
@@ -36,13 +35,12 @@ def csv_text(runs: Sequence[RunResults]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(rows[0])
-    for row in rows:
-        writer.writerow([_harmless(cell) if isinstance(cell, str) else cell for cell in row.values()])
+    writer.writerows(map(_harmless, row.values()) for row in rows)
     return stream.getvalue()
 
 
-def _harmless(text: str) -> str:
-    return _FORMULA.sub(r"\1'\2", printable(text))
+def _harmless(cell: Cell) -> Cell:
+    return _FORMULA.sub(r"\1'\2", printable(cell)) if isinstance(cell, str) else cell
 
 
 def rows_of_run(run: RunResults) -> Iterator[dict[str, Cell]]:
@@ -59,39 +57,25 @@ def rows_of_run(run: RunResults) -> Iterator[dict[str, Cell]]:
 
 
 def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
-    """Returns the cells of a measurement. Times are never the simulator's.
-
-    `failure` is why the test failed by itself, or None.
-    """
-    case, summary, fingerprint = result.case, measurement.summary, result.fingerprint
-    timed = not result.simulated
+    """Returns the cells of a measurement. Times are never the simulator's."""
+    case, fingerprint, timed = result.case, result.fingerprint, not result.simulated
     return {
         "case": case.id,
         "test": result.nodeid,
-        "problem": case.problem,
-        "problem_version": case.problem_version,
-        "backend": case.backend,
-        "variant": case.variant,
+        **_fields(case, "problem", "problem_version", "backend", "variant"),
         "size": sizes_text(case.sizes),
         "device": fingerprint.hardware(on_gpu=case.on_gpu),
         "device_uuid": fingerprint.device_uuid if case.on_gpu else None,
         "driver": fingerprint.driver_version,
         "session": result.session,
         "role": result.role.value,
-        "simulated": "true" if result.simulated else "false",
-        "scope": measurement.scope,
-        "timer": measurement.timer,
-        "cache": measurement.cache,
-        "beside": "true" if measurement.beside else "false",
-        "median_ns": summary.median_ns if timed else None,
-        "low_ns": summary.low_ns if timed else None,
-        "high_ns": summary.high_ns if timed else None,
-        "samples": summary.n,
-        "iterations": measurement.iterations,
-        "first_call_ns": result.first_call_ns if timed else None,
-        "fixed_cost_ns": measurement.fixed_cost_ns,
-        "traffic_bytes": measurement.traffic_bytes,
-        "flops": measurement.flops,
+        **_fields(result, "simulated"),
+        **_fields(measurement, "scope", "timer", "cache", "beside"),
+        **_fields(measurement.summary if timed else None, "median_ns", "low_ns", "high_ns"),
+        "samples": measurement.summary.n,
+        **_fields(measurement, "iterations"),
+        **_fields(result if timed else None, "first_call_ns"),
+        **_fields(measurement, "fixed_cost_ns", "traffic_bytes", "flops"),
         **_kernel(result, measurement),
         **_errors(result),
         **_verdict(result, measurement, failure),
@@ -99,29 +83,28 @@ def _row(result: Result, measurement: Measurement, failure: str | None) -> dict[
     }
 
 
+def _fields(of: object, *names: str) -> dict[str, Cell]:
+    """Returns these attributes as cells; None of what is not there."""
+    return {name: _cell(getattr(of, name, None)) for name in names}
+
+
 def _kernel(result: Result, measurement: Measurement) -> dict[str, Cell]:
     """Returns the number of kernels that a call launches, and the facts of the one that takes longest."""
     facts = {kernel.launch: kernel for kernel in result.kernels} if measurement.scope != "transfer" else {}
     longest: KernelFacts | None = None
     if facts:
-        work = (
-            entry for measured in result.measurements for entry in measured.work if entry.kernel is not None
-        )
-        first = max(work, key=lambda entry: entry.time_ns or 0.0, default=None)
-        launch = first.kernel.launch if first is not None and first.kernel is not None else None
-        longest = facts.get(launch or (), next(iter(facts.values())))
+        work = (entry for measured in result.measurements for entry in measured.work)
+        launches = [(entry.time_ns or 0.0, entry.kernel.launch) for entry in work if entry.kernel]
+        _, launch = max(launches, key=lambda each: each[0], default=(0.0, ()))
+        longest = facts.get(launch, next(iter(facts.values())))
     return {
         "kernels": len(facts) or None,
         "kernel": longest.name if longest else None,
-        "registers": longest.registers if longest else None,
-        "shared_bytes": longest.shared_bytes if longest else None,
-        "local_bytes": longest.local_bytes if longest else None,
-        "occupancy": longest.occupancy if longest else None,
+        **_fields(longest, "registers", "shared_bytes", "local_bytes", "occupancy"),
     }
 
 
 def _errors(result: Result) -> dict[str, Cell]:
-    """Returns whether the outputs were right, and their largest errors."""
     cells: dict[str, Cell] = {"correctness": result.correctness.value}
     for name in ("max_abs", "max_rel", "max_ulp"):
         values = [getattr(error, name) for error in result.errors.values()]
@@ -130,26 +113,15 @@ def _errors(result: Result) -> dict[str, Cell]:
 
 
 def _verdict(result: Result, measurement: Measurement, failure: str | None) -> dict[str, Cell]:
-    """Returns what the measurement came to; a wrong output or an INVALID time has no ratio."""
-    kind, reason = without_a_time(result, failure)
-    counts = kind != INCORRECT and measurement.invalid is None
-    judged = result.verdicts.get(measurement.key) if counts else None
-    if not kind and measurement.invalid is not None:
-        kind, reason = VerdictKind.INVALID.value, measurement.invalid
-    elif not kind and judged is not None:
-        kind, reason = judged.kind.value, judged.explained
+    kind, reason, verdict = judged(result, ScopeTime(measurement), failure)
     return {
         "verdict": kind or None,
-        "ratio": judged.ratio if judged else None,
-        "ratio_low": judged.ratio_low if judged else None,
-        "ratio_high": judged.ratio_high if judged else None,
-        "threshold": judged.threshold if judged else None,
+        **_fields(verdict, "ratio", "ratio_low", "ratio_high", "threshold"),
         "reason": reason.partition("\n")[0] or None,
     }
 
 
 def _observed(result: Result, measurement: Measurement) -> dict[str, Cell]:
-    """Returns each figure of each observer, of the measurement or of its test."""
     cells: dict[str, Cell] = {}
     for observer, row in OBSERVERS.items():
         seen = result.observations.get(observer, {}) | measurement.observations.get(observer, {})

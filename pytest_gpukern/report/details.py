@@ -12,21 +12,18 @@ from pytest_gpukern.findings.explain import dimensions
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Column, Line, table, wrapped
+from pytest_gpukern.report.layout import GAP, Column, Line, table, wrapped
 from pytest_gpukern.report.rows import ScopeTime, scope_times
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, Result, Value
 from pytest_gpukern.values.timer_table import timer_row
 
 _UNKNOWN = ObserverRow("", "")
 _INDENT = "  "
-_GAP = 2
 _SHORTEST_NAME = 24
 _OVERLAP = 1.01
 """Work that adds up to more than its span, clocks' steps aside, ran at the same time."""
 _IDLE = 0.005
 """Share of the time without any work from which it has a line of its own."""
-
-
 WORK_TITLES = ("Time(%)", "Time", "Calls", "Avg", "Size", "Throughput")
 LAUNCH_TITLES = ("Grid Size", "Block Size", "Regs", "Shared", "Local", "Occupancy", "limited by", "code")
 
@@ -74,23 +71,19 @@ def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
         return None
     facts = {fact.launch: fact for fact in result.kernels}
     # A kernel's own time is what saw it; a host's clock sees what is between the pieces too.
-    whole = time.shown if not timer_row(time.shown.timer).device_timed else seen
+    by_host = not timer_row(time.shown.timer).device_timed
+    whole = time.shown if by_host else seen
     whole_ns, span_ns = whole.summary.median_ns, seen.summary.median_ns
-    works = sorted(seen.work, key=lambda work: -(work.time_ns or 0.0))
-    lines = [
-        BreakdownLine(
-            work.kernel.name if work.kernel else work.name,
-            _cells(work, whole_ns),
-            facts.get(work.kernel.launch, work.kernel) if work.kernel else None,
-        )
-        for work in works
-    ]
-    work_ns = sum(work.time_ns or 0.0 for work in works)
+    lines = []
+    for work in sorted(seen.work, key=lambda work: -(work.time_ns or 0.0)):
+        kernel = facts.get(work.kernel.launch, work.kernel) if work.kernel else None
+        name = work.kernel.name if work.kernel else work.name
+        lines.append(BreakdownLine(name, _cells(work, whole_ns), kernel))
+    work_ns = sum(work.time_ns or 0.0 for work in seen.work)
     covered_ns = min(work_ns, span_ns) if units.is_number(span_ns) else work_ns
     if units.is_number(whole_ns) and whole_ns - covered_ns >= _IDLE * whole_ns:
         idle_ns = whole_ns - covered_ns
-        on_host = not timer_row(whole.timer).device_timed
-        name = "host and launch" if on_host else "between kernels and copies"
+        name = "host and launch" if by_host else "between kernels and copies"
         lines.append(BreakdownLine(name, (_share(idle_ns, whole_ns), units.time(idle_ns), "", "", "", "")))
     title = f"{whole.scope} · {units.time(whole_ns)} by {whole.timer}"
     if whole is not seen:
@@ -104,11 +97,11 @@ def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
 
 
 def _cells(work: DeviceWork, whole_ns: float) -> tuple[str, ...]:
-    """Returns nvprof's figures of a kernel, copy or memset, as `WORK_TITLES` names them."""
+    """Returns nvprof's figures, as `WORK_TITLES` names them."""
     return (
         _share(work.time_ns, whole_ns),
         units.time(work.time_ns),
-        units.count(work.count),
+        units.quantity(work.count, ""),
         units.time(work.time_ns / work.count) if work.count and work.time_ns else units.NOTHING,
         units.size(work.size_bytes) if work.size_bytes else "",
         units.bandwidth(work.size_bytes, work.time_ns) if work.size_bytes else "",
@@ -124,15 +117,14 @@ def _breakdown_lines(result: Result, work: Breakdown, width: int) -> list[Line]:
     cells = zip(*(line.cells for line in work.lines), strict=True)
     columns = [Column(title, texts, numeric=True) for title, texts in zip(WORK_TITLES, cells, strict=True)]
     columns = [column for column in columns if any(column.cells)]
-    room = width - len(_INDENT) - sum(column.width + _GAP for column in columns)
+    room = width - len(_INDENT) - sum(column.width + len(GAP) for column in columns)
     names = tuple(fitted(line.name, max(room, _SHORTEST_NAME)) for line in work.lines)
     columns.append(Column("Name", names, narrowest=_SHORTEST_NAME))
-    rows, _ = table(columns, width, indent=_INDENT, gap=_GAP)
-    lines = [*wrapped(f"{result.case_name} · {work.title}", width, markup={"bold": True}), Line(rows[0])]
-    for row, entry in zip(rows[1:], work.lines, strict=True):
-        lines.append(Line(row))
-        if entry.kernel is not None:
-            lines += wrapped(_launch_text(entry.kernel), width, indent=3 * _INDENT)
+    (header, *rows), _ = table(columns, width, indent=_INDENT)
+    lines = [*wrapped(f"{result.case_name} · {work.title}", width, markup={"bold": True}), Line(header)]
+    for row, entry in zip(rows, work.lines, strict=True):
+        launch = _launch_text(entry.kernel) if entry.kernel else ""
+        lines += [Line(row), *wrapped(launch, width, indent=3 * _INDENT)]
     return lines + [line for note in work.notes for line in wrapped(note, width, indent=_INDENT)]
 
 
@@ -146,59 +138,44 @@ def launch_cells(kernel: KernelFacts) -> tuple[str, ...]:
         units.size(kernel.local_bytes),
         units.share(kernel.occupancy) if kernel.occupancy is not None else "",
         kernel.limited_by or "",
-        _code(kernel),
+        (kernel.machine_code_sha256 or "").rpartition(":")[2][:12],  # without the method of the hash
     )
-
-
-def _code(kernel: KernelFacts) -> str:
-    return (kernel.machine_code_sha256 or "").rpartition(":")[2][:12]
 
 
 def _launch_text(kernel: KernelFacts) -> str:
     """Returns `grid 63, block 64, 40 registers, 8 B local, occupancy 75 % (40 registers a thread)`."""
+    grid, block, registers, shared, local, occupancy, limit, code = launch_cells(kernel)
     parts = [
-        f"grid {dimensions(kernel.grid or ())}, block {dimensions(kernel.block or ())}",
-        f"{kernel.registers} registers",
-        f"{units.size(kernel.shared_bytes)} shared" if kernel.shared_bytes else "",
-        f"{units.size(kernel.local_bytes)} local" if kernel.local_bytes else "",
+        f"grid {grid}, block {block}, {registers} registers",
+        f"{shared} shared" if kernel.shared_bytes else "",
+        f"{local} local" if kernel.local_bytes else "",
+        f"occupancy {occupancy}{f' ({limit})' if limit else ''}" if occupancy else "",
+        f"machine code {code}" if code else "",
     ]
-    if kernel.occupancy is not None:
-        limit = f" ({kernel.limited_by})" if kernel.limited_by else ""
-        parts.append(f"occupancy {units.share(kernel.occupancy)}{limit}")
-    if kernel.machine_code_sha256:
-        parts.append(f"machine code {_code(kernel)}")
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, parts))
 
 
 def checks(results: Sequence[Result], *, width: int) -> list[Line]:
     """Tells once what the same cases have in common, and then an empty line; nothing where none has any."""
     checked = [result for result in results if result.correctness is not Correctness.INCORRECT]
-    cases: dict[str, list[str]] = {}
-    for result in checked:
-        for text in _checks_of(result):
-            cases.setdefault(text, []).append(result.case_name)
-    texts: dict[tuple[str, ...], list[str]] = {}
-    for text, ids in cases.items():
-        texts.setdefault(tuple(ids), []).append(text)
+    texts_of = {result.case_name: _checks_of(result) for result in checked}
+    shared: dict[tuple[str, ...], list[str]] = {}
+    for text in dict.fromkeys(text for texts in texts_of.values() for text in texts):
+        shared.setdefault(tuple(case for case in texts_of if text in texts_of[case]), []).append(text)
     lines = []
-    for who_has, shared in texts.items():
-        several = 1 < len(who_has) == len(checked)
-        who = f"all {len(who_has)} cases" if several else ", ".join(who_has)
-        lines += wrapped(f"{who} · {'; '.join(shared)}", width, indent=_INDENT)
+    for cases, texts in shared.items():
+        who = f"all {len(cases)} cases" if 1 < len(cases) == len(checked) else ", ".join(cases)
+        lines += wrapped(f"{who} · {'; '.join(texts)}", width, indent=_INDENT)
     return [*lines, Line("")] if lines else []
 
 
 def _checks_of(result: Result) -> list[str]:
-    by_kind: dict[str, list[str]] = {}
+    by_kind: dict[str | None, list[str]] = {}
     for name, error in result.errors.items():
-        if error.determinism is not None:
-            by_kind.setdefault(error.determinism, []).append(name)
-    texts = [f"{', '.join(names)} {kind}" for kind, names in by_kind.items()]
-    if result.corners:
-        texts.append(f"checked at {', '.join(result.corners)} too")
-    if result.seed is not None:
-        texts.append(f"seed {result.seed}")
-    return texts
+        by_kind.setdefault(error.determinism, []).append(name)
+    texts = [f"{', '.join(names)} {kind}" for kind, names in by_kind.items() if kind is not None]
+    texts += [f"checked at {', '.join(result.corners)} too"] if result.corners else []
+    return texts + ([f"seed {result.seed}"] if result.seed is not None else [])
 
 
 def observed(result: Result) -> list[tuple[str, str, str]]:
@@ -221,7 +198,6 @@ def _figures(values: Mapping[str, Value], row: ObserverRow) -> Iterator[str]:
 
 
 def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:
-    """Returns a line for each observer of each measurement and test, and then an empty line."""
     lines = [
         line
         for result in results

@@ -35,7 +35,6 @@ class RunReport(RunResults):
         shortened: why fewer sessions were recorded than asked for → cases.
         stale: recorded cases that no longer exist, by file.
         files: those that were written.
-        others: those of `RunResults`.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -51,53 +50,44 @@ class RunReport(RunResults):
 def file_text(path: Path, runs: Sequence[RunResults], of_forms: Mapping[str, Any]) -> str:
     """Returns what a file holds that tells of runs, in the form that its suffix names.
 
-    Args:
-        path: ends in a suffix of `FORMS`.
-        runs: one, where the form takes no more.
-        of_forms: option of a form → its value; for those that were given.
+    `of_forms` maps options of forms to their values, where these were given.
 
     Raises:
         EmptyReportError: it would hold nothing.
     """
     form = FORMS[suffix_of(path) or ""]
-    given = {
-        option.name.replace("-", "_"): of_forms[option.name]
-        for option in form.options
-        if option.name in of_forms
-    }
+    options = [option.name for option in form.options if option.name in of_forms]
+    given = {name.replace("-", "_"): of_forms[name] for name in options}
     text: str = pkgutil.resolve_name(form.function)(runs if form.several else runs[0], **given)
     return text
 
 
 def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = False) -> RunReport:
     """Makes the forms that apply, and returns the report with its files, and with what went wrong."""
-    if not in_summary:
-        for path in report.settings.reports:
-            report = _with_file(report, path)
-    for name, form in FORMS.items():
-        if name.startswith(".") or form.in_summary != in_summary or not _applies(form, report):
-            continue
+    for path in () if in_summary else report.settings.reports:
         try:
-            pkgutil.resolve_name(form.function)(report, config)
+            _write_file(report, path)
+            report = dataclasses.replace(report, files=(*report.files, path))
         except FileError as error:
             report = dataclasses.replace(report, problems=(*report.problems, str(error)))
+    for name, form in FORMS.items():
+        if not name.startswith(".") and form.in_summary == in_summary and _applies(form, report):
+            try:
+                pkgutil.resolve_name(form.function)(report, config)
+            except FileError as error:
+                report = dataclasses.replace(report, problems=(*report.problems, str(error)))
     return report
 
 
-def _with_file(report: RunReport, path: Path) -> RunReport:
+def _write_file(report: RunReport, path: Path) -> None:
     """Writes a file; one that has nothing to hold, too, or it would still tell of an earlier run."""
     try:
         text = file_text(path, [report], report.settings.of_forms)
     except EmptyReportError as nothing:
         text = nothing.text
-    try:
-        write_named(path, text, "--gpukern-report")
-    except FileError as error:
-        return dataclasses.replace(report, problems=(*report.problems, str(error)))
-    return dataclasses.replace(report, files=(*report.files, path))
+    write_named(path, text, "--gpukern-report")
 
 
 def _applies(form: ReportForm, report: RunReport) -> bool:
-    if form.variables and os.environ.keys().isdisjoint(form.variables):
-        return False
-    return any(getattr(report, name) for name in form.fields)
+    asked = not form.variables or not os.environ.keys().isdisjoint(form.variables)
+    return asked and any(getattr(report, name) for name in form.fields)

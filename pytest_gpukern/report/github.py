@@ -41,31 +41,26 @@ def write(report: RunReport, config: pytest.Config) -> None:
             with path.open("ab") as file:  # what earlier commands of the step wrote stays
                 file.write(summary(report, most=LONGEST_SUMMARY - 1 - file.tell()).encode())
         except OSError as error:
-            raise FileError(
-                path,
-                f"cannot be written: {error.strerror or error}",
-                "Unset GITHUB_STEP_SUMMARY, or name a file that can be written",
-            ) from error
+            remedy = "Unset GITHUB_STEP_SUMMARY, or name a file that can be written"
+            raise FileError(path, f"cannot be written: {error.strerror or error}", remedy) from error
 
 
 def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
     """Returns a workflow command for each failed test, at most ten.
 
-    Args:
-        run: with the failures.
-        places: test → file and line of its variant, or of itself.
-        root: the folder of the repository's checkout. A place outside it is left out.
+    `places` has file and line of a test's variant, or of the test. One outside of `root`, the folder of the
+    repository's checkout, is left out.
     """
     ids = {result.nodeid: result.case_name for result in run.results}
     lines = []
     for nodeid, failure in list(run.failures.items())[:_MOST_ANNOTATIONS]:
-        first, *_ = failure.text.split("\n")
         what = {"title": bounded(ids.get(nodeid, nodeid), _LONGEST_TITLE)}
         file, line = places.get(nodeid, ("", 0))
         if file and Path(file).is_relative_to(root):
             what = {"file": Path(file).relative_to(root).as_posix(), "line": str(line), **what}
         properties = ",".join(f"{name}={_property(value)}" for name, value in what.items())
-        lines.append(f"::error {properties}::{_data(bounded(first, _LONGEST_MESSAGE))}")
+        first_line = bounded(failure.text.partition("\n")[0], _LONGEST_MESSAGE)
+        lines.append(f"::error {properties}::{_data(first_line)}")
     return lines
 
 

@@ -7,13 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_gpukern.findings.common_shift import (
-    LEAST,
-    Compared,
-    Shift,
-    kernel_ratios,
-    told,
-)
+from pytest_gpukern.findings.common_shift import LEAST, Compared, Shift, kernel_ratios, told
 from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock_change
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.measure.device_clocks import DeviceClocks
@@ -30,9 +24,7 @@ def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
     Returns nothing where the machine is as it was recorded and there is no common shift.
     """
     changes, count = changes_since(compared), len(compared)
-    said = [
-        f"{change}" if n == count else f"{change} ({n} of {count} cases)" for change, n in changes.items()
-    ]
+    said = [f"{change}{f' ({n} of {count} cases)' * (n < count)}" for change, n in changes.items()]
     common = shift is not None and shift.common
     if not changes and not common:
         return []
@@ -58,14 +50,10 @@ def changes_since(compared: Sequence[Compared]) -> dict[Difference, int]:
 
 def _clock(compared: Sequence[Compared]) -> Difference | None:
     """Returns the multiprocessors' clock as measured, where it moved for most of the kernels."""
-    moved, known = [], 0
-    for entry in compared:
-        for measurement in entry.result.measurements:
-            if measurement.scope == "kernel" and DeviceClocks.of(measurement).sm_mhz:
-                change = sm_clock_change([measurement], entry.past)
-                known += 1
-                moved += [change] if change is not None else []
-    if 2 * len(moved) <= known:
+    times = ((time, entry.past) for entry in compared for time in entry.result.measurements)
+    known = [(time, past) for time, past in times if time.scope == "kernel" and DeviceClocks.of(time).sm_mhz]
+    moved = [change for time, past in known if (change := sm_clock_change([time], past)) is not None]
+    if 2 * len(moved) <= len(known):
         return None
     before = statistics.median(change.before_mhz for change in moved)
     return ClockChange(before, statistics.median(change.now_mhz for change in moved)).difference()
@@ -74,9 +62,8 @@ def _clock(compared: Sequence[Compared]) -> Difference | None:
 def _outputs(compared: Sequence[Compared]) -> str:
     kinds = (ACCURACY, BITS, DETERMINISM)
     count = sum(any(finding.kind in kinds for finding in entry.result.findings) for entry in compared)
-    return (
-        f"outputs changed in {count} of {len(compared)} cases, see above" if count else "outputs as recorded"
-    )
+    changed = f"outputs changed in {count} of {len(compared)} cases, see above"
+    return changed if count else "outputs as recorded"
 
 
 def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[Difference]) -> str:
@@ -92,14 +79,14 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
 
 
 def _residual(compared: Sequence[Compared], shift: Shift) -> str:
-    """Returns the kernels whose times changed beyond the shift, the most first."""
     changed: list[tuple[float, str]] = []
-    for entry in compared:
-        for key, verdict in entry.result.verdicts.items():
+    for result in (entry.result for entry in compared if entry.result.case.on_gpu):
+        kernels = [measurement.key for measurement in result.measurements if measurement.scope == "kernel"]
+        for verdict in (result.verdicts[key] for key in kernels if key in result.verdicts):
             left = _left(verdict, shift.ratio)
-            if left is not None and entry.result.case.on_gpu and key.startswith("kernel/"):
+            if left is not None:
                 whole = units.change(verdict.ratio)
-                changed.append((left, f"{entry.result.case_name} {units.change(left)} (of {whole})"))
+                changed.append((left, f"{result.case_name} {units.change(left)} (of {whole})"))
     if not changed:
         return "no kernel's time changed"
     changed.sort(key=lambda entry: -abs(math.log(entry[0])))
@@ -112,6 +99,5 @@ def _left(verdict: Verdict, scale: float) -> float | None:
     low, high, ratio = verdict.ratio_low, verdict.ratio_high, verdict.ratio
     if not (units.is_number(ratio) and units.is_number(low) and units.is_number(high)) or ratio <= 0:
         return None
-    if low <= scale <= high or abs(math.log(ratio / scale)) < math.log1p(LEAST):
-        return None
-    return ratio / scale
+    told = not low <= scale <= high and abs(math.log(ratio / scale)) >= math.log1p(LEAST)
+    return ratio / scale if told else None

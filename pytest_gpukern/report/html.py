@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
-from types import NoneType
 from typing import Any, TypeGuard
 
 from pytest_gpukern.measure.ceilings import rate_of
@@ -60,7 +59,6 @@ from pytest_gpukern.report.summary import (
     time_spent,
     totals,
 )
-from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, OutputError, Result, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import FAILED, STATES, severity
@@ -75,6 +73,8 @@ _MOST_BINS, _FEWEST_BINS = 40, 8
 _LARGEST = 1e30
 """Numbers from here on, which only a damaged file has, are left out: the axes of a plot would have no end."""
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
+_TEXTS = ("time", "uncertainty", "rate", "ceiling", "speedup", "error", "state")
+"""Of a row, as the terminal has them."""
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
@@ -163,20 +163,15 @@ def _rounded(value: float) -> float | int:
 
 
 def _table(entries: Sequence[JsonDict]) -> JsonDict:
-    """Returns dicts with the same keys as columns; one with few different texts has each once."""
+    """Returns dicts with the same keys as columns; one with few different values has each once."""
     columns = {}
     for name in entries[0] if entries else ():
         values = _plain([entry[name] for entry in entries])
+        distinct = dict(zip(map(_json, values), values, strict=True))
         columns[name] = {"values": values}
-        if not isinstance(values[0], (int, float, NoneType)):
-            texts = values if isinstance(values[0], str) else [_json(value) for value in values]
-            distinct = dict(zip(texts, values, strict=True))
-            if 2 * len(distinct) <= len(values):
-                places = {text: place for place, text in enumerate(distinct)}
-                columns[name] = {
-                    "distinct": list(distinct.values()),
-                    "places": [places[text] for text in texts],
-                }
+        if 2 * len(distinct) <= len(values):
+            places = {text: place for place, text in enumerate(distinct)}
+            columns[name] = {"distinct": [*distinct.values()], "places": [places[_json(v)] for v in values]}
     return {"count": len(entries), "columns": columns}
 
 
@@ -184,8 +179,6 @@ def _table(entries: Sequence[JsonDict]) -> JsonDict:
 
 
 class _RunData:
-    """Makes the data of one run."""
-
     def __init__(self, run: RunResults) -> None:
         self.run = run
         problems = problems_of(run)
@@ -200,12 +193,12 @@ class _RunData:
         self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
 
     def json(self) -> JsonDict:
-        """Returns all that the page says of the run."""
         run = self.run
         by_result: dict[int, list[ResultRow]] = {}
         for row in self.rows:
             by_result.setdefault(id(row.result), []).append(row)
         remarks = needs_a_reader(self.rows, other_failures(run, self.rows))
+        since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
         tables = {
             "cases": _table([self._case(result, by_result[id(result)]) for result in self.results]),
             "scopes": _table([scope for result in self.results for scope in self._scopes(result)]),
@@ -214,20 +207,17 @@ class _RunData:
         others = {
             "name": f"{_moment(run.created)}, {_device(run)}",
             "outcome": _outcome(run),
-            "verdict": totals(run).removeprefix("gpukern: "),
+            "verdict": totals(run),
             "facts": _facts(run),
             "problems": run.problems,
-            "since": [
-                *(text.strip() for text in _without_our_name(run.heading) if text.strip()),
-                *(*run.since_record, *false_alarms(run.results), *filter(None, [time_spent(run)])),
-            ],
+            "since": [text for text in since if text],
             "canaries": _canaries(run),
             "told": [
                 (kind or "note", remark.footnote.text, self._who(remark))
                 for kind, of_kind in remarks.items()
                 for remark in of_kind
             ],
-            "closing": _without_our_name(run.closing),
+            "closing": run.closing,
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),
             "speedups": self._speedups(),
@@ -241,8 +231,7 @@ class _RunData:
 
     def _who(self, remark: Remark) -> list[tuple[int | None, str]]:
         """Returns the place of each case, None where it has no result, and its label."""
-        places = [None if result is None else self.places[id(result)] for result in remark.results]
-        return [*zip(places, remark.labels, strict=True)]
+        return [*zip((self.places.get(id(result)) for result in remark.results), remark.labels, strict=True)]
 
     def _row(self, row: ResultRow) -> JsonDict:
         """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
@@ -258,13 +247,7 @@ class _RunData:
         return {
             "case": self.places[id(result)],
             "scope": time.shown.scope if time else "",
-            "time": row.time,
-            "uncertainty": row.uncertainty,
-            "rate": row.rate,
-            "ceiling": row.ceiling,
-            "speedup": row.speedup,
-            "error": row.error,
-            "state": row.state,
+            **{name: getattr(row, name) for name in _TEXTS},
             "rank": severity(row.state),
             "ns": ns,
             "half": half_width(measurement) if measurement else None,
@@ -290,6 +273,8 @@ class _RunData:
             (footnote.kind, footnote.text, footnote.key) for row in rows for footnote in row.footnotes
         )
         recorded = self.run.history.get(result.nodeid)
+        epochs = recorded.epochs if recorded else ()
+        seen = any(measurement.work for measurement in result.measurements)
         return {
             # A test that each GPU measures has one id, and links need one for each.
             "id": case.id if self.named[case.id] == 1 else result.nodeid,
@@ -302,13 +287,9 @@ class _RunData:
             "facts": _facts_of(result),
             "told": list(footnotes),
             "errors": [_error(name, error) for name, error in result.errors.items()],
-            "kernels": []
-            if any(measurement.work for measurement in result.measurements)
-            else [(kernel.name, *launch_cells(kernel)) for kernel in result.kernels],
+            "kernels": [(kernel.name, *launch_cells(kernel)) for kernel in result.kernels if not seen],
             "observed": observed(result),
-            "epochs": [(_moment(epoch.opened), epoch.reason or "") for epoch in recorded.epochs]
-            if recorded
-            else [],
+            "epochs": [(_moment(epoch.opened), epoch.reason or "") for epoch in epochs],
         }
 
     def _scopes(self, result: Result) -> list[JsonDict]:
@@ -332,9 +313,7 @@ class _RunData:
             "time": units.time(summary.median_ns, half),
             "range": units.time_range(summary.low_ns, summary.high_ns, half) if half is not None else "",
             "ns": summary.median_ns,
-            "low_ns": summary.low_ns,
-            "high_ns": summary.high_ns,
-            "n": summary.n,
+            **{name: getattr(summary, name) for name in ("low_ns", "high_ns", "n")},
             "told": _sampling(measurement),
             "reason": judged(result, time).reason if shown else "",
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
@@ -353,15 +332,15 @@ class _RunData:
         sessions: list[tuple[Any, ...]] = [
             (self._moment(time.recorded), self._card(time.device), time.epoch, *_TIMES(time))
             for time in (recorded.times.get(measurement.key, ()) if recorded else ())
-            if _drawable(time.median_ns)
         ]
-        for session in (result, *self.run.sessions.get(result.nodeid, ())):
-            for other in session.measurements:
-                known = _drawable(other.summary.median_ns)
-                if other.key == measurement.key and other.invalid is None and known:
-                    card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)
-                    sessions.append((self._moment(self.run.created), card, None, *_TIMES(other.summary)))
-        return sessions
+        for session in (result, *self.run.sessions_of(result)):
+            card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)
+            sessions += [
+                (self._moment(self.run.created), card, None, *_TIMES(other.summary))
+                for other in session.measurements
+                if other.key == measurement.key and other.invalid is None
+            ]
+        return [session for session in sessions if _drawable(session[3])]
 
     def _moment(self, moment: datetime | str) -> int:
         return self.moments.setdefault(_moment(moment), len(self.moments))
@@ -380,10 +359,8 @@ class _RunData:
         for (problem, scope, against), rows in plotted.items():
             axis = _longest_axis([row.result for row in rows])
             if axis is not None:
-                series = self._by_size(rows, axis)
-                plots.append(
-                    {"title": f"{problem}, {scope}", "axis": axis, "against": against, "series": series}
-                )
+                plot = {"title": f"{problem}, {scope}", "axis": axis, "against": against}
+                plots.append({**plot, "series": self._by_size(rows, axis)})
         return plots
 
     def _by_size(self, rows: Sequence[ResultRow], axis: str) -> list[tuple[str, list[Any]]]:
@@ -403,8 +380,9 @@ def _longest_axis(results: Sequence[Result]) -> str | None:
     """Returns the axis with the most different sizes, or None where each has one."""
     names = dict.fromkeys(name for result in results for name in result.case.measured_point)
     sizes = {name: {_size(result, name) for result in results} - {None} for name in names}
-    longest = max(names, key=lambda name: len(sizes[name]), default=None)
-    return longest if longest is not None and len(sizes[longest]) > 1 else None
+    return max(
+        (name for name in names if len(sizes[name]) > 1), key=lambda name: len(sizes[name]), default=None
+    )
 
 
 def _without(sizes: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
@@ -474,7 +452,6 @@ def series(samples_ns: Sequence[float], most: int) -> JsonDict | None:
 
 
 def _ends(samples_ns: Sequence[float], places: range) -> tuple[int, int]:
-    """Returns where the lowest and the highest sample are."""
     return min(places, key=samples_ns.__getitem__), max(places, key=lambda place: (samples_ns[place], place))
 
 
@@ -500,56 +477,36 @@ def _moment(moment: datetime | str) -> str:
 
 
 def _sampling(measurement: Measurement) -> str:
-    """Says what the timer's number contains, and how often it was taken."""
     calls = f", each the mean of {measurement.iterations} calls" if measurement.iterations > 1 else ""
     stopped = f"; stopped: {measurement.stopped}" if measurement.stopped else ""
     contains = f"{measurement.measures}; " if measurement.measures else ""
     return f"{contains}{measurement.summary.n} samples{calls}{stopped}"
 
 
-def _without_our_name(lines: Sequence[str]) -> list[str]:
-    """Returns lines of the terminal without what tells there who writes them."""
-    return [line.removeprefix("gpukern: ") for line in lines]
-
-
 def _outcome(run: RunResults) -> str:
-    """Says in a word how a run ended."""
     if run.failures or run.problems:
         return FAILED
     return "PASSED" if run.ran else "NOTHING RAN"
 
 
 def _device(run: RunResults) -> str:
-    """Names the devices that a run measured on."""
-    names = dict.fromkeys(
-        result.fingerprint.device_name or ""
-        for result in run.results
-        if result.case.on_gpu and not result.simulated
-    )
-    return " and ".join(name for name in names if name) or "no GPU"
+    names = dict.fromkeys(fingerprint.device_name for fingerprint in run.on_gpus())
+    return " and ".join(filter(None, names)) or "no GPU"
 
 
 def _facts(run: RunResults) -> list[tuple[str, str]]:
     """Returns what the results were measured on; where sessions differ, what each has."""
-    texts_of: dict[str, dict[str, None]] = {}
-    for fingerprint in {id(result.fingerprint): result.fingerprint for result in run.results}.values():
-        for label, text in _of_fingerprint(fingerprint):
-            texts_of.setdefault(label, {})[text] = None
-    facts = [(label, "; ".join(texts)) for label, texts in texts_of.items()]
-    return [
+    texts_of: dict[str, dict[str, None]] = {"driver": {}, "libraries": {}, "host": {}}
+    for of in {id(result.fingerprint): result.fingerprint for result in run.results}.values():
+        driver = f"{of.driver_version}, CUDA {of.cuda_driver_version or 'unknown'}"
+        texts_of["driver"][driver if of.driver_version else ""] = None
+        texts_of["libraries"][", ".join(f"{name} {version}" for name, version in of.libraries.items())] = None
+        texts_of["host"][of.cpu_model or ""] = None
+    facts = [
         ("device", _device(run)),
-        *facts,
+        *((label, "; ".join(filter(None, texts))) for label, texts in texts_of.items()),
         ("compared with", run.compared_with),
         ("written by", f"pytest-gpukern {run.version}"),
-    ]
-
-
-def _of_fingerprint(fingerprint: Fingerprint) -> list[tuple[str, str]]:
-    driver, cuda = fingerprint.driver_version, fingerprint.cuda_driver_version
-    facts = [
-        ("driver", f"{driver}, CUDA {cuda or 'unknown'}" if driver else ""),
-        ("libraries", ", ".join(f"{name} {version}" for name, version in fingerprint.libraries.items())),
-        ("host", fingerprint.cpu_model or ""),
     ]
     return [(label, text) for label, text in facts if text]
 
@@ -576,7 +533,7 @@ def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
     rows = []
     for name, by_session in times.items():
         moved, time = changes.get(name), units.time(statistics.median(by_session.values()))
-        change = (units.change(moved.ratio), "moved" if moved.moved else "") if moved else ("", "")
+        change = (units.change(moved.ratio), "moved" * moved.moved) if moved else ("", "")
         rows.append((name, time, *change))
     return rows
 
@@ -587,36 +544,31 @@ def _ceilings(run: RunResults) -> list[tuple[str, str, float, str]]:
     copy = rates.get("device_copy_bytes_per_s")
     ceilings = [(COPY, "memory", copy, units.bandwidth(copy, 1e9))] if copy else []
     for name in dict.fromkeys(filter(None, (rate_of(result.dtype) for result in run.results))):
-        rate = rates.get(name)
-        if rate:
-            text = units.throughput(rate, 1e9)
-            ceilings.append((f"{FMA} {name.partition('_')[0]}", "compute", rate, text))
+        if rate := rates.get(name):
+            label = f"{FMA} {name.partition('_')[0]}"  # of a field such as `float32_flop_per_s`
+            ceilings.append((label, "compute", rate, units.throughput(rate, 1e9)))
     return ceilings
 
 
-_ERROR_TITLES = ("output", "elements#", "mismatches#", "ULP#", "relative#", "absolute#", "repeated launches")
+_FIGURES = ("elements", "mismatches", "ULP", "relative", "absolute")
+_ERROR_TITLES = ("output", *((title, True) for title in _FIGURES), "repeated launches")
 
 
 def _error(name: str, error: OutputError) -> tuple[str, ...]:
-    return (
-        name,
-        str(error.size),
-        str(error.mismatches),
-        units.ulps(error.max_ulp),
-        units.relative_error(error.max_rel),
-        units.relative_error(error.max_abs),
-        error.determinism or "",
-    )
+    sizes = units.relative_error(error.max_rel), units.relative_error(error.max_abs)
+    counts = str(error.size), str(error.mismatches), units.ulps(error.max_ulp)
+    return (name, *counts, *sizes, error.determinism or "")
 
 
-_WORK_TITLES = (*(f"{title}#" for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
+_WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLES)
+"""Those of figures stand to the right."""
 
 
 def _work(work: Breakdown | None) -> JsonDict | None:
     """Returns nvprof's table of a scope, each kernel with how it was launched."""
     if work is None:
         return None
-    none = ("",) * len(LAUNCH_TITLES)
-    launches = [launch_cells(line.kernel) if line.kernel else none for line in work.lines]
-    rows = [[*line.cells, line.name, *launch] for line, launch in zip(work.lines, launches, strict=True)]
+    rows = [
+        [*line.cells, line.name, *(launch_cells(line.kernel) if line.kernel else ())] for line in work.lines
+    ]
     return {"title": work.title, "rows": rows, "notes": work.notes}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _ELLIPSIS = "…"
+GAP = "  "
 _UNITS = r"%|ns|µs|ms|s|min|h|ULP|[µm]?J|W|[KMGT]i?B|[kMGTP]?(?:B|FLOP)/s"
 _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNITS})(?![\w/]))| (?=± )|(?<=±) (?=\d)")
 _TIED = "\N{NO-BREAK SPACE}"
@@ -55,7 +57,6 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Width of the widest cell, the title included."""
         return max(map(len, (self.title, *self.cells)))
 
     @functools.cached_property
@@ -128,12 +129,10 @@ def wrapped(text: str, width: int, *, indent: str = "", markup: dict[str, bool] 
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [Line(line.replace(_TIED, " "), dict(markup or {})) for line in lines]
+    return [Line(line.replace(_TIED, " "), markup or {}) for line in lines]
 
 
-def table(
-    columns: list[Column], width: int, *, indent: str = "", gap: int = 2
-) -> tuple[list[str], list[str]]:
+def table(columns: list[Column], width: int, *, indent: str = "") -> tuple[list[str], list[str]]:
     """Returns the header and rows of a table that fits `width`, and the titles of columns left out.
 
     First names are shortened as long as they stay distinct and readable, the widest column most. Then
@@ -143,35 +142,37 @@ def table(
     kept = [column for column in columns if any(column.cells)]
     room = width - len(indent)
     left_out: list[str] = []
-    while sum(column.readable for column in kept) + gap * (len(kept) - 1) > room:
-        candidates = [column for column in kept if column.dispensable is not None]
-        if not candidates:
-            break
-        first = min(candidates, key=lambda column: column.dispensable or 0)
-        kept.remove(first)
-        left_out.append(first.title)
-    widths = _widths(kept, room, gap)
+    for column in sorted(columns, key=lambda column: column.dispensable or 0):
+        too_wide = sum(column.readable + len(GAP) for column in kept) - len(GAP) > room
+        if too_wide and column.dispensable is not None and column in kept:
+            kept.remove(column)
+            left_out.append(column.title)
+    widths = _widths(kept, room)
     rows = [tuple(column.title for column in kept), *zip(*(column.cells for column in kept), strict=True)]
-    return [indent + _row(kept, widths, row, " " * gap) for row in rows], left_out
+    return [indent + _row(kept, widths, row) for row in rows], left_out
 
 
-def _widths(columns: list[Column], room: int, gap: int) -> list[int]:
+def hint_at(left_out: Iterable[str], width: int) -> list[Line]:
+    """Says which columns tables left out."""
+    titles = ", ".join(dict.fromkeys(left_out))
+    hint = f"columns left out: {titles}; widen the terminal or set COLUMNS"
+    return wrapped(hint, width) if titles else []
+
+
+def _widths(columns: list[Column], room: int) -> list[int]:
     widths = [column.width for column in columns]
-    excess = sum(widths) + gap * (len(columns) - 1) - room
+    excess = sum(widths) + len(GAP) * (len(columns) - 1) - room
     for floors in ([column.distinct for column in columns], [column.least for column in columns]):
-        while excess > 0:
-            spare, widest = max(((widths[i] - floor, i) for i, floor in enumerate(floors)), default=(0, 0))
-            if spare <= 0:
-                break
-            widths[widest] -= 1
-            excess -= 1
+        spare = sum(widths) - sum(floors)
+        for _ in range(min(excess, spare)):
+            widths[max(range(len(widths)), key=lambda i: (widths[i] - floors[i], i))] -= 1
+        excess -= spare
     return widths
 
 
-def _row(columns: list[Column], widths: list[int], cells: tuple[str, ...], gap: str) -> str:
+def _row(columns: list[Column], widths: list[int], cells: tuple[str, ...]) -> str:
     parts = []
     for column, width, cell in zip(columns, widths, cells, strict=True):
         text = cell if column.narrowest is None else shorten(cell, width)
-        padding = " " * (width - len(text))
-        parts.append(padding + text if column.numeric else text + padding)
-    return gap.join(parts).rstrip()
+        parts.append(text.rjust(width) if column.numeric else text.ljust(width))
+    return GAP.join(parts).rstrip()

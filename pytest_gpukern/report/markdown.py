@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import tied
-from pytest_gpukern.report.rows import judged, scope_times, without_a_time
+from pytest_gpukern.report.rows import judged, scope_times
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import Result, SessionRole
@@ -58,10 +59,10 @@ def summary(run: RunResults, *, most: int) -> str:
     """Returns what failed, changes with the largest first, and counts, of at most `most` bytes in UTF-8."""
     failed, changed = list(_failed(run)), sorted(_changed(run), key=_by_size)
     count = len(run.failures)
-    title = f"### gpukern: {count or 'no'} test{'s' * (count != 1)} failed"
-    if not run.ran:
-        title = "### gpukern: nothing ran"
-    counts = [totals(run), _devices(run), *run.since_record, *run.problems]
+    outcome = f"{count or 'no'} test{'s' * (count != 1)} failed" if run.ran else "nothing ran"
+    title = f"### gpukern: {outcome}"
+    devices = {f"{of.device_name}, driver {of.driver_version}" for of in run.on_gpus() if of.device_name}
+    counts = [f"gpukern: {totals(run)}", "; ".join(sorted(devices)), *run.since_record, *run.problems]
     end = "\n\n".join(_fitting([_text(text) for text in counts if text], most // 4))
     room = most - len(f"{title}\n\n{end}\n".encode())
     parts = [title]
@@ -87,21 +88,20 @@ def _fitting(texts: Sequence[str], most: int) -> list[str]:
 
 
 def _failed(run: RunResults) -> Iterator[_Row]:
-    """Yields a row for each reason why a test failed."""
     results = {result.nodeid: result for result in run.results}
     for nodeid, failure in run.failures.items():
         result = results.get(nodeid)
         if result is None:
             yield _Row(nodeid, FAILED, _first_line(failure.text))
-        elif not failure.by_the_gate:
-            verdict, reason = without_a_time(result, failure.text)
+            continue
+        if not failure.by_the_gate:
+            verdict, reason, _ = judged(result, None, failure.text)
             yield _Row(result.case_name, verdict, _first_line(reason))
-        else:
-            for why in failure.reasons:
-                if why.key:
-                    yield _of_verdict(run, result, why.key, why.kind, why.text)
-                else:
-                    yield _Row(result.case_name, why.kind.upper(), why.text)
+        for why in failure.reasons:
+            if why.key:
+                yield _of_verdict(run, result, why.key, why.kind, why.text)
+            else:
+                yield _Row(result.case_name, why.kind.upper(), why.text)
 
 
 def _changed(run: RunResults) -> Iterator[_Row]:
@@ -119,21 +119,14 @@ def _changed(run: RunResults) -> Iterator[_Row]:
 
 def _of_verdict(run: RunResults, result: Result, key: str, kind: str, reason: str) -> _Row:
     verdict = result.verdicts.get(key)
-    label = f"{result.case_name} {key.partition('/')[0]}"
-    same = verdict is not None and verdict.kind.value == kind
-    if verdict is None or not same or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
-        return _Row(label, kind, reason)
-    base_ns, head_ns = _sides(run, result, key, verdict.ratio, verdict.pairs)
+    row = _Row(f"{result.case_name} {key.partition('/')[0]}", kind, reason)
+    ratio = verdict.ratio if verdict is not None and verdict.kind.value == kind else None
+    if verdict is None or not units.is_number(ratio) or ratio <= 0:
+        return row
+    base, head = map(units.time, _sides(run, result, key, ratio, verdict.pairs))
     interval = units.change_range(verdict.ratio_low, verdict.ratio_high)
-    return _Row(
-        label,
-        kind,
-        reason,
-        units.time(base_ns),
-        units.time(head_ns),
-        units.change(verdict.ratio) + (f" ({interval})" if interval else ""),
-        verdict.ratio,
-    )
+    change = units.change(ratio) + (f" ({interval})" if interval else "")
+    return dataclasses.replace(row, base=base, head=head, change=change, ratio=ratio)
 
 
 def _sides(
@@ -153,24 +146,12 @@ def _sides(
         if measurement.key == key
     ]
     known = [time for time in times if units.is_number(time) and time > 0]
-    if not known:
-        return None, None
-    head = statistics.geometric_mean(known)
-    return head / ratio, head
+    now = statistics.geometric_mean(known) if known else None
+    return now and now / ratio, now
 
 
 def _by_size(row: _Row) -> tuple[bool, float]:
     return (row.ratio is None, -abs(math.log(row.ratio)) if row.ratio else 0.0)
-
-
-def _devices(run: RunResults) -> str:
-    """Returns the devices that results are from, with their drivers."""
-    devices = {
-        f"{name}, driver {result.fingerprint.driver_version}"
-        for result in run.results
-        if result.case.on_gpu and not result.simulated and (name := result.fingerprint.device_name)
-    }
-    return "; ".join(sorted(devices))
 
 
 def _first_line(text: str) -> str:

@@ -48,12 +48,7 @@ class TimeLeft:
     ) -> float | None:
         """Returns the seconds until all tests have ended in all sessions; None before the first has ended.
 
-        Args:
-            elapsed_s: seconds since the run began.
-            finished: number of tests that have ended.
-            total: number of all tests.
-            sessions: how often all of them run.
-            workers: how many processes share them.
+        All tests run in each session, and workers share them.
         """
         if not finished:
             return None
@@ -67,10 +62,7 @@ class TimeLeft:
 
 
 class Progress:
-    """Shows one line about a run.
-
-    On a terminal, the line stands below what pytest writes, and is gone at the end. In a log it is a line of
-    its own.
+    """Shows one line about a run: below what pytest writes on a terminal, or now and then in a log.
 
     Args:
         reporter: pytest's terminal reporter; None shows nothing.
@@ -98,7 +90,6 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Returns the seconds since the run began."""
         return self._clock() - self._started_s
 
     @property
@@ -107,16 +98,8 @@ class Progress:
         return not self.in_place and self._clock() - self._last_s >= self._every_s
 
     def show(self, what: str, finished: int, total: int, *, left_s: float | None) -> None:
-        """Shows `gpukern: 37 of 98 · measuring exp/cupy.exp/n=1000 · 2 min 10 s, about 3 min 34 s left`.
-
-        Args:
-            what: the test and its phase.
-            finished: number of tests that have ended.
-            total: number of all tests.
-            left_s: seconds until the run ends, or None; what is no time is not shown.
-        """
-        now_s = self._clock()
-        elapsed_s = now_s - self._started_s
+        """Shows `gpukern: 37 of 98 · measuring exp/cupy.exp/n=1000 · 2 min 10 s, about 3 min 34 s left`."""
+        elapsed_s = self.elapsed_s
         left = f", about {units.duration(left_s)} left" if left_s and 0 < left_s < math.inf else ""
         before, after = f"gpukern: {finished} of {total} · ", f" · {units.duration(elapsed_s)}{left}"
         if self.in_place and elapsed_s >= _LONG_S:
@@ -125,7 +108,7 @@ class Progress:
             self._text = f"{before}{shorten(printable(what), room)}{after}"[:width]
             self.redraw()
         elif self._reporter is not None and self.is_due:
-            self._last_s = now_s
+            self._last_s = self._started_s + elapsed_s
             self._reporter.ensure_newline()
             if self._reporter._tw.width_of_current_line:  # dots of xdist's workers, which belong to no file
                 self._reporter.write_line("")
@@ -143,7 +126,6 @@ class Progress:
             self._write(_ERASE_BELOW)
 
     def end(self) -> None:
-        """Erases the line for good."""
         self.clear()
         self._text = ""
 
@@ -157,12 +139,12 @@ def telling_now_and_then(
     tell: Callable[[str], None], line: str, every_s: float = EVERY_S
 ) -> Callable[[int, int], None]:
     """Returns a function that is told how far a session is and tells it on: `memcheck: 40 of 120`."""
-    last_s = time.monotonic()
+    due_s = time.monotonic() + every_s
 
     def progress(finished: int, total: int) -> None:
-        nonlocal last_s
-        if time.monotonic() - last_s >= every_s:
-            last_s = time.monotonic()
+        nonlocal due_s
+        if time.monotonic() >= due_s:
+            due_s = time.monotonic() + every_s
             tell(f"{line}: {finished} of {total}")
 
     return progress

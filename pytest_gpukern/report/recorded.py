@@ -17,6 +17,8 @@ from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Result, SessionRole, Summary
 
+_BEGINNING = datetime.fromtimestamp(0, UTC)
+
 
 def read(path: Path) -> RunResults:
     """Reads the file of a run, or of a baseline as a run.
@@ -34,7 +36,7 @@ class _Named(msgspec.Struct):
 
 
 def is_baseline(path: Path) -> bool:
-    """Returns whether a file means to be a baseline; the reader of runs says so of what is neither."""
+    """Says whether a file means to be a baseline; the reader of runs tells what is neither."""
     try:
         named = msgspec.json.decode(path.read_bytes(), type=_Named)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
@@ -53,9 +55,9 @@ def run_of(baseline: Baseline, name: str) -> RunResults:
     return RunResults(
         [results[-1] for results in sessions.values()],
         {case_id: results[:-1] for case_id, results in sessions.items()},
-        heading=[f"gpukern: records of {baseline.problem} on {baseline.device_model}"],
+        heading=[f"records of {baseline.problem} on {baseline.device_model}"],
         history={case_id: known for case_id in sessions if (known := baseline.history(case_id))},
-        created=max(moments, default=datetime.fromtimestamp(0, UTC)),
+        created=max(moments, default=_BEGINNING),
         name=name,
     )
 
@@ -118,5 +120,5 @@ def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:  # a month 13, which a file may name
-        return datetime.fromtimestamp(0, UTC)
+        return _BEGINNING
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -13,6 +13,7 @@ from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower
 from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report.forms import RunReport
+from pytest_gpukern.values.note import NO_GPU
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
 from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.verdict_table import VerdictKind
@@ -33,38 +34,31 @@ def record_lines(report: RunReport, config: pytest.Config, *, stored: bool) -> l
     settings, results = report.settings, report.results
     lines: list[str] = []
     if settings.benchmark and settings.baseline == "compare":
-        to_do = [*_no_folder(report, config), *_to_create(config, results)]
-        lines += ["; ".join(to_do)] if to_do else []
-        lines += _to_accept(report, config, stored=stored)
-        lines += _to_keep(report, config)
+        lines += ["; ".join(filter(None, (_no_folder(report, config), _to_create(config, results))))]
+        lines += [_to_accept(report, config, stored=stored), _to_keep(report, config)]
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
     lines += [_to_prune(stale, config) for stale in report.stale]
-    if not settings.asked and any(reason.startswith("no GPU") for _, reason in report.skips):
+    if not settings.asked and any(skip.kind == NO_GPU for skip in report.skips):
         lines.append(try_the_simulator(config))
-    return [f"gpukern: {line}" for line in lines]
+    return [line for line in lines if line]
 
 
-def _no_folder(report: RunReport, config: pytest.Config) -> list[str]:
+def _no_folder(report: RunReport, config: pytest.Config) -> str:
     """Says that a folder of baselines is missing, where the run was given that, or to compare with it."""
     folder, (_, given, ini) = report.settings.baseline_dir, values_of(config)
     folders = [] if folder is None else [folder]
     if folder is None and "compare" in (given["baseline"], ini["baseline"]):
         folders = [Path(result.case.baseline_dir) for result in report.results if result.verdicts]
-    missing = dict.fromkeys(folder for folder in folders if not folder.is_dir())
-    return (
-        [f"nothing to compare with: there is no folder {' and no '.join(map(str, missing))}"]
-        if missing
-        else []
-    )
+    missing = " and no ".join(dict.fromkeys(str(folder) for folder in folders if not folder.is_dir()))
+    return f"nothing to compare with: there is no folder {missing}" if missing else ""
 
 
-def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
-    """Returns the command that records what is new in a run, or nothing."""
+def _to_create(config: pytest.Config, results: Sequence[Result]) -> str:
     new = _judged_as(VerdictKind.NEW, results)
     if not new:
-        return []
+        return ""
     here = config.invocation_params.dir
     paths = [config.rootpath / result.nodeid.partition("::")[0] for result in new]
     if len(set(paths)) > _MOST_FILES:
@@ -74,18 +68,17 @@ def _to_create(config: pytest.Config, results: Sequence[Result]) -> list[str]:
     if all(FOLDER in path.parents for path in paths):  # records there would go with the next installation
         elsewhere = [] if config.getoption("gpukern_baseline_dir") else ["--gpukern-baseline-dir=FOLDER"]
         command = ["gpukern", "validate", "--gpukern-baseline=create", *elsewhere, *_options(config)]
-    count = "1 case is new" if len(new) == 1 else f"{len(new)} cases are new"
-    return [f"{count}; to record: {shlex.join(command)}"]
+    return f"{_are(new)} new; to record: {shlex.join(command)}"
 
 
-def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> list[str]:
+def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> str:
     """Returns the command that accepts what became slower, from the run file if there is one, or nothing."""
     with_hosts = "host" in report.settings.fail_on
     slower = [
         result for result in report.results if (result.case.on_gpu or with_hosts) and confirmed_slower(result)
     ]
     if not slower:
-        return []
+        return ""
     root, here = config.rootpath, config.invocation_params.dir
     many, settings = len(slower) > _SHOWN, report.settings
     if stored and settings.run_file is not None:
@@ -97,27 +90,25 @@ def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> lis
         where = "" if here == root else f" in {root}"
     else:
         command, where = _update(slower, config), ""
-    one = len(slower) == 1
-    meant = "1 case is slower; if that is meant" if one else f"{len(slower)} cases are slower; if meant"
-    return [f"{meant}{where}: {shlex.join(command)}"]
+    return f"{_are(slower)} slower; if that is meant{where}: {shlex.join(command)}"
 
 
-def _to_keep(report: RunReport, config: pytest.Config) -> list[str]:
+def _to_keep(report: RunReport, config: pytest.Config) -> str:
     """Returns the command that records what became faster, so that its loss is seen, or nothing."""
     faster = [result for result in _judged_as(VerdictKind.FASTER, report.results) if result.case.on_gpu]
-    if not faster:
-        return []
-    count = "1 case is faster" if len(faster) == 1 else f"{len(faster)} cases are faster"
-    return [f"{count}; to gate at the new time: {shlex.join(_update(faster, config))}"]
+    command = shlex.join(_update(faster, config))
+    return f"{_are(faster)} faster; to gate at the new time: {command}" if faster else ""
+
+
+def _are(cases: Sequence[Result]) -> str:
+    return "1 case is" if len(cases) == 1 else f"{len(cases)} cases are"
 
 
 def _judged_as(kind: VerdictKind, results: Sequence[Result]) -> list[Result]:
-    """Returns the results with a verdict of a kind."""
     return [result for result in results if any(v.kind is kind for v in result.verdicts.values())]
 
 
 def _to_prune(stale: ToPrune, config: pytest.Config) -> str:
-    """Says which cases of a file no longer exist, with the command that removes their records."""
     number, file = len(stale.ids), os.path.relpath(stale.file, config.invocation_params.dir)
     gone = "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
     command = shlex.join(["gpukern", "baseline", "prune", file, "--case", *stale.patterns])
@@ -127,10 +118,9 @@ def _to_prune(stale: ToPrune, config: pytest.Config) -> str:
 def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
     """Returns the command that opens a new epoch for the tests of these results."""
     root, here = config.rootpath, config.invocation_params.dir
-    few = [os.path.relpath(root / result.test, here) for result in results[: _SHOWN + 1]]
-    tests = ["TEST…"] if len(few) > _SHOWN else few
-    update = ["--gpukern-baseline=update", "--gpukern-reason=TEXT"]
-    return ["pytest", *tests, "--gpu-benchmark", *update, *_options(config)]
+    tests = [os.path.relpath(root / result.test, here) for result in results]
+    update = ["--gpu-benchmark", "--gpukern-baseline=update", "--gpukern-reason=TEXT"]
+    return ["pytest", *(tests if len(tests) <= _SHOWN else ["TEST…"]), *update, *_options(config)]
 
 
 def repeat(result: Result) -> str:
@@ -142,7 +132,6 @@ def repeat(result: Result) -> str:
 
 
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
-    """Returns what was written, accepted though it is slower, and refused by reason."""
     lines = [f"wrote {path}" for path in report.written]
     lines += _accepted(results, set(report.updated))
     reasons: dict[str, list[str]] = {}
@@ -154,23 +143,18 @@ def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
 
 def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:
     """Returns a line about each case whose new epoch is slower than its last one."""
-    slower = [
-        (result.case.id, key, verdict)
+    lines = [
+        f"recorded as a new epoch though SLOWER ({key}): {result.case.id}: {verdict.reason}"
         for result in results
         if result.case.id in updated
         for key, verdict in result.verdicts.items()
         if verdict.kind is VerdictKind.SLOWER
     ]
-    lines = [
-        f"recorded as a new epoch though SLOWER ({key}): {case_id}: {verdict.reason}"
-        for case_id, key, verdict in slower[:_MOST_ACCEPTED]
-    ]
-    more = len(slower) - _MOST_ACCEPTED
-    return [*lines, f"and {more} more that are slower"] if more > 0 else lines
+    more = len(lines) - _MOST_ACCEPTED
+    return [*lines[:_MOST_ACCEPTED], f"and {more} more that are slower"] if more > 0 else lines
 
 
 def some_of(ids: Sequence[str]) -> str:
-    """Returns up to three of them."""
     return ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
 
 
@@ -180,12 +164,11 @@ def _which(cases: Sequence[str]) -> str:
 
 def _options(config: pytest.Config) -> list[str]:
     """Returns those options of this run that shape what is recorded, as given."""
-    given = values_of(config)[1]
+    _, given, _ = values_of(config)
     options = []
     for option in OPTIONS:
         value = given[option.name]
-        if option.name not in _SHAPE_RECORDS or not value:
-            continue
-        values = value if isinstance(value, list) else [value]
-        options += [option.cli if option.flag else f"{option.cli}={text}" for text in values]
+        if option.name in _SHAPE_RECORDS and value:
+            values = value if isinstance(value, list) else [value]
+            options += [option.cli if option.flag else f"{option.cli}={text}" for text in values]
     return options

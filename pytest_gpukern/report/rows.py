@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,13 +36,11 @@ _COLOURS = {Tone.BAD: "red", Tone.GOOD: "green", Tone.DOUBTFUL: "yellow"}
 COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 """Ceilings: the device's copy bandwidth, its rate of multiply-adds, and copies to and from the host."""
 
-_HOST_MEMORY = ("pageable", "pinned")
-
 
 def markup_of(state: str) -> dict[str, bool]:
     """Returns how a terminal colours a verdict or what stands in its place; nothing for other words."""
-    colour = _COLOURS.get(STATES[state].tone) if state in STATES else None
-    return {colour: True} if colour else {}
+    tone = STATES[state].tone if state in STATES else None
+    return {_COLOURS[tone]: True} if tone in _COLOURS else {}
 
 
 @dataclass(frozen=True)
@@ -64,32 +61,21 @@ class Footnote:
     ratio: float | None = None
     quiet: str = ""
 
-    @property
-    def markup(self) -> dict[str, bool]:
-        """Colour of its line, that of the verdict."""
-        return markup_of(self.kind)
-
     def tells(self, reason: GateFailure) -> bool:
         """Says whether it is about what made the gate fail the test."""
-        same_text = bool(self.key) or self.text == reason.text
-        return (self.kind, self.key) == (reason.kind, reason.key) and same_text
+        same = (self.kind, self.key) == (reason.kind, reason.key)
+        return same and (bool(self.key) or self.text == reason.text)
 
 
 @dataclass(frozen=True)
 class ScopeTime:
-    """Holds the measurements of one scope.
-
-    Attributes:
-        shown: whose time is shown and judged.
-        others: those of the same scope by other timers.
-    """
+    """Holds the measurements of one scope: whose time is shown and judged, and those by other timers."""
 
     shown: Measurement
     others: tuple[Measurement, ...] = ()
 
     @property
     def all(self) -> tuple[Measurement, ...]:
-        """All of them, the shown one first."""
         return (self.shown, *self.others)
 
     @property
@@ -141,17 +127,10 @@ class ResultRow:
 
     @property
     def timing(self) -> Timing | None:
-        """How its time was taken."""
         return timing_of(self.scope.shown) if self.scope is not None else None
-
-    @property
-    def markup(self) -> dict[str, bool]:
-        """Colour of the line."""
-        return markup_of(self.state)
 
 
 def timing_of(measurement: Measurement) -> Timing:
-    """Returns scope, timer and cache policy of a measurement."""
     return (measurement.scope, measurement.timer, measurement.cache)
 
 
@@ -164,11 +143,12 @@ def scope_times(result: Result) -> list[ScopeTime]:
     for measurement in sorted(result.measurements, key=lambda measurement: measurement.beside):
         scopes.setdefault(measurement.scope, []).append(measurement)
     times = []
-    for main, *others in scopes.values():
+    for of_scope in scopes.values():
+        main, *others = of_scope
         judged = [other for other in others if other.key in result.verdicts and other.invalid is None]
-        main_counts = main.key in result.verdicts or main.invalid is not None or not judged
-        shown = main if main_counts else judged[0]
-        times.append(ScopeTime(shown, tuple(other for other in (main, *others) if other is not shown)))
+        main_counts = main.key in result.verdicts or main.invalid is not None
+        shown = main if main_counts or not judged else judged[0]
+        times.append(ScopeTime(shown, tuple(other for other in of_scope if other is not shown)))
     return times
 
 
@@ -176,9 +156,9 @@ class Judged(NamedTuple):
     """Says what a time came to.
 
     Attributes:
-        kind: of its verdict; empty where nothing was compared, but INVALID even then.
+        kind: of its verdict, or what stands in its place; empty where nothing was compared.
         reason: why, with what else changed.
-        verdict: how it compares with the record; None where it is INVALID by another timer or not compared.
+        verdict: how it compares with the record; None where it is INVALID or not compared.
     """
 
     kind: str = ""
@@ -192,24 +172,24 @@ class Judged(NamedTuple):
         return verdict is not None and verdict.unconfirmed and verdict.kind.row.tone is Tone.DOUBTFUL
 
 
-def judged(result: Result, time: ScopeTime) -> Judged:
-    """Returns what a scope's time came to; it is INVALID, too, if the measurement beside it is."""
+def judged(result: Result, time: ScopeTime | None, failure: str | None = None) -> Judged:
+    """Returns what a scope's time came to; it is INVALID, too, if the measurement beside it is.
+
+    `failure` is the first line of why the test failed by itself, or None. No time counts of a wrong output.
+    """
+    if result.correctness is Correctness.INCORRECT:
+        return Judged(INCORRECT, (result.diagnosis or "").strip())
+    came_to = _by_time(result, time) if time is not None else Judged()
+    return came_to if failure is None else came_to._replace(kind=FAILED, reason=failure)
+
+
+def _by_time(result: Result, time: ScopeTime) -> Judged:
     for measurement in time.all:
         if measurement.invalid is not None:
             by = "" if measurement is time.shown else f"by {measurement.timer}: "
             return Judged(VerdictKind.INVALID.value, f"{by}{measurement.invalid}")
     verdict = result.verdicts.get(time.shown.key)
     return Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
-
-
-def without_a_time(result: Result, failure: str | None) -> tuple[str, str]:
-    """Returns what stands in the place of a verdict where no time counts, and why; empty where all is well.
-
-    `failure` is the first line of why the test failed by itself, or None.
-    """
-    if result.correctness is Correctness.INCORRECT:
-        return INCORRECT, (result.diagnosis or "").strip()
-    return (FAILED, failure) if failure is not None else ("", "")
 
 
 def variant_label(result: Result) -> str:
@@ -228,51 +208,46 @@ def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
 
 
 def rows_of(
-    result: Result,
-    peers: Sequence[Result],
-    shared: Collection[str] = (),
-    *,
-    failure: str | None = None,
+    result: Result, peers: Sequence[Result], shared: Collection[str] = (), *, failure: str | None = None
 ) -> list[ResultRow]:
     """Returns the rows of one result; only the first names the case and its error.
 
     Args:
-        result: what one test found out.
-        peers: all results of its problem, among which the variant for the speed-up is looked up.
+        result: of one test.
+        peers: all results of its problem at its point, among which the variant for the speed-up is looked up.
         shared: axes and parameters that are said elsewhere.
         failure: the first line of why the test failed by itself, or None.
     """
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
+    variant, error = variant_label(result), error_text(result)
+    label = f"{variant} {size}".rstrip()
+    case = ResultRow(result, label, state="", kind="", variant=variant, size=size, error=error)
     if result.correctness is Correctness.INCORRECT or not result.measurements:
-        return [_unmeasured(result, size, failure)]
-    times = scope_times(result)
-    first, *others = (_measured(result, time, peers, size, first=time is times[0]) for time in times)
+        return [_unmeasured(case, failure)]
+    again = dataclasses.replace(case, variant="", size="", error="")
+    first, *others = scope_times(result)
+    row, rest = _measured(case, first, peers), [_measured(again, time, peers) for time in others]
     if failure is not None:
-        footnotes = (Footnote(FAILED, failure), *first.footnotes)
-        first = dataclasses.replace(first, footnotes=footnotes, state=FAILED)
-    return [first, *others]
+        row = dataclasses.replace(row, footnotes=(Footnote(FAILED, failure), *row.footnotes), state=FAILED)
+    return [row, *rest]
 
 
-def _unmeasured(result: Result, size: str, failure: str | None) -> ResultRow:
-    kind, reason = without_a_time(result, failure)
+def _unmeasured(case: ResultRow, failure: str | None) -> ResultRow:
+    result = case.result
+    kind, reason, _ = judged(result, None, failure)
     unchecked = result.correctness is Correctness.UNCHECKED and not result.simulated
-    state = "unchecked" if unchecked else "simulated" if result.simulated else "checked"
-    return ResultRow(
-        result=result,
-        label=f"{variant_label(result)} {size}".rstrip(),
+    state = "simulated" if result.simulated else "unchecked" if unchecked else "checked"
+    return dataclasses.replace(
+        case,
         state=kind or state,
         kind=kind,
-        variant=variant_label(result),
-        size=size,
         time=units.NOTHING if kind or unchecked else state,
-        error=error_text(result),
         footnotes=(*([Footnote(kind, reason)] if reason else ()), *_told(result.notes)),
     )
 
 
-def _measured(
-    result: Result, time: ScopeTime, peers: Sequence[Result], size: str, *, first: bool
-) -> ResultRow:
+def _measured(case: ResultRow, time: ScopeTime, peers: Sequence[Result]) -> ResultRow:
+    result, first = case.result, bool(case.variant)
     measurement = time.shown
     kind, reason, verdict = came_to = judged(result, time)
     footnotes = _told(_remarks(measurement))
@@ -284,18 +259,15 @@ def _measured(
         ratio = verdict.ratio if verdict is not None else None
         footnotes.insert(0, Footnote(kind, reason, measurement.key, ratio, quiet))
     first_ns = result.first_call_ns if first else None
-    row = ResultRow(
-        result=result,
-        label=f"{variant_label(result)} {size}".rstrip() + f" {measurement.scope}",
+    row = dataclasses.replace(
+        case,
+        label=f"{case.label} {measurement.scope}",
         state=kind or ("simulated" if result.simulated else "measured"),
         kind=kind,
         judged=verdict,
         scope=time,
-        variant=variant_label(result) if first else "",
-        size=size if first else "",
         first_call=units.time(first_ns) if units.is_number(first_ns) else "",
         time="simulated",
-        error=error_text(result) if first else "",
         footnotes=tuple(footnotes),
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
@@ -304,7 +276,7 @@ def _measured(
     return dataclasses.replace(
         row,
         time=units.time(measurement.summary.median_ns, half_width(measurement)),
-        uncertainty=units.uncertainty(half_width(measurement)),
+        uncertainty=units.share(half_width(measurement)),
         other_timer=", ".join(
             f"{other.timer} {units.time(other.summary.median_ns)}" for other in time.others
         ),
@@ -327,20 +299,17 @@ def _remarks(measurement: Measurement) -> Iterator[Note]:
         samples = "1 sample was" if unused == 1 else f"{unused} samples were"
         yield Note(f"{samples} taken while the device was disturbed, and not used", About.NOISE)
     busy, span = measurement.busy_ns, measurement.summary.median_ns
-    known = measurement.scope == "kernel" and units.is_number(busy) and units.is_number(span)
-    if known and busy is not None and 0 < busy < (1 - _GAPS) * span:
-        share = units.share(busy / span)
-        text = f"kernels ran {share} of the time between the first's start and the last's end"
-        yield Note(text, About.NOISE)
+    of_kernel = measurement.scope == "kernel" and units.is_number(span)
+    if of_kernel and units.is_number(busy) and 0 < busy < (1 - _GAPS) * span:
+        ran = f"kernels ran {units.share(busy / span)} of the time"
+        yield Note(f"{ran} between the first's start and the last's end", About.NOISE)
 
 
 def half_width(measurement: Measurement) -> float | None:
     """Returns half the interval relative to the median; None if there is none, as of a single sample."""
     summary = measurement.summary
-    known = summary.n > 1 and all(
-        units.is_number(value) for value in (summary.median_ns, summary.low_ns, summary.high_ns)
-    )
-    return summary.half_width if known else None
+    known = all(map(units.is_number, (summary.median_ns, summary.low_ns, summary.high_ns)))
+    return summary.half_width if known and summary.n > 1 else None
 
 
 def counts_flops(measurement: Measurement) -> bool:
@@ -363,7 +332,7 @@ def error_text(result: Result) -> str:
     Near a zero in the reference, as in a sum that cancels, any error is many ULP: the absolute one tells.
     """
     if result.correctness is Correctness.UNCHECKED:
-        return ": ".join(["unchecked", *filter(None, [", ".join(result.unchecked)])])
+        return ": ".join(["unchecked", ", ".join(result.unchecked)] if result.unchecked else ["unchecked"])
     if not result.errors:
         return ""
     errors = list(result.errors.values())
@@ -372,12 +341,10 @@ def error_text(result: Result) -> str:
     ulp = _worst(errors, "max_ulp")
     if ulp is not None and ulp < TELLING_ULP:
         return units.ulps(ulp)
-    figures = [("max_rel", units.relative_error), ("max_abs", units.absolute_error)]
-    for name, text in figures if ulp is None else reversed(figures):
-        worst = _worst(errors, name)
-        if worst is not None:
-            return text(worst)
-    return units.NOTHING
+    relative = units.relative_error(_worst(errors, "max_rel"))
+    absolute = units.absolute_error(_worst(errors, "max_abs"))
+    first, second = (relative, absolute) if ulp is None else (absolute, relative)
+    return first if first != units.NOTHING else second
 
 
 def _worst(errors: list[OutputError], name: str) -> float | None:
@@ -390,10 +357,8 @@ def _worst(errors: list[OutputError], name: str) -> float | None:
 def ceiling_text(result: Result, time: ScopeTime) -> str:
     """Returns the nearest ceiling: `97 % copy`, `81 % FMA`, `62 % host copy`; empty where none is known."""
     shares = ceiling_shares(result, time)
-    if not shares:
-        return ""
-    nearest = max(shares, key=lambda name: shares[name])
-    return f"{units.share(shares[nearest])} {nearest}"
+    nearest = max(shares, key=lambda name: shares[name], default=None)
+    return f"{units.share(shares[nearest])} {nearest}" if nearest else ""
 
 
 def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
@@ -403,30 +368,15 @@ def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
         return {}
     names = [field.name for field in dataclasses.fields(Ceilings)]  # another release may know others
     ceilings = Ceilings(**{name: result.ceilings.get(name) for name in names})
-    shares = {HOST_COPY: _host_copies(ceilings, time)}
+    work = time.seen.work if time.seen else ()
+    copies = [(entry.host_copy, entry.size_bytes or 0.0) for entry in work if entry.host_copy is not None]
+    shares = {HOST_COPY: ceilings.host_copy_share(copies, ns)}
     if measurement.scope == "kernel":
         shares = {
             COPY: ceilings.bandwidth_share(measurement.traffic_bytes, ns, measurement.cache),
             FMA: ceilings.compute_share(measurement.flops, ns, result.dtype),
         }
     return {name: share for name, share in shares.items() if share is not None}
-
-
-def _host_copies(ceilings: Ceilings, time: ScopeTime) -> float | None:
-    """Returns which part of the time the copies that were seen take at best, one after the other."""
-    bytes_in: Counter[str] = Counter()
-    bytes_out: Counter[str] = Counter()
-    for entry in time.seen.work if time.seen else ():
-        direction, _, memory = entry.name.removeprefix("memcpy ").partition(", ")
-        if direction in ("HtoD", "DtoH"):
-            (bytes_in if direction == "HtoD" else bytes_out)[memory] += int(entry.size_bytes or 0.0)
-    kinds = bytes_in | bytes_out
-    if not kinds or not set(kinds) <= set(_HOST_MEMORY):
-        return None
-    ns = time.shown.summary.median_ns
-    parts = [ceilings.host_copy_share(bytes_in[kind], bytes_out[kind], ns, kind) for kind in kinds]
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:
@@ -439,24 +389,16 @@ def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -
     own = measurement.summary.median_ns
     if not result.speedup_against or measurement.invalid is not None or not units.is_number(own) or own <= 0:
         return None
-    reference = _reference(result, measurement, peers)
-    return None if reference is None else reference / own
-
-
-def _reference(result: Result, measurement: Measurement, peers: Sequence[Result]) -> float | None:
-    """Returns the median time of the variant compared with, in nanoseconds."""
     candidates = [peer for peer in peers if _compares(peer, result)]
     same = [peer for peer in candidates if peer.case.parameters == result.case.parameters]
     times = [time for peer in same or candidates if (time := _time(peer, measurement)) is not None]
-    return min(times, default=None)
+    return min(times) / own if times else None
 
 
 def _compares(peer: Result, result: Result) -> bool:
     case = peer.case
     return (
         f"{case.backend}.{case.variant}" == result.speedup_against
-        and case.problem == result.case.problem
-        and case.point == result.case.point
         and case.measured_point == result.case.measured_point
         and peer.gpu_in_name == result.gpu_in_name
         and peer.valid

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
-from pytest_gpukern.values.result import (
-    GateFailure,
-    Result,
-)
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import GateFailure, Result
 
 
 class EmptyReportError(Exception):
@@ -27,8 +26,16 @@ class EmptyReportError(Exception):
         self.text = text
 
 
-Skip = tuple[str, str]
-"""Id of a case or a test that did not run, and why, in words."""
+class Skip(NamedTuple):
+    """Says which case or test did not run, and why.
+
+    Attributes:
+        kind: what the reason is counted as where there are many; empty for itself.
+    """
+
+    id: str
+    reason: str
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,6 @@ class Failure:
 
     @property
     def by_the_gate(self) -> bool:
-        """Whether the gate failed it, and nothing before."""
         return bool(self.reasons)
 
 
@@ -57,7 +63,6 @@ class RunResults:
         results: one a test, in the order in which they arrived.
         sessions: test → what its further and confirming sessions found, oldest first; their `role` says what
             for.
-        skips: id and reason of each case or test that did not run.
         rejected: ids of the broken cases that the checks rejected as they must; these have no result.
         failures: test → why it failed. Some of these tests have no result.
         history: test → the recorded sessions that it may be compared with.
@@ -100,12 +105,11 @@ class RunResults:
 
     def only(self, text: str) -> RunResults:
         """Returns the run with those cases alone whose id holds a text, and with what is about them."""
-        results = [result for result in self.results if text in result.case_name]
-        tests = {result.nodeid for result in results}
+        results = {result.nodeid: result for result in self.results if text in result.case_name}
         return RunResults(
-            results,
-            {test: sessions for test, sessions in self.sessions.items() if test in tests},
-            failures={test: failure for test, failure in self.failures.items() if test in tests},
+            [*results.values()],
+            {test: sessions for test, sessions in self.sessions.items() if test in results},
+            failures={test: failure for test, failure in self.failures.items() if test in results},
             history=self.history,
             compared_with=self.compared_with,
             created=self.created,
@@ -113,11 +117,14 @@ class RunResults:
             name=self.name,
         )
 
+    def on_gpus(self) -> list[Fingerprint]:
+        """Returns what was measured on, of each result that is from a real GPU."""
+        return [each.fingerprint for each in self.results if each.case.on_gpu and not each.simulated]
+
     def own_failure(self, result: Result) -> str | None:
         """Returns why a test failed by itself, not by the gate, or None."""
         failure = self.failures.get(result.nodeid)
         return None if failure is None or failure.by_the_gate else failure.text
 
     def sessions_of(self, result: Result) -> Sequence[Result]:
-        """Returns the sessions of one test besides the one that is reported."""
         return self.sessions.get(result.nodeid, ())

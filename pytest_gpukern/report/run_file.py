@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import zlib
 from datetime import datetime
@@ -15,7 +14,7 @@ from msgspec import Meta, Struct
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.common_shift import Shift
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.untrusted_json import (
     ContentError,
@@ -31,13 +30,10 @@ SCHEMA = 6
 
 _PACKED = b"\x1f\x8b"
 """How a file begins that gzip packed."""
-_LONGEST = 2**30
-"""Bytes that a packed file may hold; a run of the suites takes 3 MiB."""
 _DAMAGED = "Write the run again with --gpukern-report, or read it with the release that wrote it"
 
 
 def run_text(run: RunResults) -> str:
-    """Returns a run as JSON."""
     stored = _File(
         gpukern=run.version,
         created=run.created.replace(microsecond=0),
@@ -67,34 +63,18 @@ def read_run(path: Path) -> RunResults:
 
     content = content_of(path)
     try:
-        content = _unpacked(content) if content.startswith(_PACKED) else content
+        content = gzip.decompress(content) if content.startswith(_PACKED) else content
         stored: _File = read(content, _File, refuse=refuse)
     except ContentError as error:
         raise error.of_file(path, _DAMAGED) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise ContentError(f"is not complete gzip: {error}").of_file(path, _DAMAGED) from error
     sessions: dict[str, tuple[Result, ...]] = {}
     for session in stored.sessions:
         sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)
     as_they_are = {name: getattr(stored, name) for name in _AS_THEY_ARE}
-    return RunResults(
-        stored.results,
-        sessions,
-        **as_they_are,
-        created=stored.created,
-        version=stored.gpukern,
-        name=path.name,
-    )
-
-
-def _unpacked(content: bytes) -> bytes:
-    """Returns what gzip packed; raises ContentError where it is damaged or too long to be a run."""
-    try:
-        with gzip.open(io.BytesIO(content)) as stream:
-            unpacked = stream.read(_LONGEST + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ContentError(f"is not complete gzip: {error}") from error
-    if len(unpacked) > _LONGEST:
-        raise ContentError(f"holds more than {_LONGEST >> 20} MiB")
-    return unpacked
+    of_file: dict[str, Any] = {"created": stored.created, "version": stored.gpukern, "name": path.name}
+    return RunResults(stored.results, sessions, **as_they_are, **of_file)
 
 
 class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
@@ -104,7 +84,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     created: Annotated[datetime, Meta(tz=True)]
     results: tuple[Result, ...]
     sessions: tuple[Result, ...]
-    skips: tuple[tuple[str, str], ...]
+    skips: tuple[Skip, ...]
     rejected: tuple[str, ...]
     failures: dict[str, Failure]
     history: dict[str, RecordedCase]

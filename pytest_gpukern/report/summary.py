@@ -103,22 +103,17 @@ def other_failures(run: RunResults, rows: Iterable[ResultRow]) -> list[Remark]:
     results = {result.nodeid: result for result in run.results}
     footnotes: dict[str, list[Footnote]] = {}
     for row in rows:
-        footnotes.setdefault(row.result.nodeid, []).extend(
-            footnote for footnote in row.footnotes if not footnote.quiet
-        )
+        loud = (footnote for footnote in row.footnotes if not footnote.quiet)
+        footnotes.setdefault(row.result.nodeid, []).extend(loud)
     others = []
     for nodeid, failure in run.failures.items():
-        result = results.get(nodeid)
+        result, told = results.get(nodeid), footnotes.get(nodeid, ())
+        untold = [reason for reason in failure.reasons if not any(each.tells(reason) for each in told)]
         if result is None:
             others.append(Remark(Footnote(FAILED, failure.text), (None,), (nodeid,)))
-            continue
-        untold = [
-            str(reason)
-            for reason in failure.reasons
-            if not any(footnote.tells(reason) for footnote in footnotes[nodeid])
-        ]
-        if untold:
-            others.append(Remark(Footnote(FAILED, "\n".join(untold)), (result,), (result.case_name,)))
+        elif untold:
+            text = "\n".join(map(str, untold))
+            others.append(Remark(Footnote(FAILED, text), (result,), (result.case_name,)))
     return others
 
 
@@ -135,7 +130,7 @@ def _rank(kind: str) -> tuple[int, int, str]:
 
 
 def totals(run: RunResults) -> str:
-    """Returns `gpukern: 41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
+    """Returns `41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
     gate, unchecked, simulated, passed. Rejected cases have none. Verdicts are counted by scope.
@@ -150,54 +145,43 @@ def totals(run: RunResults) -> str:
     parts = [f"{counts[name]} {name}" for name in order if counts[name] or (name == "passed" and not right)]
     if run.skips:
         parts.append(_skipped(run.skips))
-    line = f"gpukern: {', '.join(parts)}"
-    verdicts = Counter(
-        judged(result, time).kind
-        for result in run.results
-        if result.correctness is not Correctness.INCORRECT
-        for time in scope_times(result)
-    )
+    line = ", ".join(parts)
+    verdicts = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
     compared = [f"{verdicts[kind]} {kind.lower()}" for kind in VerdictKind if verdicts[kind]]
     return f"{line} · {run.compared_with}: {', '.join(compared)}" if compared else line
 
 
 def skip_texts(skips: Sequence[Skip]) -> list[str]:
     """Returns a sentence for each distinct reason: how many, why, and up to three ids."""
-    return [
-        f"{len(identifiers)} skipped: {reason} ({some_of(identifiers)})"
-        for reason, identifiers in skip_reasons(skips).items()
-    ]
-
-
-def skip_reasons(skips: Sequence[Skip]) -> dict[str, list[str]]:
-    """Returns each distinct reason with its ids."""
     reasons: dict[str, list[str]] = {}
-    for identifier, reason in skips:
-        reasons.setdefault(reason.strip() or "no reason given", []).append(identifier)
-    return reasons
+    for skip in skips:
+        reasons.setdefault(why(skip), []).append(skip.id)
+    return [f"{len(ids)} skipped: {reason} ({some_of(ids)})" for reason, ids in reasons.items()]
 
 
-def false_alarms(results: Sequence[Result]) -> list[str]:
+def why(skip: Skip) -> str:
+    return skip.reason.strip() or "no reason given"
+
+
+def false_alarms(results: Sequence[Result]) -> str:
     """Says how many verdicts could fail a test, and how often they would do so for nothing."""
     verdicts = [verdict for result in results for verdict in result.verdicts.values()]
     gated = [verdict for verdict in verdicts if (verdict.false_alarm or 0.0) > 0]
-    if not gated:
-        return []
     times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
-    return [f"{times} gated: {expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"]
+    expected = f"{expected_false_alarms(gated):.1g} false SLOWER to expect in such a run"
+    return f"{times} gated: {expected}" if gated else ""
 
 
-def time_spent(run: RunResults) -> str | None:
-    """Returns `time: 193 s: checking 62 s, timing 36 s, …`, the longest phase first; None where unknown.
+def time_spent(run: RunResults) -> str:
+    """Returns `time: 193 s: checking 62 s, timing 36 s, …`, the longest phase first; empty where unknown.
 
     Phases below 1 % are left out. Where processes side by side spent more than the run took, it says so.
     """
-    if run.duration_s is None:
-        return None
     whole_s = run.duration_s
+    if whole_s is None:
+        return ""
     spent_s = {name: phase_s for name, phase_s in run.spent_s.items() if units.is_number(phase_s)}
-    text = f"time: {_seconds(whole_s)}"
-    together_s = sum(spent_s.values())
+    text, together_s = f"time: {_seconds(whole_s)}", sum(spent_s.values())
     if together_s > whole_s:
         text += f", of all processes side by side {_seconds(together_s)}"
     else:
@@ -214,16 +198,13 @@ def _seconds(seconds: float) -> str:
 
 def _ordered(results: list[Result]) -> list[Result]:
     """Sorts by point, then by variant, each in order of its first arrival: parallel workers mix them."""
-    points: dict[str, int] = {}
-    variants: dict[str, int] = {}
-    for result in results:
-        points.setdefault(_point(result), len(points))
-        variants.setdefault(variant_label(result), len(variants))
+    points = {point: place for place, point in enumerate(dict.fromkeys(map(_point, results)))}
+    variants = {label: place for place, label in enumerate(dict.fromkeys(map(variant_label, results)))}
     return sorted(results, key=lambda r: (points[_point(r)], variants[variant_label(r)]))
 
 
 def _point(result: Result) -> str:
-    return repr(list(result.case.point.items()))
+    return repr([*result.case.point.items()])
 
 
 def _standing(result: Result, run: RunResults) -> str:
@@ -238,9 +219,6 @@ def _standing(result: Result, run: RunResults) -> str:
 
 
 def _skipped(skips: Sequence[Skip]) -> str:
-    leading = Counter(reason.partition(":")[0].strip() or "no reason given" for _, reason in skips)
-    if len(leading) == 1:
-        return f"{len(skips)} skipped ({next(iter(leading))})"
-    if len(leading) > _FEW_REASONS:
-        return f"{len(skips)} skipped"
-    return f"{len(skips)} skipped ({', '.join(f'{count} {reason}' for reason, count in leading.items())})"
+    kinds = Counter(skip.kind or why(skip) for skip in skips)
+    told = [f"{count} {kind}" for kind, count in kinds.items()] if len(kinds) > 1 else [*kinds]
+    return f"{len(skips)} skipped" + (f" ({', '.join(told)})" if len(kinds) <= _FEW_REASONS else "")

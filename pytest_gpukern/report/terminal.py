@@ -12,7 +12,7 @@ import pytest
 from pytest_gpukern.report import units
 from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.forms import RunReport
-from pytest_gpukern.report.layout import Column, Line, in_encoding, shorten, table, wrapped
+from pytest_gpukern.report.layout import Column, Line, hint_at, in_encoding, shorten, table, wrapped
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import Footnote, ResultRow, Timing, markup_of, shared_sizes
 from pytest_gpukern.report.run import RunResults, Skip
@@ -23,10 +23,10 @@ from pytest_gpukern.report.summary import (
     needs_a_reader,
     other_failures,
     problems_of,
-    skip_reasons,
     skip_texts,
     time_spent,
     totals,
+    why,
 )
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
@@ -34,10 +34,8 @@ from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone,
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
-_MOST_LINES = 20
-"""Lines of the summary."""
-_COMMANDS = 3
-"""Those of them that are left for commands."""
+_MOST_LINES, _COMMANDS = 20, 3
+"""Lines of the summary, and those of them that are left for commands."""
 _SHORT_S = 20.0
 """Nobody asks where the time of a shorter run went."""
 _MOST_TOLD = 5
@@ -51,7 +49,7 @@ _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 def write(report: RunReport, config: pytest.Config) -> None:
     """Writes what a run found, what was written, and the commands that record and accept."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    wrote = [f"gpukern: wrote {path}" for path in report.files]
+    wrote = [f"wrote {path}" for path in report.files]
     report = dataclasses.replace(report, closing=(*wrote, *report.closing))
     lines = render(
         report,
@@ -73,8 +71,10 @@ def render(
     `failures_shown` says that pytest did. `details` is the option that tells what is left out.
     """
     told = _told_of(run, width, verbose, failures_shown, details) if run.ran or run.skips else []
+    heading = [Line(f"gpukern: {line}" if line is run.heading[0] else line) for line in run.heading]
+    closing = [Line(f"gpukern: {line}") for line in run.closing]
     problems = (Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems)
-    return [*map(Line, run.heading), *told, *map(Line, run.closing), *problems]
+    return [*heading, *told, *closing, *problems]
 
 
 def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, details: str) -> list[Line]:
@@ -88,27 +88,25 @@ def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, d
     if small or verbose:
         lines += _tables(problems, width, verbose=verbose)
     above = [] if small else _by_backend(rows, width)
-    texts = [*run.since_record, *false_alarms(run.results)]
-    texts += [time_spent(run) or ""] if (run.duration_s or 0.0) > _SHORT_S else []
+    spent = time_spent(run) if (run.duration_s or 0.0) > _SHORT_S else ""
+    texts = [*run.since_record, false_alarms(run.results), spent]
     below = [line for text in texts for line in wrapped(text, width)]
     below += [] if verbose else _quiet(rows, width, details)
-    below.append(Line(totals(run), dict(_BOLD)))
+    below.append(Line(f"gpukern: {totals(run)}", _BOLD))
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
     return [*lines, *above, *skip_lines(run.skips, width=width, room=room, details=details), *below]
 
 
 def _without_failures(problem: ProblemTable, run: RunResults) -> ProblemTable:
     """Returns the problem without what the failures of its tests said."""
-    rows = []
-    for row in problem.rows:
+
+    def said(row: ResultRow, footnote: Footnote) -> bool:
         failure = run.failures.get(row.result.nodeid)
-        left = [
-            footnote
-            for footnote in row.footnotes
-            if failure is None
-            or not (footnote.kind in (INCORRECT, FAILED) or any(map(footnote.tells, failure.reasons)))
-        ]
-        rows.append(dataclasses.replace(row, footnotes=tuple(left)))
+        of_test = footnote.kind in (INCORRECT, FAILED)
+        return failure is not None and (of_test or any(map(footnote.tells, failure.reasons)))
+
+    left = [tuple(footnote for footnote in row.footnotes if not said(row, footnote)) for row in problem.rows]
+    rows = [dataclasses.replace(row, footnotes=of) for row, of in zip(problem.rows, left, strict=True)]
     return dataclasses.replace(problem, rows=rows)
 
 
@@ -119,12 +117,11 @@ def _needs_a_reader(
     lines = []
     for kind, remarks in needs_a_reader(rows, failures).items():
         most = 1 if _is_good(kind) and len(remarks) > _MOST_TOLD else _MOST_TOLD
-        shown = remarks if details is None else remarks[:most]
-        for remark in shown:
+        most = len(remarks) if details is None else most
+        for remark in remarks[:most]:
             lines += _told(remark, width, whole=details is None)
-        if len(remarks) > len(shown):
-            more = sum(len(remark.labels) for remark in remarks[most:])
-            lines.append(Line(f"{kind or 'note'}: {more} more; {details} tells each"))
+        more = sum(len(remark.labels) for remark in remarks[most:])
+        lines += [Line(f"{kind or 'note'}: {more} more; {details} tells each")] if more else []
     return [*lines, Line("")] if lines else []
 
 
@@ -144,12 +141,11 @@ def _told(remark: Remark, width: int, *, whole: bool) -> list[Line]:
     subject = f"{footnote.kind or 'note'} {who}"
     if not whole and _is_good(footnote.kind) and units.is_number(footnote.ratio):
         change = units.change(footnote.ratio)
-        return [Line(f"{shorten(subject, width - len(change) - 2)}: {change}", footnote.markup)]
+        return [Line(f"{shorten(subject, width - len(change) - 2)}: {change}", markup_of(footnote.kind))]
     first, *others = footnote.text.split("\n")
-    lines = wrapped(f"{subject}: {first}", width, markup=footnote.markup)
-    for text in others if whole else ():
-        lines += wrapped(text, width, indent=_INDENT, markup=footnote.markup)
-    return lines
+    markup = markup_of(footnote.kind)
+    rest = (line for text in others for line in wrapped(text, width, indent=_INDENT, markup=markup))
+    return [*wrapped(f"{subject}: {first}", width, markup=markup), *(rest if whole else ())]
 
 
 def _by_backend(rows: Sequence[ResultRow], width: int) -> list[Line]:
@@ -163,8 +159,7 @@ def _by_backend(rows: Sequence[ResultRow], width: int) -> list[Line]:
         cells = tuple(str(counts[state][backend] or "") for state in states)
         columns.append(Column(backend, cells, numeric=True))
     texts, _ = table(columns, width)
-    markup = [_BOLD, *map(markup_of, states)]
-    return [Line(text, dict(colours)) for text, colours in zip(texts, markup, strict=True)]
+    return [*map(Line, texts, [_BOLD, *map(markup_of, states)])]
 
 
 def _quiet(rows: Iterable[ResultRow], width: int, details: str) -> list[Line]:
@@ -188,7 +183,7 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
     Where `verbose`, quiet footnotes, what was checked, what the device did in each case, as far as a timer
     saw it, and what observers saw follow.
     """
-    lines, left_out = list[Line](), dict[str, None]()
+    lines, left_out = list[Line](), list[str]()
     for problem in problems:
         lines += _table(problem, width, left_out, verbose=verbose)
         if verbose:
@@ -196,10 +191,8 @@ def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> l
             for result in problem.results:
                 lines += device_work(result, width=width)
             lines += observed_lines(problem.results, width=width)
-    if left_out:
-        hint = f"columns left out: {', '.join(left_out)}; widen the terminal or set COLUMNS"
-        lines += [*wrapped(hint, width), Line("")]
-    return lines
+    hint = hint_at(left_out, width)
+    return [*lines, *hint, Line("")] if hint else lines
 
 
 def skip_lines(
@@ -213,42 +206,34 @@ def skip_lines(
     lines = [line for text in skip_texts(skips) for line in wrapped(text, width)]
     if room is None or len(lines) <= room:
         return lines
-    reasons = skip_reasons(skips)
-    alike: dict[str, list[str]] = {}
-    for reason in reasons:
-        alike.setdefault(reason.partition(":")[0].strip(), []).append(reason)
-    counts = {begin: sum(len(reasons[reason]) for reason in members) for begin, members in alike.items()}
+    counts = Counter(skip.kind or why(skip) for skip in skips).most_common()
     lines = []
-    ordered = sorted(counts, key=lambda begin: -counts[begin])
-    for number, begin in enumerate(ordered):
-        members = alike[begin]
-        why = members[0] if len(members) == 1 else f"{begin} ({len(members)} reasons)"
-        wrapped_line = wrapped(f"{counts[begin]} skipped: {why}", width)
-        rest = ordered[number:]
+    for number, (kind, count) in enumerate(counts):
+        reasons = {why(skip) for skip in skips if (skip.kind or why(skip)) == kind}
+        reason = f"{kind} ({len(reasons)} reasons)" if len(reasons) > 1 else reasons.pop()
+        wrapped_line, rest = wrapped(f"{count} skipped: {reason}", width), counts[number:]
         if len(lines) + len(wrapped_line) > room - (len(rest) > 1):
             others = f"{len(rest)} {'other ' * bool(lines)}reason{'s' * (len(rest) > 1)}"
-            text = f"{sum(counts[begin] for begin in rest)} skipped for {others}; {details} tells each"
-            return [*lines, Line(text)]
+            left = sum(count for _, count in rest)
+            return [*lines, Line(f"{left} skipped for {others}; {details} tells each")]
         lines += wrapped_line
     return lines
 
 
-def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verbose: bool) -> list[Line]:
-    rows, shared = problem.rows, shared_sizes(problem.results)
-    timings = _timings(rows)
-    sizes = [sizes_text(shared)] if shared else []
-    parts = [problem.name, *sizes, *map(_timing_words, timings[:1])]
+def _table(problem: ProblemTable, width: int, left_out: list[str], *, verbose: bool) -> list[Line]:
+    rows, timings = problem.rows, _timings(problem.rows)
+    parts = [problem.name, sizes_text(shared_sizes(problem.results)), *map(_timing_words, timings[:1])]
     against = dict.fromkeys(r.speedup_against for r in problem.results if r.speedup_against)
     texts, omitted = table(_columns(rows, timings), width, indent=_INDENT)
     if any(row.speedup for row in rows) and "speed-up" not in omitted:
         parts.append(f"speed-up against {' or '.join(against)}")
-    left_out.update(dict.fromkeys(omitted))
-    legend = [f"{_mark(i)} {_timing_words(t)}" for i, t in enumerate(timings[1:], 1)]
+    left_out += omitted
+    legend = "  ".join(f"{_mark(i)} {_timing_words(t)}" for i, t in enumerate(timings[1:], 1))
     return [
-        Line(" · ".join(parts), dict(_BOLD)),
+        Line(" · ".join(filter(None, parts)), _BOLD),
         Line(texts[0]),
-        *(Line(text, dict(row.markup)) for text, row in zip(texts[1:], rows, strict=True)),
-        *(wrapped("  ".join(legend), width, indent=_INDENT) if legend else ()),
+        *(Line(text, markup_of(row.state)) for text, row in zip(texts[1:], rows, strict=True)),
+        *wrapped(legend, width, indent=_INDENT),
         *_fixed_costs(rows, width),
         *(_footnotes(rows, width) if verbose else ()),
         Line(""),
@@ -258,10 +243,8 @@ def _table(problem: ProblemTable, width: int, left_out: dict[str, None], *, verb
 def _timings(rows: Iterable[ResultRow]) -> list[Timing]:
     """Returns how the times of a table were taken: the commonest way, then the others as they come."""
     counts = Counter(row.timing for row in rows if row.timing)
-    if not counts:
-        return []
-    common = max(counts, key=lambda timing: counts[timing])
-    return [common, *(timing for timing in counts if timing != common)]
+    common = counts.most_common(1)
+    return [*(timing for timing, _ in common), *(timing for timing in counts if timing != common[0][0])]
 
 
 def _timing_words(timing: Timing) -> str:
@@ -276,24 +259,21 @@ def _mark(index: int) -> str:
 
 
 def _columns(rows: list[ResultRow], timings: list[Timing]) -> list[Column]:
-    def cells(name: str) -> tuple[str, ...]:
-        return tuple(getattr(row, name) for row in rows)
-
     marks = [_mark(timings.index(row.timing)) if row.timing else "" for row in rows]
     broadest = max(map(len, marks), default=0)
     times = tuple(row.time + mark.ljust(broadest) for row, mark in zip(rows, marks, strict=True))
     return [
-        Column("variant", cells("variant"), narrowest=1),
-        Column("size", cells("size"), narrowest=1),
-        Column("first call", cells("first_call"), numeric=True, dispensable=0),
+        Column("variant", tuple(row.variant for row in rows), narrowest=1),
+        Column("size", tuple(row.size for row in rows), narrowest=1),
+        Column("first call", tuple(row.first_call for row in rows), numeric=True, dispensable=0),
         Column("time" + " " * broadest, times, numeric=True),
-        Column("±", cells("uncertainty"), numeric=True, dispensable=6),
-        Column("other timer", cells("other_timer"), numeric=True, dispensable=1),
-        Column("rate", cells("rate"), numeric=True, dispensable=5),
-        Column("of ceiling", cells("ceiling"), numeric=True, dispensable=4),
-        Column("speed-up", cells("speedup"), numeric=True, dispensable=2),
-        Column("error", cells("error"), numeric=True, dispensable=3),
-        Column("verdict", cells("verdict")),
+        Column("±", tuple(row.uncertainty for row in rows), numeric=True, dispensable=6),
+        Column("other timer", tuple(row.other_timer for row in rows), numeric=True, dispensable=1),
+        Column("rate", tuple(row.rate for row in rows), numeric=True, dispensable=5),
+        Column("of ceiling", tuple(row.ceiling for row in rows), numeric=True, dispensable=4),
+        Column("speed-up", tuple(row.speedup for row in rows), numeric=True, dispensable=2),
+        Column("error", tuple(row.error for row in rows), numeric=True, dispensable=3),
+        Column("verdict", tuple(row.verdict for row in rows)),
     ]
 
 
@@ -323,5 +303,7 @@ def _footnotes(rows: list[ResultRow], width: int) -> list[Line]:
     for footnote, labels in subjects.items():
         who = labels[0] if len(labels) == 1 else f"{len(labels)} rows"
         kind = f"{footnote.kind}: " if footnote.kind else ""
-        lines += wrapped(f"{who}: {kind}{footnote.text}", width, indent=_INDENT, markup=footnote.markup)
+        lines += wrapped(
+            f"{who}: {kind}{footnote.text}", width, indent=_INDENT, markup=markup_of(footnote.kind)
+        )
     return lines

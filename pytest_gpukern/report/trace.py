@@ -12,12 +12,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Column, Line, table, wrapped
+from pytest_gpukern.report.layout import Column, Line, hint_at, table, wrapped
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.result import DeviceActivity, HostCall, JsonDict, Result, Trace
 
-_NOTHING = "-"
-"""Stands where an activity has no value, as in nvprof's table."""
 _DIGITS = 5
 _SHORTEST_NAME = 24
 _LEFT_OUT_FIRST = (
@@ -32,21 +30,20 @@ _LEGEND = (
 
 def gpu_trace(results: Iterable[Result], width: int) -> list[Line]:
     """Returns a table for each case that has a trace, and what its columns mean; nothing if none has one."""
-    lines, left_out = list[Line](), dict[str, None]()
+    lines, left_out = list[Line](), list[str]()
     for result in results:
-        if result.trace is None:
-            continue
-        lines += wrapped(f"{result.case_name} · {result.trace.scope}", width, markup={"bold": True})
-        lines += [Line(text) for text in _rows(result, result.trace, width, left_out)] + [Line("")]
-    if left_out:
-        hint = f"columns left out: {', '.join(left_out)}; widen the terminal or set COLUMNS"
-        lines += wrapped(hint, width)
-    return [*lines, *(line for text in _LEGEND for line in wrapped(text, width))] if lines else []
+        if result.trace is not None:
+            rows, omitted = _rows(result, result.trace, width)
+            left_out += omitted
+            lines += wrapped(f"{result.case_name} · {result.trace.scope}", width, markup={"bold": True})
+            lines += [*map(Line, rows), Line("")]
+    legend = (line for text in _LEGEND for line in wrapped(text, width))
+    return [*lines, *hint_at(left_out, width), *legend] if lines else []
 
 
-def _rows(result: Result, trace: Trace, width: int, left_out: dict[str, None]) -> list[str]:
+def _rows(result: Result, trace: Trace, width: int) -> tuple[list[str], list[str]]:
     if not trace.activities:
-        return ["  the device did nothing"]
+        return ["  the device did nothing"], []
     cells = [_cells(activity, result) for activity in trace.activities]
     columns = [
         Column(
@@ -58,13 +55,12 @@ def _rows(result: Result, trace: Trace, width: int, left_out: dict[str, None]) -
         )
         for title in cells[0]
     ]
-    rows, omitted = table(columns, width)
-    left_out.update(dict.fromkeys(omitted))
-    return rows
+    return table(columns, width)
 
 
 def _cells(activity: DeviceActivity, result: Result) -> dict[str, str]:
     """Returns the title of each column and its text for an activity, in nvprof's order."""
+    device = result.fingerprint.device_name
     took_ns = activity.end_ns - activity.start_ns
     copies = activity.kind != "kernel"
     return {
@@ -72,14 +68,14 @@ def _cells(activity: DeviceActivity, result: Result) -> dict[str, str]:
         "Duration": units.time(took_ns, digits=_DIGITS),
         "Grid Size": _dimensions(activity.grid),
         "Block Size": _dimensions(activity.block),
-        "Regs": _NOTHING if activity.registers is None else str(activity.registers),
-        "SSMem": _bytes(activity.static_shared_bytes),
-        "DSMem": _bytes(activity.dynamic_shared_bytes),
-        "Size": units.size(activity.size_bytes) if copies else _NOTHING,
-        "Throughput": units.bandwidth(activity.size_bytes, took_ns) if copies else _NOTHING,
-        "SrcMemType": activity.source or _NOTHING,
-        "DstMemType": activity.target or _NOTHING,
-        "Device": _device(activity, result),
+        "Regs": units.NOTHING if activity.registers is None else str(activity.registers),
+        "SSMem": units.size(activity.static_shared_bytes),
+        "DSMem": units.size(activity.dynamic_shared_bytes),
+        "Size": units.size(activity.size_bytes) if copies else units.NOTHING,
+        "Throughput": units.bandwidth(activity.size_bytes, took_ns) if copies else units.NOTHING,
+        "SrcMemType": activity.source or units.NOTHING,
+        "DstMemType": activity.target or units.NOTHING,
+        "Device": f"{device} ({activity.device})" if device else str(activity.device),
         "Context": str(activity.context),
         "Stream": str(activity.stream),
         "Name": f"[CUDA {activity.name}]" if copies else activity.name,
@@ -87,44 +83,27 @@ def _cells(activity: DeviceActivity, result: Result) -> dict[str, str]:
 
 
 def _dimensions(sizes: tuple[int, int, int] | None) -> str:
-    return _NOTHING if sizes is None else f"({' '.join(map(str, sizes))})"
-
-
-def _bytes(count: int | None) -> str:
-    return _NOTHING if count is None else units.size(count)
-
-
-def _device(activity: DeviceActivity, result: Result) -> str:
-    name = result.fingerprint.device_name
-    return f"{name} ({activity.device})" if name else str(activity.device)
+    return units.NOTHING if sizes is None else f"({' '.join(map(str, sizes))})"
 
 
 def timeline(runs: Sequence[RunResults]) -> str:
-    """Returns the traces of runs as JSON that Perfetto opens.
+    """Returns the traces of runs as Chrome's trace events, which Perfetto opens; times are in microseconds.
+
+    A case is a process. Its threads are the host's threads and the device's streams. Arrows lead from the
+    host's call to what it put on the device. Each case begins at 0, so that variants stand one below another.
 
     Raises:
         EmptyReportError: no case has a trace.
     """
-    results = [result for run in runs for result in run.results]
+    numbers = itertools.count(1)
+    traced = ((result, result.trace) for run in runs for result in run.results if result.trace is not None)
+    events = [event for result, trace in traced for event in _events(result, trace, numbers)]
     # Perfetto shows escapes, such as that of µ, as they are written.
-    text = json.dumps(chrome_trace(results), ensure_ascii=False, allow_nan=False)
-    if all(result.trace is None for result in results):
+    made = {"displayTimeUnit": "ns", "traceEvents": events}
+    text = json.dumps(made, ensure_ascii=False, allow_nan=False)
+    if not events:
         raise EmptyReportError("no case has a trace: run pytest with --gpukern-trace", text)
     return text
-
-
-def chrome_trace(results: Iterable[Result]) -> JsonDict:
-    """Returns the traces of these cases as Chrome's trace events; times are in microseconds.
-
-    A case is a process. Its threads are the host's threads and the device's streams. Arrows lead from the
-    host's call to what it put on the device. Each case begins at 0, so that variants stand one below another.
-    """
-    numbers = itertools.count(1)
-    events: list[JsonDict] = []
-    for result in results:
-        if result.trace is not None:
-            events += _events(result, result.trace, numbers)
-    return {"displayTimeUnit": "ns", "traceEvents": events}
 
 
 def _events(result: Result, trace: Trace, numbers: Iterator[int]) -> list[JsonDict]:
@@ -145,7 +124,7 @@ def _events(result: Result, trace: Trace, numbers: Iterator[int]) -> list[JsonDi
         for activity in activities:
             cells = _cells(activity, result)
             event = _slice(activity, cells["Name"], activity.kind, process, row)
-            event["args"] |= {title: text for title, text in cells.items() if text != _NOTHING}
+            event["args"] |= {title: text for title, text in cells.items() if text != units.NOTHING}
             events.append(event)
             if activity.correlation in callers:
                 events += _arrow(callers[activity.correlation], event, next(numbers))
@@ -173,7 +152,6 @@ def _arrow(begin: JsonDict, end: JsonDict, number: int) -> list[JsonDict]:
 
 
 def _names(of: str, name: str, process: int, row: int, *, order: int) -> list[JsonDict]:
-    """Returns the events that name a process or one of its rows, and say where it stands."""
     whose = {"ph": "M", "pid": process, "tid": row}
     return [
         {**whose, "name": f"{of}_name", "args": {"name": name}},
@@ -184,17 +162,15 @@ def _names(of: str, name: str, process: int, row: int, *, order: int) -> list[Js
 def _streams(trace: Trace) -> list[tuple[str, list[DeviceActivity]]]:
     """Returns the rows of the device: their names and activities.
 
-    Slices of one row may not overlap, but kernels of a CUDA graph do on one stream. So a stream gets as many
-    rows as it needs.
+    Slices of a row may not overlap, as kernels of a CUDA graph do, so a stream gets the rows that it needs.
     """
     streams: dict[tuple[int, int, int], list[list[DeviceActivity]]] = {}
     for activity in trace.activities:
         rows = streams.setdefault((activity.device, activity.context, activity.stream), [])
         free = next((row for row in rows if row[-1].end_ns <= activity.start_ns), None)
         if free is None:
-            rows.append([activity])
-        else:
-            free.append(activity)
+            rows.append(free := [])
+        free.append(activity)
     several = len({(device, context) for device, context, _ in streams}) > 1
     named = []
     for (device, context, stream), rows in sorted(streams.items()):

@@ -38,30 +38,20 @@ def time(nanoseconds: float | None, half_width: float | None = None, *, digits: 
     return _scaled(nanoseconds, TIMES, digits)
 
 
-def uncertainty(half_width: float | None) -> str:
-    """Returns half an interval relative to its centre, in percent with two digits: 0.0025 → `0.25 %`."""
-    if not is_number(half_width):
-        return NOTHING
-    percent = 100 * half_width
-    if 0 < percent < 0.001:
-        return "< 0.001 %"
-    return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
-
-
 def time_range(low_ns: float, high_ns: float, half_width: float | None = None) -> str:
-    """Returns two times as a range: `2.80 … 3.10 µs`, or one where both read alike; digits as of `time`."""
+    """Returns two times as a range, or one where both read alike; digits as of `time`."""
     low, high = time(low_ns, half_width), time(high_ns, half_width)
-    if low == high:
-        return low
-    number, _, unit = low.partition(" ")
-    return f"{number} … {high}" if high.endswith(f" {unit}") else f"{low} … {high}"
+    return low if low == high else f"{low} … {high}"
 
 
 def share(value: float | None) -> str:
-    """Returns a part of a whole: 0.97 → `97 %`, 0.0342 → `3.4 %`, next to nothing `< 0.01 %`."""
+    """Returns a part of a whole in percent with two digits: 0.97 → `97 %`, 0.0342 → `3.4 %`."""
     if not is_number(value):
         return NOTHING
-    return "< 0.01 %" if 0 < value < 0.0001 else uncertainty(value)
+    percent = 100 * value
+    if 0 < percent < 0.001:
+        return "< 0.001 %"
+    return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
 
 
 def duration(seconds: float) -> str:
@@ -81,11 +71,6 @@ def bandwidth(count: float | None, nanoseconds: float | None) -> str:
 def throughput(flops: float | None, nanoseconds: float | None) -> str:
     """Returns floating-point operations in a time: `853 GFLOP/s`, `51.3 TFLOP/s`."""
     return _rate(flops, nanoseconds, "FLOP/s")
-
-
-def count(value: float | None) -> str:
-    """Returns how often something is, on average: `2`, `1.5`."""
-    return f"{value:.4g}" if is_number(value) else NOTHING
 
 
 def size(count: float | None) -> str:
@@ -133,20 +118,17 @@ def change_range(low: float | None, high: float | None) -> str:
 
 def ulps(value: float | None) -> str:
     """Returns an error in units in the last place: `0.5 ULP`, `4000 ULP`, `1.2e+06 ULP`."""
-    if not is_number(value):
-        return NOTHING
-    if value == 0:
-        return EXACT
-    return (
-        f"{value:.2g} ULP" if value < 9.95 else f"{value:.0f} ULP" if value < 99999.5 else f"{value:.1e} ULP"
-    )
+    if not is_number(value) or value == 0:
+        return EXACT if value == 0 else NOTHING
+    digits = ".2g" if value < 9.95 else ".0f" if value < 99999.5 else ".1e"
+    return f"{value:{digits}} ULP"
 
 
 def relative_error(value: float | None) -> str:
     """Returns a relative error: `2.3e-07`."""
-    if not is_number(value):
-        return NOTHING
-    return EXACT if value == 0 else f"{value:.1e}"
+    if not is_number(value) or value == 0:
+        return EXACT if value == 0 else NOTHING
+    return f"{value:.1e}"
 
 
 def absolute_error(value: float | None) -> str:
@@ -163,8 +145,7 @@ def is_number(value: float | None) -> TypeGuard[float]:
 def _rate(amount: float | None, nanoseconds: float | None, unit: str) -> str:
     if not is_number(amount) or not is_number(nanoseconds) or nanoseconds <= 0:
         return NOTHING
-    text = _scaled(amount / nanoseconds * 1e9, RATES, 3)
-    return text + unit if text.endswith(tuple("kMGTP")) else f"{text.rstrip()} {unit}"
+    return _scaled(amount / nanoseconds * 1e9, RATES, 3) + unit
 
 
 def _scaled(value: float | None, units: tuple[tuple[float, str], ...], digits: int) -> str:

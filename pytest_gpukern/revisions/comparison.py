@@ -234,7 +234,7 @@ _NAMED = 3
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:
     """Returns the lines above the tables; `code` tells the modules of each side, and whether they differ."""
-    lines = [f"gpukern: working tree against {revisions}, {sessions} sessions A-B-B-A"]
+    lines = [f"working tree against {revisions}, {sessions} sessions A-B-B-A"]
     if revisions.identical:
         lines.append("  the working tree is that commit, unchanged: any difference is noise (A/A)")
     lines += [f"  {line}" for line in code]
@@ -275,7 +275,7 @@ def closing(cases: Mapping[str, judging.CaseRuns], removed: Sequence[str], *, un
         lines.append(f"{len(new)} new, not in the base: {_some(new)}")
     if removed:
         lines.append(f"{len(removed)} removed since the base: {_some(removed)}")
-    return [f"gpukern: {line}" for line in lines]
+    return lines
 
 
 def _some(nodeids: Sequence[str]) -> str:

@@ -18,7 +18,6 @@ from pytest_gpukern.check.diagnosis import Made
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
-from pytest_gpukern.measure.observers import ObservedCall
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.run.spine import ELSEWHERE, Evidence, SubjectContext, TimedScope
@@ -33,7 +32,7 @@ from pytest_gpukern.timers.timer import (
     open_timer,
 )
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Trace
+from pytest_gpukern.values.result import CaseInfo, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
 
@@ -116,29 +115,23 @@ class CallTarget:
         """Calls in the requested rounds: each is set up, called and torn down before the next."""
 
         def turn() -> Turn:
-            execute = rounds.begin().execute
-            return Turn(execute, *rounds.arguments)
+            return Turn(rounds.begin().execute, *rounds.arguments)
 
         return cls(rounds.target, turn, rounds, fixed=rounds.setup is None, check=check, called_after=True)
 
     @classmethod
     def in_loop(cls, function: Callable[..., Any], loop: Loop) -> CallTarget:
         """Leaves the calls to a loop."""
-        rounds = Rounds(function)
         turn = Turn(function, (), {})
-        return cls(function, lambda: turn, rounds, fixed=loop.asked["setup"] is None, loop=loop)
+        return cls(function, lambda: turn, Rounds(function), fixed=loop.asked["setup"] is None, loop=loop)
 
 
 class CallSubject:
     """Takes one call of a plain test through the spine.
 
-    Args:
-        target: what is called.
-        context: the test and its run.
-        guarded: the test's guarded arrays; we look at their zones after each call, and after the timed ones.
+    We look at the zones of `guarded` arrays after each call, and after the timed ones.
 
     Attributes:
-        is_timed: whether it is measured in this run.
         first: what the first call returned.
         last: what the last untimed call returned.
     """
@@ -168,7 +161,6 @@ class CallSubject:
         return None if self._target.leaves_host_calls else self._calls.seen
 
     def begin(self) -> Result:
-        """Returns the result before anything ran, on the GPU or in the simulator."""
         return result_of(self._context, simulated=self._context.environment.gpu.simulated.active)
 
     @contextmanager
@@ -190,14 +182,9 @@ class CallSubject:
                 `determinism` without any.
         """
         __tracebackhide__ = True
-        simulated_before = SimulatedLaunches.made
-        try:
+        with self._noting_what_is_launched(evidence):
             made, turn = self._call("in the first call")
-        finally:
-            evidence.add_first_call(self._calls.first_call_ns)
         self.first = self.last = made.returned
-        if not self._context.environment.gpu.has_gpu and SimulatedLaunches.made == simulated_before:
-            self._leave_or_time_on_the_host(evidence)
         self._judge(evidence, made, turn, "before timing")
         calls = 1
         while self._calls.wants_another(calls):
@@ -205,15 +192,23 @@ class CallSubject:
             self._judge(evidence, *self._call(f"in call {calls}"), "before timing")
         evidence.add_note(*self._calls.notes)
 
-    def _leave_or_time_on_the_host(self, evidence: Evidence) -> None:
-        """Has a call that launches nothing timed by the host's clock or elsewhere, or notes that."""
+    @contextmanager
+    def _noting_what_is_launched(self, evidence: Evidence) -> Iterator[None]:
+        """Notes how long the first call took. What launches nothing is timed by the host's clock, left to
+        others, or noted."""
+        simulated = SimulatedLaunches.made
+        try:
+            yield
+        finally:
+            evidence.add(first_call_ns=self._calls.first_call_ns)
+        if self._context.environment.gpu.has_gpu or SimulatedLaunches.made != simulated:
+            return
         if self._target.leaves_host_calls:
             raise NothingLaunched("the call launched nothing in the simulator")
-        evidence.result = dataclasses.replace(evidence.result, simulated=False)
+        evidence.add(simulated=False)
         if self._context.times_host:
             self.is_timed = self._context.environment.settings.benchmark
-            case = dataclasses.replace(evidence.result.case, backend="host")
-            evidence.result = dataclasses.replace(evidence.result, case=case)
+            evidence.add(case=dataclasses.replace(evidence.result.case, backend="host"))
         else:
             evidence.add_note(
                 Note("the first call launched nothing in the simulator, so no kernel was checked")
@@ -221,13 +216,13 @@ class CallSubject:
 
     def measure(self, evidence: Evidence) -> None:
         """Times the call: in its rounds if the test asks for them, else until the median is known."""
-        target, marker, environment = self._target, self._context.marker, self._context.environment
-        executions, on_gpu = target.executions, environment.gpu.has_gpu
-        cache = self._context.cache if on_gpu else "hot"
+        environment, executions = self._context.environment, self._target.executions
+        on_gpu = environment.gpu.has_gpu
+        cold = on_gpu and self._context.cache == "cold"
         count, calls_a_sample = None, 1
         if isinstance(executions, Rounds):
             executions.warm_up()
-            count, calls_a_sample = executions.count, executions.calls(cold=cache == "cold")
+            count, calls_a_sample = executions.count, executions.calls(cold=cold)
             if calls_a_sample < executions.iterations:
                 unused = f"iterations={executions.iterations} is not used"
                 evidence.add_note(
@@ -238,67 +233,68 @@ class CallSubject:
 
         def once() -> None:
             with observed.pop() if observed else nullcontext():
-                executions.take(1, cold=cache == "cold")[0].execute()
+                executions.take(1, cold=cold)[0].execute()
 
         warm = warm_up(once, self._calls.synchronize, compiled=True, by_host=not on_gpu)
         inspect = self._calls.inspect
-        measurements: list[Measurement] = []
-        for scope in self._scopes() if on_gpu else ("end_to_end",):
-            launch = scope == "launch"
-            timed = TimedScope(
+        timed = [
+            self._timed(
+                scope,
                 self._calls.timed(executions),
-                self._observed(scope, cache),
-                environment,
-                "hot" if launch else cache,
                 warm.settled_ns,
-                None if launch else marker.bytes,
-                None if launch else marker.flops,
                 inspect=inspect,
                 count=count,
                 calls_a_sample=calls_a_sample,
             )
-            if on_gpu:
-                measurements += self._by_timers(timed)
-            else:
-                timer = open_host_timer(self._context.host_timer, self._calls.synchronize)
-                measurements.append(timed.by(timer, beside=False))
+            for scope in self._scopes()
+        ]
+        wait, leaves = self._calls.synchronize, self._target.leaves_host_calls
+        measurements = [
+            measurement
+            for scope in timed
+            for measurement in scope.measured(wait, self._stream, any_stream=True, leaves_host_calls=leaves)
+        ]
         if inspect is not None:
             inspect()
-        evidence.add_measurements(tuple(measurements))
+        evidence.add(measurements=tuple(measurements))
         if on_gpu and environment.settings.trace:
-            evidence.add_trace(lambda: self._trace(executions, measurements[0]))
+            evidence.add_trace(lambda: timed[0].trace(self._stream))
 
-    def _observed(self, scope: str, cache: str) -> ObservedCall:
-        """Returns what observers are told of the call. They may not run it for longer."""
-        gpu, floor = self._context.environment.gpu, None
-        if scope == "kernel" and gpu.peaks is not None:
-            # Operations give no bound, since the dtypes are unknown.
-            floor = gpu.peaks.floor(cache=cache, traffic_bytes=self._context.marker.bytes)
-        return ObservedCall(scope, gpu.has_gpu, floor=floor)
+    def _timed(self, scope: str, executions: Executions, call_ns: float, **more: Any) -> TimedScope:
+        """Says what is timed in a scope, with what the marker declares of the work."""
+        marker, on_gpu, elsewhere = self._context.marker, self._context.environment.gpu.has_gpu, False
+        if on_gpu:
+            from pytest_gpukern.gpu.runtime import works_elsewhere
 
-    def _trace(self, executions: Executions, measured: Measurement) -> Trace:
-        from pytest_gpukern.gpu.runtime import runtime
-        from pytest_gpukern.timers.cupti.timer import trace_of
-
-        cold = measured.cache == "cold"
-        (iteration,) = executions.take(1, cold=cold)
-        return trace_of(measured.scope, iteration, runtime().device.default_stream, cold=cold)
-
-    def _by_timers(self, timed: TimedScope) -> list[Measurement]:
-        from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
-
-        timed = dataclasses.replace(timed, elsewhere=works_elsewhere())
-        # Numba, CuPy and PyCUDA launch on the legacy default stream unless told otherwise. It waits for
-        # every other blocking stream.
-        return timed.by_timers(
-            self._context.timer,
-            runtime().device.default_stream,
-            any_stream=True,
-            refuses_host_calls=self._target.leaves_host_calls,
+            elsewhere = works_elsewhere()
+        return TimedScope(
+            scope,
+            executions,
+            self._context,
+            on_gpu,
+            call_ns,
+            marker.bytes,
+            marker.flops,
+            elsewhere=elsewhere,
+            **more,
         )
+
+    @property
+    def _stream(self) -> Any:
+        """The legacy default stream, which waits for every other blocking stream; None without a GPU.
+
+        Numba, CuPy and PyCUDA launch on it unless told otherwise.
+        """
+        if not self._context.environment.gpu.has_gpu:
+            return None
+        from pytest_gpukern.gpu.runtime import runtime
+
+        return runtime().device.default_stream
 
     def _scopes(self) -> tuple[str, ...]:
         """Returns the scopes of the marker or the run; `kernel` shows whether the call launches anything."""
+        if not self._context.environment.gpu.has_gpu:
+            return ("end_to_end",)
         marker = self._context.marker
         asked = (marker.scope,) if marker.scope else self._context.environment.settings.scopes
         wanted = [scope for scope in asked if scope == "launch"]
@@ -324,7 +320,6 @@ class CallSubject:
             return self._calls.make(turn, place), turn
 
     def _judge(self, evidence: Evidence, made: Made, turn: Turn, when: str) -> None:
-        """Runs the test's own check on a call."""
         __tracebackhide__ = True
         check, (_, args, kwargs) = self._target.check, turn
         if check is None:
@@ -357,7 +352,6 @@ class LoopSubject(CallSubject):
         assert target.loop is not None
         self.is_timed |= context.times_host
         self._loop, self._made = target.loop, 0
-        self._scope = self._scopes()[0] if context.environment.gpu.has_gpu else "end_to_end"
         self._sampler: Sampler | None = None
         self._refused = TimerUnavailable("the first call compiles and loads, so it is not timed")
 
@@ -383,21 +377,16 @@ class LoopSubject(CallSubject):
         timed, asked = len(sampler.sampling.samples), self._loop.asked["rounds"]
         if timed < asked:
             evidence.add_note(Note(f"{timed} of {asked} rounds are timed: {self._refused}"))
-        evidence.add_measurements((sampler.finished(suspicion),))
+        evidence.add(measurements=(sampler.finished(suspicion),))
 
     def recheck(self, evidence: Evidence) -> None:
         """Does nothing: the last round was checked."""
 
     def _run(self, evidence: Evidence) -> None:
-        simulated = SimulatedLaunches.made
         self._calls.restored(self._target.executions)  # refuses what rounds cannot do
-        try:
+        with self._noting_what_is_launched(evidence):
             self._loop.run(self._round)
-        finally:
-            evidence.add_first_call(self._calls.first_call_ns)
         evidence.add_note(*self._calls.notes)
-        if not self._context.environment.gpu.has_gpu and SimulatedLaunches.made == simulated:
-            self._leave_or_time_on_the_host(evidence)
         if isinstance(self._refused, NothingLaunched):
             raise self._refused
 
@@ -439,43 +428,26 @@ class LoopSubject(CallSubject):
 
     def _new_sampler(self) -> Sampler:
         """Returns a sampler by the first timer that works, without a queue, which may execute again."""
-        environment, calls = self._context.environment, self._loop.asked["iterations"]
-        marker, launch = self._context.marker, self._scope == "launch"
-        # Of several calls only the first would find a cold cache.
-        keeps = self._scope == "kernel" and calls == 1
-        cache = self._context.cache if keeps else "hot"
-        timer = self._opened()
-        return Sampler(
-            Repeated(self._target.function),
-            timer,
-            self._scope,
-            cache,
-            call_ns=0.0,
-            rule=StoppingRule(),
-            observing=environment.gpu.observers.observe(self._observed(self._scope, cache), timer),
-            calls=calls,
-            traffic_bytes=None if launch else marker.bytes,
-            flops=None if launch else marker.flops,
-        )
-
-    def _opened(self) -> Timer:
-        if not self._context.environment.gpu.has_gpu:
-            return open_host_timer(self._context.host_timer, self._calls.synchronize)
-        from pytest_gpukern.gpu.runtime import runtime, works_elsewhere
-
-        stream = runtime().device.default_stream
-        if self._scope == "launch":
-            return LaunchTimer.on_stream(stream, any_stream=True, queues=False)
-        if works_elsewhere():
+        repeated, calls = Repeated(self._target.function), self._loop.asked["iterations"]
+        timed = self._timed(self._scopes()[0], repeated, 0.0, calls_a_sample=calls)
+        if timed.scope == "end_to_end":
+            timer = open_host_timer(self._context.host_timer, self._calls.synchronize)
+        elif timed.scope == "launch":
+            timer = LaunchTimer.on_stream(self._stream, any_stream=True, queues=False)
+        elif timed.elsewhere:
             raise NothingLaunched(ELSEWHERE)
-        wanted = self._context.timer
+        else:
+            timer = self._opened(self._context.timer)
+        return timed.sampler(timer, StoppingRule())
+
+    def _opened(self, wanted: str) -> Timer:
         names = auto_timers() if wanted == "auto" else (wanted,)
         for name in names[:-1]:
             try:
-                return open_timer(name, stream, any_stream=True, queues=False)
+                return open_timer(name, self._stream, any_stream=True, queues=False)
             except TimerUnavailable as reason:
                 self._calls.notes[Note(f"not timed by {TIMERS[name].label}: {reason}")] = None
-        return open_timer(names[-1], stream, any_stream=True, queues=False)
+        return open_timer(names[-1], self._stream, any_stream=True, queues=False)
 
 
 def _refuse() -> NoReturn:
@@ -529,7 +501,7 @@ def _repository(folder: Path) -> Path | None:
 def waiting_for(device: Device | None) -> Callable[[], None]:
     """Returns a function that waits for all work on the device; without a real one it does nothing."""
     if device is None or device.is_simulated:
-        return lambda: None
+        return list[None]().clear  # does nothing, and costs the host's clock less than a function of ours
     from pytest_gpukern.gpu.runtime import runtime
 
     return runtime().synchronize

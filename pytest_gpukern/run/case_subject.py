@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import itertools
@@ -12,37 +11,36 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from pytest_gpukern.backends.backend import Backend, Workspace
+from pytest_gpukern.backends.backend import Backend
 from pytest_gpukern.check.check_variant import (
     AFTER_TIMING,
     Prepared,
     check,
     check_corners,
     check_nothing_is_late,
-    checked_copy,
-    corners_of,
     giving_back,
+    launches_cost_much,
     recheck,
     turn_to_others_if_slow,
     what_raised,
 )
 from pytest_gpukern.check.diagnosis import Diagnosis, Fault, IncorrectError
-from pytest_gpukern.check.engine import check_left
+from pytest_gpukern.check.engine import check_left, checked_launch
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.measure.measure import Repeated, warm_up
-from pytest_gpukern.measure.observers import ObservedCall, with_notes
+from pytest_gpukern.measure.observers import with_notes
 from pytest_gpukern.problems.call_by_name import Point
 from pytest_gpukern.problems.cases import Case
-from pytest_gpukern.problems.dataset import CONTENTS, Dataset, HostResults
+from pytest_gpukern.problems.dataset import CONTENTS, Dataset
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import Environment, available_host_bytes
 from pytest_gpukern.run.spine import Evidence, NotRunError, SubjectContext, TimedScope
-from pytest_gpukern.timers.timer import Executions, Iteration, open_host_timer
+from pytest_gpukern.timers.timer import Executions, Iteration
 from pytest_gpukern.values.backend_table import cuda_packages
 from pytest_gpukern.values.marker import MarkerOptions
-from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.note import NOT_SIMULATED, Note, NotRun
 from pytest_gpukern.values.options import sanitizing_tool
-from pytest_gpukern.values.result import CaseInfo, Measurement, OutputError, Result, Trace
+from pytest_gpukern.values.result import CaseInfo, Measurement, Result
 from pytest_gpukern.values.timer_table import timer_row
 
 MOST_SETS = 512
@@ -54,12 +52,9 @@ class CaseSubject:
     """Takes one case through the spine.
 
     Args:
-        case: problem, variant and the requested point.
-        context: the test and its run.
         rejects: whether the case is broken on purpose, and only checked, at the requested point.
 
     Attributes:
-        is_timed: whether it is measured in this run.
         sets: its variant, prepared and checked on each buffer set; corners use the first.
 
     Raises:
@@ -83,7 +78,6 @@ class CaseSubject:
         self.sets: list[Prepared] = []
 
     def begin(self) -> Result:
-        """Returns the result before anything ran."""
         return self._context.new_result(
             case_info(self._case, self._point, self._context.test_file),
             simulated=self._backend.simulated,
@@ -106,10 +100,8 @@ class CaseSubject:
             self._point,
             available_bytes=available_host_bytes(),
         )
-        in_turn = self.is_timed and self._backend.on_gpu
-        costs_time = self._backend.simulated or sanitizing_tool() is not None
-        datasets = sets_of(contents=CONTENTS if in_turn else 2)
-        if not costs_time and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
+        datasets = sets_of(contents=CONTENTS if self.is_timed and self._backend.on_gpu else 2)
+        if not launches_cost_much(self._backend) and datasets[0].host_bytes <= _QUICKLY_MADE_BYTES:
             datasets = sets_of(contents=CONTENTS)
         if not self._checked:
             self._environment.datasets.examined(self._case.problem, self._point, datasets)
@@ -124,46 +116,38 @@ class CaseSubject:
         """Checks the variant on each buffer set and, unless an earlier session did, elsewhere."""
         gpu, on_gpu = self._environment.gpu, self._backend.on_gpu
         with gpu.loading_observed(on_gpu=on_gpu):
-            first = self._checked_on_the_first_set()
+            first = self._prepared(self._datasets[0])
+            check(first, checked_again=self.is_timed)
             if not self.is_timed:
                 check_nothing_is_late(first)
         others = self._other_contents(first)
         with gpu.launches_observed() if others else nullcontext():
             for dataset in others:
-                workspace = self._workspace(dataset)
-                self.sets.append(checked_copy(first, workspace, dataset))
-                self._held.callback(self.sets[-1].let_go)
-        evidence.result = dataclasses.replace(
-            evidence.result, errors=self._errors_of(first), first_call_ns=first.first_call_ns
+                checked_launch(self._prepared(dataset))
+        evidence.add(
+            errors=first.errors_with_bits(tells_determinism=not self._checked),
+            first_call_ns=first.first_call_ns,
         )
         if self._environment.datasets.folder is not None:
-            evidence.result = dataclasses.replace(evidence.result, inputs=hash_of_inputs(self.sets))
+            evidence.add(inputs=hash_of_inputs(self.sets))
         if not self._checked:
-            self._check_elsewhere(evidence, first)
+            datasets, corner_datasets = self._environment.datasets, self._environment.corner_datasets
+            with gpu.loading_observed(on_gpu=on_gpu):
+                corners, notes = check_corners(self._case, self._backend, self._placing, corner_datasets)
+            evidence.add(corners=corners)
+            evidence.add_note(*datasets.examined(self._case.problem, self._point, first.datasets), *notes)
         evidence.passes()
         evidence.add_note(*first.notes)
 
-    def _check_elsewhere(self, evidence: Evidence, first: Prepared) -> None:
-        """Checks the variant in its corners."""
-        environment, problem, on_gpu = self._environment, self._case.problem, self._backend.on_gpu
-        with environment.gpu.loading_observed(on_gpu=on_gpu):
-            corners = corners_of(self._case, simulated=self._backend.simulated)
-            corners = check_corners(
-                self._case, corners, self._backend, self._placing, environment.corner_datasets
-            )
-        evidence.result = dataclasses.replace(evidence.result, corners=corners.labels)
-        evidence.add_note(
-            *environment.datasets.examined(problem, self._point, first.datasets), *corners.notes
-        )
-
     def measure(self, evidence: Evidence) -> None:
-        """Times the case in its scopes."""
-        first, environment = self.sets[0], self._environment
+        first, backend = self.sets[0], self._backend
         turn_to_others_if_slow(first)
         try:
-            measurements = measure_scopes(self.sets, self._point, self._context)
-            if environment.settings.trace and self._backend.on_gpu:
-                evidence.add_trace(lambda: trace_case(self.sets, measurements, environment.host_results))
+            with backend.current():
+                timed, measurements = self._measured()
+                if self._environment.settings.trace and backend.on_gpu:
+                    traced = min(timed, key=lambda scope: _TRACED_FIRST.index(scope.scope))
+                    evidence.add_trace(lambda: traced.trace(backend.timed_stream))
         except IncorrectError as error:
             raise error.after(AFTER_TIMING) from error
         except Exception as error:
@@ -172,42 +156,35 @@ class CaseSubject:
             raised = what_raised(error, first.case, f"{Fault.LAUNCH_FAILED} during it")
             message = f"correct before timing, {raised}"
             raise IncorrectError(Diagnosis(Fault.LAUNCH_FAILED, message), first.errors) from error
-        evidence.add_measurements(measurements)
+        evidence.add(measurements=tuple(measurements))
 
     def recheck(self, evidence: Evidence) -> None:
         """Checks what the last timed launches left, and one more launch unless an earlier session did."""
         first, environment = self.sets[0], self._environment
         with environment.gpu.loading_observed(on_gpu=self._backend.on_gpu):
             recheck(self.sets, launches=not self._checked)
-        evidence.result = dataclasses.replace(
-            evidence.result,
-            errors=self._errors_of(first),
+        compile_ns = None  # what the first launch took longer than the last: compiling, loading, allocations
+        if self._backend.on_gpu and first.first_call_ns is not None:
+            compile_ns = max(0.0, first.first_call_ns - first.last_call_ns)
+        # After few launches nothing is known of their determinism.
+        evidence.add(
+            errors=first.errors_with_bits(tells_determinism=not self._checked),
             dtype=first.dataset.output_dtype,
-            compile_ns=_compile_time_ns(first) if self._backend.on_gpu else None,
+            compile_ns=compile_ns,
         )
 
-    def _errors_of(self, first: Prepared) -> dict[str, OutputError]:
-        """Returns what is known of the outputs; too few launches tell nothing of their determinism."""
-        errors = first.errors_with_bits
-        if not self._checked:
-            return errors
-        return {name: dataclasses.replace(error, determinism=None) for name, error in errors.items()}
-
-    def _checked_on_the_first_set(self) -> Prepared:
-        datasets = self._datasets
-        workspace = self._workspace(datasets[0])
-        first = check(
-            self._case, self._point, self._backend, workspace, datasets, checked_again=self.is_timed
-        )
-        self.sets.append(first)
-        self._held.callback(first.let_go)
-        return first
-
-    def _workspace(self, dataset: Dataset) -> Workspace:
-        """Returns arrays for a data set; they are given back at the end."""
+    def _prepared(self, dataset: Dataset) -> Prepared:
+        """Prepares the variant on one more buffer set, which is given back at the end."""
         workspace = self._placing.workspace(dataset.inputs, dataset.specs)
         self._held.push(giving_back(workspace.close))
-        return workspace
+        prepared = Prepared(self._case, self._point, self._backend, workspace, self._datasets, dataset)
+        if self.sets:
+            first = self.sets[0]
+            prepared.errors, prepared.seen_bits = first.errors, first.seen_bits
+            prepared.first_call_ns = first.first_call_ns
+        self.sets.append(prepared)
+        self._held.callback(prepared.let_go)
+        return prepared
 
     def _other_contents(self, first: Prepared) -> list[Dataset]:
         """Returns data sets for the other buffer sets to time on, as many as fit.
@@ -217,17 +194,130 @@ class CaseSubject:
         """
         if not self.is_timed or not self._placing.on_gpu or first.is_slow:
             return []
-        from pytest_gpukern.gpu.runtime import runtime
-
         datasets = self._datasets
         count = sets_wanted(datasets[0], self._context) - 1
         others = [dataset for dataset in datasets if dataset is not first.dataset][: CONTENTS - 1]
         in_turn = itertools.islice(itertools.cycle([*others, first.dataset]), count)
-        needed = first.dataset.input_bytes + first.dataset.output_bytes
-        if needed * count > runtime().free_bytes() / 2:
-            runtime().forget_copies()
-        fitting = int(runtime().free_bytes() / 2 // max(1, needed))
+        needed = first.dataset.device_bytes
+        fitting = int(free_device_bytes(2 * needed * count) / 2 // max(1, needed))
         return list(in_turn)[:fitting] if others else []
+
+    # timing
+
+    def _measured(self) -> tuple[list[TimedScope], list[Measurement]]:
+        """Measures it in each of its scopes, on each buffer set, on outputs that are poisoned first.
+
+        Returns what was timed, and its times.
+
+        Raises:
+            IncorrectError: after one of the executions, chosen at random, an output was wrong.
+        """
+        first, backend = self.sets[0], self._backend
+        scopes = scopes_of(self._case, self._environment, self._context.marker)
+        if not self._placing.on_gpu and scopes != ("transfer",):
+            first.workspace.poison()  # a transfer alone would not write them again
+        timed: list[TimedScope] = []
+        measurements: list[Measurement] = []
+        for scope in scopes:
+            calls = [self._call(scope, number) for number in range(len(self.sets))]
+            call_ns = first.last_call_ns
+            launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
+            compiled = not backend.on_gpu or call_ns != first.first_call_ns
+            if not (launched and compiled and first.is_slow):
+                by_host = scope != "kernel" or not backend.on_gpu
+                warm = restoring(first, calls[0])
+                call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
+            timed.append(self._timed(scope, calls, call_ns))
+            measurements += self._measured_in(timed[-1])
+        if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
+            for prepared in self.sets:
+                restoring(prepared, prepared.launch)()
+        return timed, measurements
+
+    def _timed(self, scope: str, calls: list[Callable[[], Any]], call_ns: float) -> TimedScope:
+        """Says what is timed in a scope: executions on each buffer set; on the host, of one call."""
+        first, backend, problem, point = self.sets[0], self._backend, self._case.problem, self._point
+        # On the host it would cost more than a call to poison outputs before each.
+        in_turn = first.dataset.updated or self._placing.on_gpu
+        executions: Executions = Repeated(calls[0])
+        if in_turn or backend.on_gpu:
+            poisons = scope != "transfer" and bool(in_turn)
+            executions = Rotation(self.sets, calls, stream=backend.timed_stream, poisons=poisons)
+
+        def check_last() -> None:
+            check_left(executions.last if isinstance(executions, Rotation) else first)
+
+        work_bytes = problem.traffic_bytes(point)
+        if backend.on_gpu and scope != "kernel":
+            work_bytes = problem.transfer_bytes(point) or first.dataset.device_bytes
+        return TimedScope(
+            scope,
+            executions,
+            self._context,
+            backend.on_gpu,
+            call_ns,
+            work_bytes,
+            None if scope == "transfer" else problem.flops(point),
+            first.dataset.dtypes,
+            inspect=check_last if backend.on_gpu and scope != "transfer" else None,
+        )
+
+    def _measured_in(self, timed: TimedScope) -> list[Measurement]:
+        """Measures it in one scope; a note says if a cold graph has too few buffer sets to be cold."""
+        backend, count = self._backend, len(self.sets)
+        any_stream = timed.scope != "kernel" or not getattr(backend.timed_stream, "is_nonblocking", True)
+        main, *beside = timed.measured(backend.synchronize, backend.timed_stream, any_stream=any_stream)
+        if backend.on_gpu and timed.cache == "cold" and not timer_row(main.timer).flushes:
+            needed = sets_that_evict(self.sets[0].dataset)
+            if count < needed:
+                text = (
+                    f"the L2 may be warm: nothing is flushed inside a graph, and its {count} buffer sets are "
+                    f"fewer than the {needed} that evict each other"
+                )
+                main = with_notes(main, Note(text), first=True)
+        return [main, *beside]
+
+    def _call(self, scope: str, number: int) -> Callable[[], Any]:
+        """Returns what a scope calls on buffer set `number`: the launch, the copies, or both.
+
+        Host memory is pageable, as a user's.
+        """
+        prepared, allocates = self.sets[number], self._case.variant.allocates
+        workspace, dataset = prepared.workspace, prepared.dataset
+        launch = prepared.launch_and_keep if allocates else prepared.launch
+        if scope in ("kernel", "launch") or not self._placing.on_gpu:
+            return launch
+        results = self._environment.host_results.of(dataset, number)
+
+        def copy_out() -> None:
+            for name, into in results.items():
+                workspace.fetch(name, into)
+
+        def transfer() -> None:
+            workspace.load(dataset.inputs)
+            copy_out()
+
+        def end_to_end() -> None:
+            workspace.load(dataset.inputs)
+            launch()
+            prepared.backend.synchronize()
+            if allocates:
+                prepared.adopt_last()
+            copy_out()
+
+        return transfer if scope == "transfer" else end_to_end
+
+
+def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns the call; if it updates arrays, a copy goes first that restores them."""
+    if not prepared.dataset.updated:
+        return call
+
+    def restored() -> None:
+        prepared.workspace.queue_poison(prepared.backend.timed_stream)
+        call()
+
+    return restored
 
 
 def hash_of_inputs(sets: Sequence[Prepared]) -> str:
@@ -238,8 +328,8 @@ def hash_of_inputs(sets: Sequence[Prepared]) -> str:
     described = []
     for prepared in sets:
         dataset = prepared.dataset
-        arrays = {name: value for name, value in dataset.inputs.items() if name not in dataset.scalars}
-        forms = {name: (value.dtype.str, value.shape, value.strides) for name, value in arrays.items()}
+        arrays = dataset.input_arrays.items()
+        forms = {name: (array.dtype.str, array.shape, array.strides) for name, array in arrays}
         described.append((dataset.digests[type(prepared.workspace)], dataset.scalars, forms, dataset.specs))
     return hashlib.sha256(repr(described).encode()).hexdigest()
 
@@ -251,15 +341,10 @@ def sets_wanted(dataset: Dataset, context: SubjectContext) -> int:
     """
     if context.timer == "auto" or timer_row(context.timer).flushes or context.cache == "hot":
         return CONTENTS
-    from pytest_gpukern.gpu.runtime import runtime
-    from pytest_gpukern.timers.graph import sets_needed
-
-    needed = sets_needed(dataset.input_bytes + dataset.output_bytes, runtime().l2_bytes)
-    return max(CONTENTS, min(needed, MOST_SETS))
+    return max(CONTENTS, min(sets_that_evict(dataset), MOST_SETS))
 
 
 def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
-    """Returns the part of a case that travels."""
     return CaseInfo(
         id=case.id,
         problem=case.problem.name,
@@ -275,7 +360,6 @@ def case_info(case: Case, measured_point: Point, test_file: Path) -> CaseInfo:
 
 
 def why_not_here(case: Case, environment: Environment) -> str | None:
-    """Says why a case cannot run here; returns None if it can."""
     variant, settings = case.variant, environment.settings
     reason = variant.unavailable or environment.libraries.unusable(variant.backend)
     if reason is not None:
@@ -287,12 +371,12 @@ def why_not_here(case: Case, environment: Environment) -> str | None:
         return f"runs only at {at}: use --gpukern-size=huge"
     in_simulator = environment.gpu.simulated.active and case.on_gpu
     if in_simulator and settings.size == "huge":
-        return "not in the simulator: huge sizes"
+        return NotRun(NOT_SIMULATED, "huge sizes")
     if in_simulator and variant.needs_gpu:
-        return f"not in the simulator: {variant.needs_gpu}"
+        return NotRun(NOT_SIMULATED, variant.needs_gpu)
     if settings.benchmark and not scopes_of(case, environment):
         wanted = ",".join(settings.scopes)
-        return f"not selected: --gpukern-scope={wanted}, but it has {','.join(case.scopes)}"
+        return NotRun("not selected", f"--gpukern-scope={wanted}, but it has {','.join(case.scopes)}")
     return None
 
 
@@ -301,24 +385,17 @@ def refuse_too_large(dataset: Dataset, backend: Backend) -> None:
     on_host = dataset.input_bytes + 2 * dataset.output_bytes
     available = available_host_bytes()
     if on_host > available:
-        raise NotRunError(
-            f"too large: it needs {on_host / 2**30:.1f} GiB of host memory, "
-            f"and {available / 2**30:.1f} are available"
-        )
+        host = f"{on_host / 2**30:.1f} GiB of host memory, and {available / 2**30:.1f} are available"
+        raise NotRunError(NotRun("too large", f"it needs {host}"))
     if not backend.on_gpu:
         return
-    from pytest_gpukern.gpu.runtime import runtime
-
     # If the check is statistical only, an array of zeros replaces the reference.
     reference = dataset.expected_bytes or dataset.output_bytes
-    needed = dataset.input_bytes + dataset.output_bytes + reference  # compared on the device
-    if needed > runtime().free_bytes():
-        runtime().forget_copies()
-    free = runtime().free_bytes()
+    needed = dataset.device_bytes + reference  # compared on the device
+    free = free_device_bytes(needed)
     if needed > free:
-        raise NotRunError(
-            f"too large: it needs {needed / 2**30:.1f} GiB of device memory, and {free / 2**30:.1f} are free"
-        )
+        device = f"{needed / 2**30:.1f} GiB of device memory, and {free / 2**30:.1f} are free"
+        raise NotRunError(NotRun("too large", f"it needs {device}"))
 
 
 def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
@@ -328,13 +405,6 @@ def _comes_from_the_launch(error: BaseException, prepared: Prepared) -> bool:
     prepare = prepared.case.variant.prepare
     source = prepare.__code__.co_filename if prepare is not None else None
     return any(frame.f_code.co_filename == source for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-def _compile_time_ns(prepared: Prepared) -> float | None:
-    """Returns how much longer the first launch took than the last: compiling, loading, first allocations."""
-    if prepared.first_call_ns is None:
-        return None
-    return max(0.0, prepared.first_call_ns - prepared.last_call_ns)
 
 
 def refuse_to_reject(case: Case, *, replaceable: bool) -> None:
@@ -370,195 +440,26 @@ def scopes_of(case: Case, environment: Environment, marker: MarkerOptions | None
     return tuple(scope for scope in asked if scope in possible) if asked else case.scopes
 
 
-def measure_scopes(sets: list[Prepared], point: Point, context: SubjectContext) -> tuple[Measurement, ...]:
-    """Measures a checked case in each of its scopes, on each buffer set, on outputs that are poisoned first.
-
-    Raises:
-        IncorrectError: after one of the executions, chosen at random, an output was wrong.
-    """
-    first = sets[0]
-    case, backend = first.case, first.backend
-    environment = context.environment
-    scopes, host_results = scopes_of(case, environment, context.marker), environment.host_results
-    if not poisoned_in_turn(case, backend) and scopes != ("transfer",):
-        first.workspace.poison()  # a transfer alone would not write them again
-    measurements: list[Measurement] = []
-    for scope in scopes:
-        calls = [scope_call(prepared, scope, host_results, number) for number, prepared in enumerate(sets)]
-        with backend.current():
-            call_ns = first.last_call_ns
-            launched = scope in ("kernel", "launch") or not backend.on_gpu  # as the check did
-            compiled = not backend.on_gpu or call_ns != first.first_call_ns
-            if not (launched and compiled and first.is_slow):
-                by_host = scope != "kernel" or not backend.on_gpu
-                warm = restoring(first, calls[0])
-                call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
-            measurements += _measure_scope(sets, calls, scope, point, context, call_ns)
-    if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
-        with backend.current():
-            for prepared in sets:
-                restoring(prepared, prepared.launch)()
-    return tuple(measurements)
-
-
-def trace_case(sets: list[Prepared], measurements: Sequence[Measurement], host_results: HostResults) -> Trace:
-    """Executes a measured case once more and returns what that did, in the scope that does most.
-
-    Raises:
-        TimerUnavailable: CUPTI cannot be used here; the message says why.
-    """
-    from pytest_gpukern.timers.cupti.timer import trace_of
-
-    measured = min(measurements, key=lambda measurement: _TRACED_FIRST.index(measurement.scope))
-    calls = [
-        scope_call(prepared, measured.scope, host_results, number) for number, prepared in enumerate(sets)
-    ]
-    cold, backend = measured.cache == "cold", sets[0].backend
-    with backend.current():
-        (iteration,) = _executions(sets, calls, measured.scope).take(1, cold=cold)
-        return trace_of(measured.scope, iteration, backend.timed_stream, cold=cold)
-
-
-def restoring(prepared: Prepared, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns the call; if it updates arrays, a copy goes first that restores them."""
-    if not prepared.dataset.updated:
-        return call
-
-    def restored() -> None:
-        prepared.workspace.queue_poison(prepared.backend.timed_stream)
-        call()
-
-    return restored
-
-
-def poisoned_in_turn(case: Case, backend: Backend) -> bool:
-    """Returns whether outputs are poisoned before each execution: on the host that costs more than a call."""
-    return backend.on_gpu and not case.variant.host_data
-
-
 _TRACED_FIRST = ("end_to_end", "kernel", "transfer", "launch")
 
 
-def _measure_scope(
-    sets: list[Prepared],
-    calls: list[Callable[[], Any]],
-    scope: str,
-    point: Point,
-    context: SubjectContext,
-    call_ns: float,
-) -> list[Measurement]:
-    """Measures one scope of a case."""
-    first, peaks = sets[0], context.environment.gpu.peaks
-    case, backend = first.case, first.backend
-    kernel = scope == "kernel"
-    executions = _executions(sets, calls, scope)
-    cache = "hot"
-    if backend.on_gpu and scope != "launch":
-        cache = context.cache
-    flops = None if scope in ("transfer", "launch") else case.problem.flops(point)
-    traffic_bytes = case.problem.traffic_bytes(point)
-    rated_bytes = traffic_bytes if kernel or not backend.on_gpu else transfer_bytes(first, point)
-    floor = None
-    if kernel and peaks is not None:
-        floor = peaks.floor(
-            cache=cache, traffic_bytes=traffic_bytes, flops=flops, dtypes=first.dataset.dtypes
-        )
-    looks = backend.on_gpu and scope != "transfer"
-    timed = TimedScope(
-        executions,
-        ObservedCall(scope, backend.on_gpu, floor),
-        context.environment,
-        cache,
-        call_ns,
-        None if scope == "launch" else rated_bytes,
-        flops,
-        inspect=(lambda: _check_last(executions, first)) if looks else None,
-    )
-    if not backend.on_gpu:
-        return [timed.by(open_host_timer(context.host_timer, backend.synchronize), beside=False)]
-    stream = backend.timed_stream
-    any_stream = not kernel or not getattr(stream, "is_nonblocking", True)
-    measurements = timed.by_timers(context.timer, stream, any_stream=any_stream)
-    if not timer_row(measurements[0].timer).flushes and cache == "cold":
-        measurements[0] = _perhaps_warm(measurements[0], first, len(sets))
-    return measurements
-
-
-def _executions(sets: list[Prepared], calls: list[Callable[[], Any]], scope: str) -> Executions:
-    """Returns executions on each buffer set in turn; on the host, of one call again and again."""
-    case, backend = sets[0].case, sets[0].backend
-    updates = bool(sets[0].dataset.updated)
-    if not (backend.on_gpu or updates):
-        return Repeated(calls[0])
-    poisons = scope != "transfer" and (updates or poisoned_in_turn(case, backend))
-    return Rotation(sets, calls, stream=backend.timed_stream, poisons=poisons)
-
-
-def _check_last(executions: Executions, first: Prepared) -> None:
-    """Raises IncorrectError if the last execution left its buffer set wrong."""
-    check_left(executions.last if isinstance(executions, Rotation) else first)
-
-
-def _perhaps_warm(measurement: Measurement, prepared: Prepared, sets: int) -> Measurement:
-    """Adds a note to a cold graph's measurement if its buffer sets are too few to evict each other."""
+def sets_that_evict(dataset: Dataset) -> int:
+    """Returns how many buffer sets evict each other from the L2."""
     from pytest_gpukern.gpu.runtime import runtime
     from pytest_gpukern.timers.graph import sets_needed
 
-    dataset = prepared.dataset
-    needed = sets_needed(dataset.input_bytes + dataset.output_bytes, runtime().l2_bytes)
-    if sets >= needed:
-        return measurement
-    text = (
-        f"the L2 may be warm: nothing is flushed inside a graph, and its {sets} buffer sets are fewer than "
-        f"the {needed} that evict each other"
-    )
-    return with_notes(measurement, Note(text), first=True)
+    return sets_needed(dataset.device_bytes, runtime().l2_bytes)
 
 
-def scope_call(prepared: Prepared, scope: str, host_results: HostResults, number: int) -> Callable[[], Any]:
-    """Returns what a scope calls on buffer set `number`: the launch, the copies, or both.
+def free_device_bytes(needed: float) -> float:
+    """Returns the free memory of the device; if less than needed, we first drop the copies that we keep."""
+    from pytest_gpukern.gpu.runtime import runtime
 
-    Host memory is pageable, as a user's.
-    """
-    workspace, dataset = prepared.workspace, prepared.dataset
-    launch = kept(prepared) if prepared.case.variant.allocates else prepared.launch
-    launches = scope in ("kernel", "launch") or prepared.case.variant.host_data
-    if launches or not prepared.backend.on_gpu:
-        return launch
-    results = host_results.of(dataset, number)
-
-    def copy_out() -> None:
-        for name, into in results.items():
-            workspace.fetch(name, into)
-
-    def transfer() -> None:
-        workspace.load(dataset.inputs)
-        copy_out()
-
-    def end_to_end() -> None:
-        workspace.load(dataset.inputs)
-        launch()
-        prepared.backend.synchronize()
-        if prepared.case.variant.allocates:
-            prepared.adopt_last()
-        copy_out()
-
-    return transfer if scope == "transfer" else end_to_end
-
-
-def kept(prepared: Prepared) -> Callable[[], Any]:
-    """Returns an allocating variant's launch; it keeps what it returned last, to be checked."""
-
-    def launch() -> None:
-        prepared.last_returned = prepared.launch()
-
-    return launch
-
-
-def transfer_bytes(prepared: Prepared, point: Point) -> float:
-    """Returns the bytes copied in and out for one call, declared or counted."""
-    declared = prepared.case.problem.transfer_bytes(point)
-    return declared or float(prepared.dataset.input_bytes + prepared.dataset.output_bytes)
+    free = runtime().free_bytes()
+    if needed > free:
+        runtime().forget_copies()
+        free = runtime().free_bytes()
+    return free
 
 
 _STAY = 8
@@ -575,10 +476,12 @@ class Rotation:
     before each execution.
 
     Args:
-        sets: the case prepared on each set.
-        calls: what is timed on each.
+        calls: what is timed on each of the `sets`.
         stream: the timed stream, as a cuda.core stream; None on the host.
         poisons: whether a call writes the outputs, so that they may be poisoned before it.
+
+    Attributes:
+        last: the set of the last execution that was handed out.
     """
 
     def __init__(
@@ -593,38 +496,30 @@ class Rotation:
         self.buffer_sets = len(sets)
         self.largest_batch = max(_LARGEST_BATCH, len(sets))
 
-    @property
-    def last(self) -> Prepared:
-        """Returns the set of the last execution that was handed out."""
-        return self._last
-
     def take(self, count: int, *, cold: bool) -> list[Iteration]:
-        """Returns the next `count` executions."""
-        return [self._cold() if cold else self._hot(first=not number) for number in range(count)]
+        return [self._next(cold=cold, first=not number) for number in range(count)]
 
-    def _cold(self) -> Iteration:
-        prepared, call = self._turn(1)
-        launches = 2 + len(prepared.dataset.specs)
-        return self._iteration(call, self._poison(prepared) if self._poisons else None, launches)
+    def _next(self, *, cold: bool, first: bool) -> Iteration:
+        """Returns the next execution; the first hot one of a batch finds its set in the cache, whoever ran
+        before."""
+        stay = 1 if cold else _STAY
+        warms = not cold and self._stream is not None and (first or self._taken % stay == 0)
+        number = self._taken // stay % len(self._sets)
+        self._taken += 1
+        self.last, call = self._sets[number], self._calls[number]
+        poison = functools.partial(self.last.workspace.queue_poison, self._stream)
+        poisons = self._poisons and (cold or warms or self._updates)
 
-    def _hot(self, *, first: bool) -> Iteration:
-        """Returns a hot execution; the first of a batch finds its set in the cache, whoever ran before."""
-        changed = self._taken % _STAY == 0
-        prepared, call = self._turn(_STAY)
-        poison = self._poison(prepared) if self._poisons else None
-        on_host = self._stream is None
-        if on_host or not (first or changed):
-            before = poison if self._updates else None
-            return self._iteration(call, before, launches=2 + len(prepared.dataset.specs) * self._updates)
-
-        def warm() -> None:
-            if poison is not None and self._updates:
+        def before() -> None:
+            if warms and self._updates:
                 poison()
-            call()
-            if poison is not None:
+            if warms:
+                call()
+            if poisons:
                 poison()
 
-        return self._iteration(call, warm, launches=3 + len(prepared.dataset.specs))
+        launches = 2 + warms + len(self.last.dataset.specs) * (cold or warms or self._updates)
+        return self._iteration(call, before if warms or poisons else None, launches)
 
     def _iteration(
         self, call: Callable[[], Any], before: Callable[[], Any] | None, launches: int
@@ -632,12 +527,3 @@ class Rotation:
         """Returns an execution; if the call updates its arrays, each repeat begins with `before`."""
         again = functools.partial(self._iteration, call, before, launches) if self._updates else None
         return Iteration(call, before, again, launches)
-
-    def _turn(self, stay: int) -> tuple[Prepared, Callable[[], Any]]:
-        number = self._taken // stay % len(self._sets)
-        self._taken += 1
-        self._last = self._sets[number]
-        return self._last, self._calls[number]
-
-    def _poison(self, prepared: Prepared) -> Callable[[], None]:
-        return lambda: prepared.workspace.queue_poison(self._stream)

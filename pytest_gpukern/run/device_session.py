@@ -29,7 +29,7 @@ from pytest_gpukern.gpu.theory import Peaks, peaks_of
 from pytest_gpukern.measure.ceilings import Ceilings, load_or_measure, measure_canaries
 from pytest_gpukern.measure.observers import Instruments, Observers
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.note import Note
+from pytest_gpukern.values.note import NO_GPU, Note, NotRun
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.settings import Settings
@@ -154,8 +154,8 @@ class DeviceSession:
     def why_no_gpu(self) -> str:
         """Says for skips what is missing and what was tried instead."""
         if self.simulated.active:
-            return "no GPU: the simulator runs Numba kernels only"
-        return f"no GPU: {self.missing_gpu}"
+            return NotRun(NO_GPU, "the simulator runs Numba kernels only")
+        return NotRun(NO_GPU, str(self.missing_gpu))
 
     def model_key(self, *, on_gpu: bool) -> str:
         """Returns which hardware a time belongs to: the device's model, or a host variant's processor."""
@@ -281,7 +281,7 @@ class DeviceSession:
         if self._nvml is None or self.device is None:
             return []
         left = remaining(self._nvml, self.device, set(pids) - {os.getpid(), *ancestors()})
-        return [f"gpukern: a process was ended but is still on the GPU: {process}" for process in left]
+        return [f"a process was ended but is still on the GPU: {process}" for process in left]
 
     # one measurement at a time
 

@@ -22,6 +22,7 @@ from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
+from pytest_gpukern.values.note import NotRun
 from pytest_gpukern.values.settings import Settings
 
 
@@ -128,7 +129,7 @@ class Libraries:
             return f"the backend {name!r} is none of {', '.join(BACKENDS)}"
         chosen = self._settings.backends
         if chosen and name not in chosen:  # so its variants need no import
-            return f"not selected: --gpukern-backend={','.join(chosen)}"
+            return NotRun("not selected", f"--gpukern-backend={','.join(chosen)}")
         missing = backends.missing_library(name)
         if missing is not None:
             return missing

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -17,6 +16,8 @@ import pytest
 from pytest_gpukern.check.call_arguments import DeclarationError
 from pytest_gpukern.check.check_call import GuardedArrays, SeenOutputs, check_against_reference
 from pytest_gpukern.check.diagnosis import diagnose_damage
+from pytest_gpukern.gpu.libcuda import CudaError
+from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.measure.rounds import Rounds, arguments_made
 from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.cases import Case
@@ -26,8 +27,8 @@ from pytest_gpukern.run.spine import (
     NO_CALL,
     Evidence,
     NotRunError,
-    ObservedFromOutside,
     SubjectContext,
+    end_observing,
     run,
     settle,
 )
@@ -41,7 +42,6 @@ class MeasuredTest:
     """Follows one attempt at a test. The test itself sees only `GpuBenchmark`, which forwards to this.
 
     Args:
-        context: the test and its run.
         begun_s: when its set-up began, by the monotonic clock.
         replaceable: whether another process takes over if this one has lost its CUDA context.
 
@@ -51,7 +51,7 @@ class MeasuredTest:
         verified: whether it compared anything itself, here or in the child session that ran it.
         gate_failures: why the gate failed the test, if nothing before it did.
         ended: whether its body came to its end.
-        observed: what observers see of the test from its set-up to its teardown.
+        guarded: its arrays between guard zones.
         seen: what the test's calls left in each of their outputs, until it is torn down.
     """
 
@@ -67,19 +67,15 @@ class MeasuredTest:
         self.verified = False
         self.gate_failures: tuple[GateFailure, ...] = ()
         self.ended = False
-        self.observed = ObservedFromOutside(context.environment)
+        self._begun_to_observe = False
+        self._observed: ObservedTest | None = None
         self.seen: SeenOutputs | None = None
+        self.guarded = GuardedArrays(context.environment.libraries.backend)
         self._failed_with: str | None = None
         self._loading = ExitStack()
 
-    @functools.cached_property
-    def guarded(self) -> GuardedArrays:
-        """Returns the test's arrays between guard zones, made on first use."""
-        return GuardedArrays(self.environment.libraries.backend)
-
     @property
     def result(self) -> Result | None:
-        """Returns what the test has found so far; None before anything ran."""
         return None if self.evidence is None else self.evidence.result
 
     @result.setter
@@ -88,12 +84,27 @@ class MeasuredTest:
 
     def begin(self) -> None:
         """Starts to observe the test, and the machine code that it loads before its first call."""
-        self.observed.begin()
+        if self.environment.settings.benchmark:
+            with self.environment.gpu.exclusive(), suppress(CudaError):  # whose test reports a lost context
+                self.environment.gpu.observers.begin_test()
+                self._begun_to_observe = True
         self._loading.enter_context(self.environment.gpu.loading_observed(begins=True))
 
     def stop_observing(self) -> None:
         """Stops watching the code that the test loads; that of its calls is still watched."""
         self._loading.close()
+
+    def finish_observing(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:
+        """Looks at the device after the teardown; returns why the gate fails the test for what was found.
+
+        If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
+        `let_go` drops what pytest still refers to.
+        """
+        if self._begun_to_observe:
+            with self.environment.gpu.exclusive(), suppress(CudaError):
+                self._observed, failures = end_observing(self.environment, passed=passed, let_go=let_go)
+                return failures
+        return ()
 
     def measure_call(self, target: CallTarget) -> CallSubject:
         """Checks and measures a call; returns the subject, which has what the first and last call returned.
@@ -117,14 +128,12 @@ class MeasuredTest:
         return subject
 
     def measure_case(self, case: Case) -> None:
-        """Checks and measures a case; skips the test if it cannot run here, fails it if it is wrong."""
         __tracebackhide__ = True
         self._begin_use()
         self.evidence = self._evidence_of(case)
         self._fail_where_incorrect()
 
     def reject(self, case: Case) -> None:
-        """Fails the test unless the checker rejects this broken case for its declared fault."""
         __tracebackhide__ = True
         self.rejected = case
         self.stop_observing()
@@ -142,7 +151,7 @@ class MeasuredTest:
             evidence = Evidence(subject.begin())
             run(subject, evidence, self.environment)
         except NotRunError as reason:
-            pytest.skip(str(reason))
+            pytest.skip(reason.args[0])
         except ProblemError as error:
             self._fail(error.located)
         return evidence
@@ -160,9 +169,9 @@ class MeasuredTest:
             from pytest_gpukern.gpu.runtime import runtime
 
             runtime().synchronize()
-        errors = self.result.errors if self.result else {}
+        earlier = self.result.errors if self.result else {}
         check = check_against_reference(
-            f"output {len(errors) + 1}" if errors else "output",
+            f"output {len(earlier) + 1}" if earlier else "output",
             actual,
             expected,
             rtol,
@@ -172,16 +181,17 @@ class MeasuredTest:
             asks_what_else=self.evidence is not None,
         )
         self.verified = True
-        name = f"{check.name} {len(errors) + 1}" if check.name in errors else check.name
+        name = f"{check.name} {len(earlier) + 1}" if check.name in earlier else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
-        if self.evidence is not None and wrong is None:
-            if check.loose is not None:
-                self.evidence.add_note(Note(check.loose))
-            self.evidence.passes({} if check.error is None else {name: check.error})
-        elif self.evidence is not None and expect_failure:
-            self.evidence.passes()
-        elif self.evidence is not None and wrong is not None:
-            self.evidence.fails(wrong, {} if check.error is None else {name: check.error})
+        if self.evidence is not None:
+            errors = {} if check.error is None else {name: check.error}
+            if wrong is None:
+                self.evidence.add_note(*([Note(check.loose)] if check.loose is not None else []))
+                self.evidence.passes(errors)
+            elif expect_failure:
+                self.evidence.passes()
+            else:
+                self.evidence.fails(wrong, errors)
         if wrong is not None and not expect_failure:
             self._fail(f"INCORRECT: {wrong}")
         if wrong is None and expect_failure:
@@ -208,14 +218,14 @@ class MeasuredTest:
         if self.evidence is None:
             return ()
         diagnosis = None if self.seen is None else self.seen.unsettled()
-        if diagnosis is None and "guarded" in vars(self) and self.guarded:
+        if diagnosis is None and self.guarded.held:
             diagnosis = diagnose_damage(self.guarded.damage(), "at the end of the test")
         if diagnosis is not None:
             self.evidence.fails(diagnosis.message)
             self._fail_where_incorrect()
-        if self.seen is not None and not self._has_check:
-            self.evidence.leaves_unchecked(self.seen.never_compared)
-        self.evidence.add_duration(time.monotonic() - self._begun_s)
+        if self.seen is not None and not self._has_check and self.seen.never_compared:
+            self.evidence.add(correctness=Correctness.UNCHECKED, unchecked=self.seen.never_compared)
+        self.evidence.add(duration_s=time.monotonic() - self._begun_s)
         marker = self.context.marker
         expects_check = self._is_ours or bool(marker.outputs or marker.inout)
         settled = settle(self.evidence.result, self.environment, marker, expects_check=expects_check)
@@ -235,14 +245,14 @@ class MeasuredTest:
     def torn_down_to_json(self) -> JsonDict:
         """Returns what observers saw of the test, once it is torn down, as plain JSON."""
         return {
-            "observed": self.observed.to_json(),
+            "observed": None if self._observed is None else self._observed.to_json(),
             "gate_failures": [dataclasses.asdict(failure) for failure in self.gate_failures],
         }
 
     def let_go(self) -> None:
         """Drops the arrays kept for `verify`, and the guarded ones."""
         self.seen = None
-        if "guarded" in vars(self):
+        if self.guarded.held:
             self.guarded.close()
 
     def _begin_use(self) -> None:
@@ -332,11 +342,7 @@ class GpuBenchmark:
         __tracebackhide__ = True
         in_turn = teardown is not None or rounds is not None or warmup_rounds != 0 or iterations != 1
         if setup is not None and not (args or kwargs or in_turn):
-
-            def fresh() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-                return arguments_made(setup())
-
-            chosen = CallTarget.set_up(target, fresh, check)
+            chosen = CallTarget.set_up(target, lambda: arguments_made(setup()), check)
         else:
             asked = Rounds(target, args, kwargs or {}, setup, teardown, rounds, warmup_rounds, iterations)
             chosen = CallTarget.in_rounds(asked, check)

@@ -7,8 +7,9 @@ is `Evidence`; `TimedScope` times it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,9 +28,16 @@ from pytest_gpukern.measure.by_timer import HOST_REMEDY, measured_by, not_of_the
 from pytest_gpukern.measure.measure import Sampler, rule_beside, rule_for
 from pytest_gpukern.measure.observers import ObservedCall, ObservedTest
 from pytest_gpukern.measure.rounds import rule_of_rounds
+from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.processes.extra_sessions import measure_extra_sessions
 from pytest_gpukern.run.environment import Environment
-from pytest_gpukern.timers.timer import Executions, NothingLaunched, Timer, TimerUnavailable
+from pytest_gpukern.timers.timer import (
+    Executions,
+    NothingLaunched,
+    Timer,
+    TimerUnavailable,
+    open_host_timer,
+)
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.phases import phase
@@ -37,7 +45,6 @@ from pytest_gpukern.values.result import (
     CaseInfo,
     Correctness,
     GateFailure,
-    JsonDict,
     Measurement,
     OutputError,
     Result,
@@ -57,9 +64,6 @@ class SubjectContext:
     """Holds what a subject needs to know of its test and its run.
 
     Attributes:
-        environment: device, settings, backends and data sets.
-        marker: arguments of the test's marker.
-        nodeid: pytest's name of the test.
         test_file: the test's file; baselines lie beside it.
         checked: whether an earlier session has checked the same code in full. Then a case is checked on what
             it is timed on, before and after: not in its corners, and by no launches after timing.
@@ -74,7 +78,6 @@ class SubjectContext:
     rootdir: Path = Path()
 
     def new_result(self, case: CaseInfo, *, simulated: bool, **known: Any) -> Result:
-        """Returns the result of the test before anything ran, with what else is `known`."""
         environment = self.environment
         return Result(
             case=case,
@@ -88,12 +91,10 @@ class SubjectContext:
 
     @property
     def timer(self) -> str:
-        """Returns the timer of the test's marker, or of the run."""
         return self.marker.timer or self.environment.settings.timer
 
     @property
     def cache(self) -> str:
-        """Returns the cache policy of the test's marker, or of the run."""
         return self.marker.cache or self.environment.settings.cache
 
     @property
@@ -103,7 +104,6 @@ class SubjectContext:
 
     @property
     def host_timer(self) -> str:
-        """Returns the timer for what runs on the host."""
         return host_timer(self.timer)
 
 
@@ -285,7 +285,7 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
         measurement.key: _basis_of(result, measurement, environment, marker)
         for measurement in result.measurements
     }
-    chosen = {measurement.key for measurement in _to_judge(result.measurements, bases)}
+    chosen = _to_judge(result.measurements, bases)
     verdicts: dict[str, Verdict] = {}
     for measurement in result.measurements:
         key = measurement.key
@@ -372,19 +372,17 @@ def _under(key: str, results: Iterable[Result]) -> list[Measurement]:
     ]
 
 
-def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -> list[Measurement]:
-    """Returns the measurements that get a verdict: one for each scope."""
-    chosen = []
+def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -> set[str]:
+    """Returns the keys of the measurements that get a verdict: one for each scope."""
+    recorded = {  # the given sessions may be of another timer
+        key for key, basis in bases.items() if any(session.key == key for session in basis.sessions)
+    }
+    chosen = set()
     for main in (measurement for measurement in measurements if not measurement.beside):
-        others = [other for other in measurements if other.beside and other.scope == main.scope]
-        known = [] if _is_recorded(main, bases) else [o for o in others if _is_recorded(o, bases)]
-        chosen.append(known[0] if known else main)
+        others = [other.key for other in measurements if other.beside and other.scope == main.scope]
+        known = [key for key in (main.key, *others) if key in recorded]
+        chosen.add((known or [main.key])[0])
     return chosen
-
-
-def _is_recorded(measurement: Measurement, bases: Mapping[str, Basis]) -> bool:
-    """Returns whether there is a record under its key; its given sessions may be of another timer."""
-    return any(session.key == measurement.key for session in bases[measurement.key].sessions)
 
 
 def _fresh(
@@ -419,70 +417,42 @@ def _fresh(
 class Evidence:
     """Gathers what a test finds out: each check and each measurement adds to its result.
 
-    Attributes:
-        result: what is known so far.
-        diagnosis: what the first check that failed says, or None.
+    The `diagnosis` is that of the first check that failed.
     """
 
     def __init__(self, result: Result) -> None:
         self.result = result
         self.diagnosis: Diagnosis | None = None
 
+    def add(self, **known: Any) -> None:
+        """Adds what is known of the result, by its fields."""
+        self.result = dataclasses.replace(self.result, **known)
+
     def add_note(self, *notes: Note) -> None:
-        """Adds notes to the result."""
-        if not notes:
-            return
-        self.result = dataclasses.replace(self.result, notes=(*self.result.notes, *notes))
-
-    def add_first_call(self, time_ns: float | None) -> None:
-        """Adds how long the first call took, in nanoseconds, compiling and loading included."""
-        self.result = dataclasses.replace(self.result, first_call_ns=time_ns)
-
-    def add_duration(self, duration_s: float) -> None:
-        """Adds how long the whole test took, in seconds."""
-        self.result = dataclasses.replace(self.result, duration_s=duration_s)
-
-    def add_measurements(self, measurements: tuple[Measurement, ...]) -> None:
-        """Adds what was measured."""
-        self.result = dataclasses.replace(self.result, measurements=measurements)
+        self.add(notes=(*self.result.notes, *notes))
 
     def drop_simulated_times(self) -> None:
         """Drops times that contain work of the simulator, as of a host variant that launches."""
-        self.result = dataclasses.replace(self.result, simulated=True, measurements=())
+        self.add(simulated=True, measurements=())
         self.add_note(Note("not timed: the timed calls ran kernels in the simulator, which never times"))
 
     def add_trace(self, take: Callable[[], Trace]) -> None:
         """Adds what one more execution did, or a note that says why nothing could record it."""
         try:
-            trace = take()
+            self.add(trace=take())
         except TimerUnavailable as reason:
             self.add_note(Note(f"no trace: {reason}"))
-            return
-        self.result = dataclasses.replace(self.result, trace=trace)
 
     def passes(self, errors: Mapping[str, OutputError] | None = None) -> None:
         """Notes that a check found nothing wrong, and the errors of its outputs; a fault stays."""
         wrong = self.result.correctness is Correctness.INCORRECT
-        self.result = dataclasses.replace(
-            self.result,
-            correctness=Correctness.INCORRECT if wrong else Correctness.PASSED,
-            errors={**self.result.errors, **(errors or {})},
-        )
-
-    def leaves_unchecked(self, outputs: tuple[str, ...]) -> None:
-        """Notes the declared outputs that nothing compared; with one, the result is not PASSED."""
-        if outputs and self.result.correctness is not Correctness.INCORRECT:
-            unchecked = Correctness.UNCHECKED
-            self.result = dataclasses.replace(self.result, correctness=unchecked, unchecked=outputs)
+        correctness = Correctness.INCORRECT if wrong else Correctness.PASSED
+        self.add(correctness=correctness, errors={**self.result.errors, **(errors or {})})
 
     def fails(self, diagnosis: str, errors: Mapping[str, OutputError] | None = None) -> None:
         """Notes what is wrong, in words; `errors` as in `passes`."""
-        self.result = dataclasses.replace(
-            self.result,
-            correctness=Correctness.INCORRECT,
-            diagnosis=diagnosis,
-            errors={**self.result.errors, **(errors or {})},
-        )
+        errors = {**self.result.errors, **(errors or {})}
+        self.add(correctness=Correctness.INCORRECT, diagnosis=diagnosis, errors=errors)
 
     @contextmanager
     def noting_what_is_wrong(self) -> Iterator[None]:
@@ -493,7 +463,7 @@ class Evidence:
         except IncorrectError as error:
             self.diagnosis = error.diagnosis
             self.fails(error.diagnosis.message, error.errors)
-            self.result = dataclasses.replace(self.result, measurements=(), trace=None)
+            self.add(measurements=(), trace=None)
             # Else, since Python 3.12, the error and the frame of `__exit__` hold each other and all frames
             # below: the test's objects would go when the collector runs, and not as the test ends.
             error.__traceback__ = None
@@ -504,56 +474,81 @@ class TimedScope:
     """Says what is timed in one scope: a case's launch or its copies, or a plain test's call.
 
     Attributes:
-        executions: what the timer takes.
-        call: what observers are told of it.
-        environment: the observers.
-        cache: `cold` or `hot`.
+        scope: one of `problems.variants.SCOPES`.
+        on_gpu: whether it is work on the GPU.
         call_ns: its approximate time, in nanoseconds.
-        traffic_bytes: declared bytes of the work.
-        flops: declared operations of the work.
+        work_bytes: declared bytes of the work; of a launch only the host's time is measured, and no work.
+        work_flops: declared operations of the work.
+        dtypes: NumPy's names of its dtypes; without any, operations give no bound.
         inspect: checks what a call left that the main timer timed; None if it cannot be checked.
         count: samples of the main timer, or None to sample until the median is known.
-        calls_a_sample: calls in each.
+        calls_a_sample: calls in each; of several only the first would find a cold cache.
         elsewhere: whether it works in a CUDA context of the test's own, in which nothing of ours can run.
     """
 
+    scope: str
     executions: Executions
-    call: ObservedCall
-    environment: Environment
-    cache: str
+    context: SubjectContext
+    on_gpu: bool
     call_ns: float
-    traffic_bytes: float | None = None
-    flops: float | None = None
+    work_bytes: float | None = None
+    work_flops: float | None = None
+    dtypes: Iterable[str] = ()
     inspect: Callable[[], None] | None = None
     count: int | None = None
     calls_a_sample: int = 1
     elsewhere: bool = False
 
-    def by_timers(
-        self, wanted: str, stream: Any, *, any_stream: bool, refuses_host_calls: bool = False
+    @property
+    def cache(self) -> str:
+        flushes = self.on_gpu and self.scope != "launch" and self.calls_a_sample == 1
+        return self.context.cache if flushes else "hot"
+
+    @functools.cached_property
+    def _call(self) -> ObservedCall:
+        """What observers are told of it. They may not run it for longer."""
+        peaks, floor = self.context.environment.gpu.peaks, None
+        if self.scope == "kernel" and peaks is not None:
+            floor = peaks.floor(
+                cache=self.cache, traffic_bytes=self.work_bytes, flops=self.work_flops, dtypes=self.dtypes
+            )
+        return ObservedCall(self.scope, self.on_gpu, floor)
+
+    def measured(
+        self,
+        synchronize: Callable[[], None],
+        stream: Any,
+        *,
+        any_stream: bool,
+        leaves_host_calls: bool = False,
     ) -> list[Measurement]:
-        """Measures on the device by the main timer and, if that tells more, by a second one beside it.
+        """Measures it on the host or, by the main timer and perhaps a second one beside it, on the device.
 
         Args:
-            wanted: the timer, as in `--gpukern-timer`.
-            stream: the timed stream, as a cuda.core stream.
+            synchronize: waits for all work on the device.
+            stream: the timed stream, as a cuda.core stream; None on the host.
             any_stream: whether the call's work may outlast the timed stream.
-            refuses_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
+            leaves_host_calls: whether a call that puts nothing on the GPU raises, instead of being INVALID.
 
         Raises:
             NothingLaunched: the call puts nothing on the GPU, and that is refused.
             IncorrectError: a timed call left an output wrong.
         """
-        scope = self.call.scope
+        if not self.on_gpu:
+            return [self.by(open_host_timer(self.context.host_timer, synchronize), beside=False)]
+        scope = self.scope
         try:
             if scope == "kernel" and self.elsewhere:
                 raise NothingLaunched(ELSEWHERE)
-            measurements = measured_by(self.by, wanted, scope=scope, stream=stream, any_stream=any_stream)
+            measurements = measured_by(
+                self.by, self.context.timer, scope=scope, stream=stream, any_stream=any_stream
+            )
         except NothingLaunched as reason:
-            if refuses_host_calls:
+            if leaves_host_calls:
                 raise
             measurements = [not_of_the_device(self.by, stream, f"{reason}; {HOST_REMEDY}")]
-        return [self.environment.gpu.observers.measured(self.call, measurements[0]), *measurements[1:]]
+        observers = self.context.environment.gpu.observers
+        return [observers.measured(self._call, measurements[0]), *measurements[1:]]
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:
         """Measures it by one timer, alone or beside the main one.
@@ -561,66 +556,46 @@ class TimedScope:
         Only a kernel that the device times is measured while other workers work on the host.
         """
         by_host = not timer_row(timer.name).device_timed
-        gpu = self.environment.gpu
         rule = rule_beside(self.call_ns) if beside else rule_for(self.call_ns, by_host=by_host)
-        with nullcontext() if self.call.scope == "kernel" and not by_host else gpu.timing_by_host():
-            return Sampler(
-                self.executions,
-                timer,
-                scope=self.call.scope,
-                cache=self.cache,
-                call_ns=self.call_ns,
-                rule=rule if self.count is None else rule_of_rounds(self.count, rule, beside=beside),
-                observing={} if self.elsewhere else gpu.observers.observe(self.call, timer, beside=beside),
-                inspect=None if beside else self.inspect,
-                calls=self.calls_a_sample,
-                traffic_bytes=self.traffic_bytes,
-                flops=self.flops,
-                beside=beside,
-            ).measure()
+        if self.count is not None:
+            rule = rule_of_rounds(self.count, rule, beside=beside)
+        alone = self.scope != "kernel" or by_host
+        with self.context.environment.gpu.timing_by_host() if alone else nullcontext():
+            return self.sampler(timer, rule, beside=beside).measure()
 
+    def sampler(self, timer: Timer, rule: StoppingRule, *, beside: bool = False) -> Sampler:
+        observers, launch = self.context.environment.gpu.observers, self.scope == "launch"
+        return Sampler(
+            self.executions,
+            timer,
+            scope=self.scope,
+            cache=self.cache,
+            call_ns=self.call_ns,
+            rule=rule,
+            observing={} if self.elsewhere else observers.observe(self._call, timer, beside=beside),
+            inspect=None if beside else self.inspect,
+            calls=self.calls_a_sample,
+            traffic_bytes=None if launch else self.work_bytes,
+            flops=None if launch else self.work_flops,
+            beside=beside,
+        )
 
-class ObservedFromOutside:
-    """Holds what observers see of one test; nothing unless we measure.
+    def trace(self, stream: Any) -> Trace:
+        """Executes it once more, and returns what that did.
 
-    Args:
-        environment: the device, its observers, and what fails a test.
-    """
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self._begun = False
-        self._seen: ObservedTest | None = None
-
-    def begin(self) -> None:
-        """Begins before the test; what wider fixtures have made already exists."""
-        if self._environment.settings.benchmark:
-            with self._environment.gpu.exclusive(), _context_may_be_lost():
-                self._environment.gpu.observers.begin_test()
-                self._begun = True
-
-    def finish(self, *, passed: bool, let_go: Callable[[], object]) -> Sequence[GateFailure]:
-        """Ends after the teardown; returns why the gate fails the test for what was found.
-
-        If the body has not `passed`, its traceback may keep arrays; those do not count against the test.
-        `let_go` drops what pytest still refers to.
+        Raises:
+            TimerUnavailable: CUPTI cannot be used here; the message says why.
         """
-        settings = self._environment.settings
-        if not self._begun:
-            return ()
-        with self._environment.gpu.exclusive(), _context_may_be_lost():
-            self._seen = self._environment.gpu.observers.end_test(passed=passed, let_go=let_go)
-        return findings_that_fail(self._seen.findings if self._seen else (), settings.fail_on)
+        from pytest_gpukern.timers.cupti.timer import trace_of
 
-    def to_json(self) -> JsonDict | None:
-        """Returns what observers saw, after the teardown, as plain JSON."""
-        return None if self._seen is None else self._seen.to_json()
+        cold = self.cache == "cold"
+        (iteration,) = self.executions.take(1, cold=cold)
+        return trace_of(self.scope, iteration, stream, cold=cold)
 
 
-@contextmanager
-def _context_may_be_lost() -> Iterator[None]:
-    """Ignores CUDA's errors after a kernel has destroyed the context: its own test reports that."""
-    from pytest_gpukern.gpu.libcuda import CudaError
-
-    with suppress(CudaError):
-        yield
+def end_observing(
+    environment: Environment, *, passed: bool, let_go: Callable[[], object]
+) -> tuple[ObservedTest, Sequence[GateFailure]]:
+    """Returns what observers saw of a test, after its teardown, and why the gate fails it for that."""
+    seen = environment.gpu.observers.end_test(passed=passed, let_go=let_go)
+    return seen, findings_that_fail(seen.findings, environment.settings.fail_on)

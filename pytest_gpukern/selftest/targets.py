@@ -331,7 +331,7 @@ def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int)
 
 def _missing(run: RunResults, sessions: Sequence[Session], truth: Sequence[TargetRow]) -> Iterator[str]:
     """Says what should have been measured and was not."""
-    yield from (f"{test}: {why}" for test, why in run.skips)
+    yield from (f"{skip.id}: {skip.reason}" for skip in run.skips)
     yield from (f"{test.rpartition('::')[2]}: {failure.text}" for test, failure in run.failures.items())
     timers = dict.fromkeys(session.known.default_timer for session in sessions if session.known is not None)
     if len(timers) > 1:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
     from pytest_gpukern.report.forms import RunReport
     from pytest_gpukern.report.progress import Progress, TimeLeft
-    from pytest_gpukern.report.run import Failure
+    from pytest_gpukern.report.run import Failure, Skip
     from pytest_gpukern.values.fingerprint import Fingerprint
     from pytest_gpukern.values.result import JsonDict, Result
 
@@ -71,7 +71,7 @@ class Controller:
         self._results: dict[str, Result] = {}
         self._sessions: dict[str, list[Result]] = {}
         self._fingerprints: dict[str, Fingerprint] = {}
-        self.skips: list[tuple[str, str]] = []
+        self.skips: list[Skip] = []
         self._rejected: dict[str, str] = {}
         self.groups: dict[str, str | None] = {}
         self.listed: dict[str, JsonDict] = {}
@@ -234,7 +234,9 @@ class Controller:
         if carried is None or (report.when == "setup" and report.passed):
             return
         if report.skipped:
-            self.skips.append((carried["id"], _why_skipped(report)))
+            from pytest_gpukern.report.run import Skip
+
+            self.skips.append(Skip(carried["id"], _why_skipped(report), carried.get("skip_kind", "")))
             return
         self._failures.pop(report.nodeid, None)
         self._places[report.nodeid] = tuple(carried["place"])

@@ -23,6 +23,7 @@ from pytest_gpukern.session.stash import (
     rootdir_of,
     settings_of,
 )
+from pytest_gpukern.values.note import NOT_SIMULATED, NotRun
 from pytest_gpukern.values.options import SettingsError, asked, try_the_simulator
 from pytest_gpukern.values.phases import ACCOUNT
 from pytest_gpukern.values.untrusted_json import printable_lines
@@ -193,7 +194,7 @@ def simulator_lacks(error: BaseException) -> str | None:
     module = sys.modules.get("pytest_gpukern.gpu.simulator.errors")
     if module is None or not isinstance(error, module.SimulatorUnsupported):
         return None
-    return f"not in the simulator: {error.feature}"
+    return NotRun(NOT_SIMULATED, error.feature)
 
 
 def forget(item: pytest.Item) -> None:
@@ -305,7 +306,7 @@ def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         test.let_go()
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
         passed = test.ended
-        _fail_by_the_gate(item, test, test.observed.finish(passed=passed, let_go=values.clear))
+        _fail_by_the_gate(item, test, test.finish_observing(passed=passed, let_go=values.clear))
     _fail_where_threads_go_on_launching(item, failed=test is not None and bool(test.gate_failures))
 
 
@@ -333,7 +334,7 @@ def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[
         pytest.fail(printable_lines("\n".join(map(str, failures))), pytrace=False)  # may quote the record
 
 
-def attach(item: pytest.Item, report: pytest.TestReport) -> None:
+def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
     """Puts the item's result on the report: `report.gpukern`, plain JSON that xdist carries along.
 
     The teardown's report carries how pytest-benchmark lists the test, since fixtures may still add to that,
@@ -362,7 +363,8 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         carries |= getattr(report, "gpukern", {}) | {"listed": listed} | test.torn_down_to_json()
         del item.stash[MEASURED]  # pytest keeps items to the end of the run
     elif report.when != "setup" or not report.passed:  # else the test's body adds all there is to tell
-        carries |= carried(item, test.to_json())
+        skipped = getattr(call.excinfo and call.excinfo.value, "msg", None)
+        carries |= carried(item, test.to_json()) | {"skip_kind": getattr(skipped, "kind", "")}
     report.gpukern = carries  # type: ignore[attr-defined]
 
 

@@ -47,10 +47,6 @@ class TakenOver:
     `--gpukern-all` alone it is left to pytest-benchmark, after a few untimed calls.
 
     Without a GPU the target is called once, or the test skipped, unless a timer of the host was asked for.
-
-    Args:
-        item: the test.
-        fixture: its `benchmark`, from pytest-benchmark.
     """
 
     def __init__(self, item: pytest.Item, fixture: Any) -> None:
@@ -115,7 +111,6 @@ class TakenOver:
         return self._test.measure_call(target).last
 
     def _leave(self, reason: TimerUnavailable) -> None:
-        """Leaves the test to pytest-benchmark, and says why."""
         if not self._is_marked:  # else its calls were checked
             self._test.result = None
         _warn(self._item, f"{reason}; it is left to pytest-benchmark")

@@ -1,4 +1,4 @@
-"""Defines a note: what a reader should know about a result or a measurement beside its figures."""
+"""Defines what a reader is told beside figures: notes on a result or a measurement, and why none is there."""
 
 from __future__ import annotations
 
@@ -40,3 +40,19 @@ class Note:
 
     def __str__(self) -> str:
         return self.text
+
+
+NO_GPU = "no GPU"
+NOT_SIMULATED = "not in the simulator"
+
+
+class NotRun(str):
+    """Says why a case does not run here, in words that begin with what a short report counts it as."""
+
+    kind: str
+
+    def __new__(cls, kind: str, detail: str) -> NotRun:
+        """Returns `kind: detail`."""
+        reason = super().__new__(cls, f"{kind}: {detail}")
+        reason.kind = kind
+        return reason

@@ -138,6 +138,14 @@ UNKNOWN_CHOICE = Choice()
 
 
 @dataclass(frozen=True)
+class HostCopy:
+    """Says where a copy between host and device leads: `HtoD` or `DtoH`, and the host's kind of memory."""
+
+    direction: str
+    memory: str
+
+
+@dataclass(frozen=True)
 class DeviceWork:
     """Describes device work of a call: one kernel, its copies in one direction, or its memsets.
 
@@ -148,6 +156,7 @@ class DeviceWork:
         time_ns: their total time in a call; the median over the calls.
         size_bytes: bytes copied or set in a call; 0 for a kernel.
         kernel: how the kernel was launched and what it needs; None for copies and memsets.
+        host_copy: of a copy from or to the host; None for all else.
     """
 
     kind: str
@@ -156,6 +165,7 @@ class DeviceWork:
     time_ns: Figure
     size_bytes: Figure = 0.0
     kernel: KernelFacts | None = None
+    host_copy: HostCopy | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import made_up_runs as made_up
 import pytest
 
-from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.report.run import RunResults, Skip
 
 if not os.environ.get("GPUKERN_NEEDS_BROWSER"):
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -186,7 +186,7 @@ def test_several_runs_are_chosen_at_the_top(show, run):
 
 
 def test_a_run_without_results_is_shown_with_what_went_wrong(show):
-    empty = RunResults(problems=("the run measured nothing on a GPU",), skips=(("a case", "no GPU"),))
+    empty = RunResults(problems=("the run measured nothing on a GPU",), skips=(Skip("a case", "no GPU"),))
     text = show(empty).locator("main").inner_text()
     assert text.startswith("FAILED 0 passed, 1 skipped")
     assert "the run measured nothing on a GPU" in text

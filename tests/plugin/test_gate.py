@@ -163,7 +163,7 @@ def test_a_slower_host_variant_fails_only_where_that_is_asked_for_and_fresh_sess
     result = gpu("--gpukern-fail-on=host", "-rf")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["SLOWER (end_to_end/host/*): * confirmed at least *"])
-    result.stdout.fnmatch_lines(["gpukern: 2 cases are slower; if meant: pytest *=update *"])
+    result.stdout.fnmatch_lines(["gpukern: 2 cases are slower; if that is meant: pytest *=update *"])
     result.stdout.no_fnmatch_line("*fails no test*")
 
 

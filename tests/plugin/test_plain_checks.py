@@ -390,7 +390,7 @@ closed = []
 closing = GuardedArrays.close
 
 def close(self):
-    closed.append(len(self._held))
+    closed.append(len(self.held))
     closing(self)
 
 GuardedArrays.close = close

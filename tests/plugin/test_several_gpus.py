@@ -192,7 +192,7 @@ def test_a_worker_whose_gpu_is_gone_goes_on_with_another_which_takes_its_cases(s
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*GPU-B failed, and its worker went on with GPU-A: *CUDA_VISIBLE_DEVICES=*"])
     found = gpus(pytester)
-    assert len(found) == 11
+    assert len(found) == 12
     assert {found[f"test_work[{number}]"] for number in range(5, 12)} == {"GPU-A"}
 
 

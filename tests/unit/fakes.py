@@ -148,7 +148,10 @@ def noting(events, after=10**9, then=None):
 
 
 class FakeGpu(HostBackend):
-    """Claims to be a GPU with Numba, computes with NumPy, and writes down what happens in `events`."""
+    """Claims to be a GPU with Numba, computes with NumPy, and writes down what happens in `events`.
+
+    A `fetch` is a timed copy into a host array; what checks fetch to look at is no event.
+    """
 
     name = "numba"
     on_gpu = True
@@ -176,7 +179,8 @@ class FakeGpu(HostBackend):
 
     def _noting(self, name, method):
         def noted(*args, **kwargs):
-            self.events.append(name)
+            if name != "fetch" or len(args) > 1:
+                self.events.append(name)
             return method(*args, **kwargs)
 
         return noted

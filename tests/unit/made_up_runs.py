@@ -12,7 +12,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import run_text
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.difference import Difference
@@ -91,9 +91,9 @@ def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = 
             "since the record: driver 580.65.06 → 580.95.05, numba 0.67 → 0.68; outputs as recorded",
             "times: all kernels 1.1 % slower (median of 82), so is the copy (+1.2 %): the machine",
         ),
-        "skips": (("matmul/torch.mm/n=100", "torch is not installed: pip install torch"),) * 3,
+        "skips": (Skip("matmul/torch.mm/n=100", "torch is not installed: pip install torch"),) * 3,
         "compared_with": "baseline",
-        "closing": ("gpukern: 3 cases are new; to record: pytest --gpu-benchmark --gpukern-baseline=create",),
+        "closing": ("3 cases are new; to record: pytest --gpu-benchmark --gpukern-baseline=create",),
         "created": CREATED,
         "version": "0.1.0",
     }
@@ -124,7 +124,7 @@ def hostile_run() -> RunResults:
         results=results,
         failures={HOSTILE: Failure(HOSTILE)},
         since_record=(HOSTILE,),
-        skips=((HOSTILE, HOSTILE),),
+        skips=(Skip(HOSTILE, HOSTILE),),
         closing=(HOSTILE,),
         problems=(HOSTILE,),
         compared_with=HOSTILE,

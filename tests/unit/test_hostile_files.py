@@ -32,7 +32,7 @@ from pytest_gpukern.report.html import page
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.progress import Progress, TimeLeft
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.fingerprint import Fingerprint
@@ -220,7 +220,7 @@ SESSIONS = [
 RUN = RunResults(
     RESULTS,
     {RESULTS[0].nodeid: SESSIONS},
-    skips=[("copy/pycuda.copy", "library missing: pycuda")],
+    skips=[Skip("copy/pycuda.copy", "library missing: pycuda")],
     failures={RESULTS[-1].nodeid: Failure("3 elements are wrong"), "test_x": GREW},
     history={
         RESULTS[0].nodeid: RecordedCase(
@@ -490,7 +490,7 @@ def test_names_of_a_run_file_lead_nowhere_else(tmp_path, capsys, monkeypatch, na
         dataclasses.replace(RESULTS[0], nodeid=nodeid, case=case, fingerprint=fingerprint, session=name)
         for nodeid in nodeids
     ]
-    skips, failures = [(name, name)], {name: Failure(name)}
+    skips, failures = [Skip(name, name, name)], {name: Failure(name)}
     forged_run = RunResults(forged, skips=skips, failures=failures, closing=[name], version=name)
     write_run_file(tmp_path / "run.json", forged_run)
     before = set(tmp_path.rglob("*"))

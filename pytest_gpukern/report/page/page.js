@@ -82,12 +82,13 @@
     return box;
   }
 
-  // Returns a table without its empty columns; a name of a column that ends in "#" is numeric.
-  function tableOf(names, rows) {
+  // Returns a table without its empty columns. A column is a name, or a name and whether it is numeric.
+  function tableOf(columns, rows) {
+    const names = columns.map((column) => [column].flat());
     const kept = names.map((_, i) => i).filter((i) => rows.some((row) => known(row[i]) && row[i] !== ""));
     const cells = (tag, row) =>
-      kept.map((i) => el(tag, { class: names[i].endsWith("#") && "number" }, row[i] ?? ""));
-    const titles = names.map((name) => name.replace(/#$/, ""));
+      kept.map((i) => el(tag, { class: names[i][1] && "number" }, row[i] ?? ""));
+    const titles = names.map(([name]) => name);
     return el(
       "div",
       { class: "wide", tabindex: "0" },
@@ -832,7 +833,7 @@
   }
 
   function canaries(run) {
-    return run.canaries.length ? tableOf(["canary", "time#", "change#", ""], run.canaries) : "";
+    return run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], ""], run.canaries) : "";
   }
 
   function toldList(run) {
@@ -880,7 +881,8 @@
   }
 
   function timesTable(scopes) {
-    const names = ["scope", "timer", "cache", "time#", "95 % interval#", "±#", "samples#", "rate#", "of ceiling#", "speed-up#", "change#", "90 % interval#", "threshold#", "verdict"];
+    const figures = ["time", "95 % interval", "±", "samples", "rate", "of ceiling", "speed-up", "change", "90 % interval", "threshold"];
+    const names = ["scope", "timer", "cache", ...figures.map((name) => [name, true]), "verdict"];
     return tableOf(
       names,
       scopes.map((each) => [

@@ -27,7 +27,7 @@ from pytest_gpukern.gpu.kernel_facts import readable
 from pytest_gpukern.gpu.live_threads import threads_by_id
 from pytest_gpukern.timers.timer import TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected
-from pytest_gpukern.values.result import DeviceActivity, HostCall, KernelFacts, Trace
+from pytest_gpukern.values.result import DeviceActivity, HostCall, HostCopy, KernelFacts, Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,6 +70,7 @@ class Activity:
             work of a thread that also launches between the calls.
         size_bytes: bytes copied or set; 0 for a kernel.
         thread: CUPTI's id of the launching thread, if no call launched it.
+        host_copy: of a copy from or to the host.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Activity:
     size_bytes: int = 0
     kernel: KernelFacts | None = None
     thread: int | None = None
+    host_copy: HostCopy | None = None
 
 
 class ActivityTrace:
@@ -313,17 +315,21 @@ class ActivityTrace:
         call = self._calls.get(record.correlation_id)
         kinds, kind = self.cupti.ActivityKind, record.kind
         name, what = "", "kernel"
-        size_bytes, kernel = 0, None
+        size_bytes, kernel, host_copy = 0, None, None
         if kind == self._kernels:
             if call != OURS:
                 name, kernel = record.name, _kernel(record)
         elif kind == kinds.MEMCPY:
-            what, name, size_bytes = "memcpy", _direction(record), record.bytes
+            what, size_bytes, host_copy = "memcpy", record.bytes, _host_copy(record)
+            name = f"memcpy {_named(_COPY_KINDS, record.copy_kind)}"
+            name += f", {host_copy.memory}" if host_copy is not None else ""
         else:
             what, name, size_bytes = "memset", "memset", record.bytes
         start_ns, end_ns = float(record.start - origin), float(record.end - origin)
         _, thread = self._launches.get(record.correlation_id, (0, None)) if call is None else (0, None)
-        return Activity(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel, thread)
+        return Activity(
+            *(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel, thread, host_copy)
+        )
 
     def _in_full(self, record: Any, origin: int) -> DeviceActivity:
         of_all = {
@@ -400,12 +406,10 @@ def _kernel(record: Any) -> KernelFacts:
     )
 
 
-def _direction(record: Any) -> str:
-    """Describes a copy's direction and the kind of host memory, such as pinned."""
+def _host_copy(record: Any) -> HostCopy | None:
     direction = _named(_COPY_KINDS, record.copy_kind)
     kind = {"HtoD": record.src_kind, "DtoH": record.dst_kind}.get(direction)
-    host = "" if kind is None else f", {_named(_MEMORY_KINDS, kind)}"
-    return f"memcpy {direction}{host}"
+    return HostCopy(direction, _named(_MEMORY_KINDS, kind)) if kind is not None else None
 
 
 @functools.cache

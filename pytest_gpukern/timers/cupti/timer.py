@@ -435,18 +435,19 @@ def summed(calls: Sequence[list[Activity]]) -> tuple[DeviceWork, ...]:
     groups: dict[tuple[Any, ...], list[list[Activity]]] = {}
     for number, work in enumerate(calls):
         for activity in work:
-            key = (activity.kind, activity.name, activity.kernel)
+            key = (activity.kind, activity.name, activity.kernel, activity.host_copy)
             groups.setdefault(key, [[] for _ in calls])[number].append(activity)
     return tuple(
         DeviceWork(
             kind=kind,
             name=name,
             kernel=kernel,
+            host_copy=host_copy,
             count=statistics.fmean(map(len, by_call)),
             time_ns=statistics.median(sum(a.end_ns - a.start_ns for a in work) for work in by_call),
             size_bytes=statistics.fmean(sum(a.size_bytes for a in work) for work in by_call),
         )
-        for (kind, name, kernel), by_call in groups.items()
+        for (kind, name, kernel, host_copy), by_call in groups.items()
     )
 
 

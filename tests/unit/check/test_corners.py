@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import FakeEnvironment, diagnose_case, doubling, measuring, right, run
+from fakes import FakeEnvironment, diagnose_case, doubling, right, run
 
 from pytest_gpukern import Axis, ProblemError, Tolerance, boundaries
 from pytest_gpukern.backends.host import HostBackend
-from pytest_gpukern.check.check_variant import Corner, corners_of
 from pytest_gpukern.check.diagnosis import Fault
 from pytest_gpukern.problems.cases import cases_of as iter_cases
 from pytest_gpukern.run.spine import NotRunError
@@ -116,15 +115,6 @@ def test_a_failure_names_the_size_first():
     assert result.diagnosis.startswith("n=9: out: not written: 1 of 9 elements")
 
 
-def test_a_failure_at_a_size_is_found_before_anything_is_timed(gpu, timer, events):
-    problem = with_sizes(9)
-    problem.variant("numba")(forgets_the_last(9))
-    result = run(cases_of(problem)[0], FakeEnvironment(gpu))
-    assert result.correctness is Correctness.INCORRECT
-    assert result.measurements == ()
-    assert "timed" not in events
-
-
 def test_a_broken_variant_is_rejected_for_what_it_does_at_a_size():
     problem = with_sizes(9)
     problem.wrong("host", expected_fault="not written")(forgets_the_last(9))
@@ -168,12 +158,6 @@ def test_the_first_point_is_one_that_the_variant_can_run():
     problem = with_sizes(9, axes={"n": Axis((50, 4), (8,))})
     problem.variant("host", max_size={"n": 10})(right)
     assert [case.first for case in cases_of(problem)] == [False, True]
-
-
-def test_every_broken_case_is_checked_at_all_sizes():
-    problem = with_sizes(9, axes={"n": Axis((4, 5), (8,))})
-    problem.wrong("host", expected_fault="not written")(right)
-    assert [case.first for case in cases_of(problem, wrong=True)] == [True, True]
 
 
 def test_broken_variants_that_take_the_process_along_come_last_and_once():
@@ -220,23 +204,26 @@ def test_a_limit_of_the_simulator_on_an_unknown_axis_is_refused():
         doubling(simulator_limits={"m": 3})
 
 
-def corners(problem, *, simulated=False, **arguments):
-    problem.variant("host", **arguments)(right)
-    return corners_of(cases_of(problem)[0], simulated=simulated)
-
-
-def test_what_is_too_large_for_the_simulator_is_left_out_there_and_said():
-    problem = with_sizes(1, 8, 9, 17, simulator_limits={"n": 8})
-    found = corners(problem, simulated=True)
-    assert found.checked == (Corner("n=1", {"n": 1}), Corner("n=8", {"n": 8}))
-    assert found.notes == (Note("not checked at n=9, n=17: too large for the simulator", About.SIZES),)
-    assert len(corners_of(cases_of(problem)[0], simulated=False).checked) == 4
+def test_what_is_too_large_for_the_simulator_is_left_out_there_and_said(gpu):
+    sizes, limits = (1, 8, 9, 17), {"n": 8}
+    assert checked(with_sizes(*sizes, simulator_limits={"n": 8}), right).corners == (
+        "n=1",
+        "n=8",
+        "n=9",
+        "n=17",
+    )
+    gpu.on_gpu, gpu.simulated = False, True
+    problem = with_sizes(*sizes, simulator_limits=limits)
+    problem.variant("numba")(right)
+    result = run(cases_of(problem)[0], FakeEnvironment(gpu, settings=CHECKING, simulating=True))
+    assert result.corners == ("n=1", "n=8")
+    assert result.notes == (Note("not checked at n=9, n=17: too large for the simulator", About.SIZES),)
 
 
 def test_what_the_variant_cannot_run_is_left_out_and_said():
-    found = corners(with_sizes(0, 8, 9), max_size={"n": 8}, min_size={"n": 1})
-    assert found.labels == ("n=8",)
-    assert found.notes == (
+    result = checked(with_sizes(0, 8, 9), right, max_size={"n": 8}, min_size={"n": 1})
+    assert result.corners == ("n=8",)
+    assert result.notes == (
         Note("not checked at n=0: too small for the variant", About.SIZES),
         Note("not checked at n=9: too large for the variant", About.SIZES),
     )
@@ -413,21 +400,6 @@ def test_a_result_that_is_remembered_by_a_few_elements_is_stale(key, is_right, n
         assert result.correctness is Correctness.PASSED
     else:
         assert result.diagnosis.startswith("out: stale result")
-
-
-def test_an_answer_that_is_remembered_by_a_few_elements_is_stale_on_the_device_before_it_is_timed(
-    gpu, timer, events
-):
-    answers = {}
-
-    def prepare(a, out):
-        return lambda: np.copyto(out, answers.setdefault((a[0], a[-1]), 2 * a))
-
-    problem = doubling(64)
-    problem.variant("numba")(prepare)
-    found = run(cases_of(problem)[0], FakeEnvironment(gpu, settings=measuring()))
-    assert found.diagnosis.startswith("out: stale result")
-    assert "timed" not in events
 
 
 def test_a_sum_that_is_remembered_by_a_few_elements_is_stale_too():

@@ -91,7 +91,7 @@ class Masked(np.ndarray):
 def test_what_cannot_be_made_so_is_refused_with_what_can(guarded, make, given, why):
     with pytest.raises(TypeError, match=f"{why}.*: give a NumPy array, or a device array"):
         getattr(guarded, make)(given, None)
-    assert not guarded
+    assert not guarded.held
 
 
 def tensor(dtype, **attributes):

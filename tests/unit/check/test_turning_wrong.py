@@ -339,10 +339,3 @@ def test_a_statistical_check_is_asked_again_after_timing(gpu, timer):
     found = diagnosed(gpu, right, problem=problem)
     assert asked == [3, 3], "the timed run takes the place of the one with its seed"
     assert found == "correct before timing, wrong after it\nstatistics: the mean drifted"
-
-
-@CACHES
-def test_what_stays_right_is_correct(gpu, timer, events, cache):
-    result = run(case_of(noting(events)), FakeEnvironment(gpu, settings=measuring(cache=cache)))
-    assert result.correctness is Correctness.PASSED
-    assert result.measurements

@@ -139,7 +139,10 @@ def test_the_reference_rounded_to_the_dtype_of_the_output_is_right_whatever_the_
     expected = np.array([1 / 3, 1e-3])
     nearest = expected.astype("float32")
     assert verified(nearest, expected, rtol=1e-9).diagnosis is None
-    assert "wrong values" in verified(np.nextafter(nearest, 1), expected, rtol=1e-9).diagnosis.message
+    for bound in ("rtol", "atol"):  # of which the other is 0
+        assert (
+            "wrong values" in verified(np.nextafter(nearest, 1), expected, **{bound: 1e-9}).diagnosis.message
+        )
 
 
 def test_bounds_of_integers_and_of_references_of_order_one_are_those_of_the_dtype():

@@ -13,6 +13,7 @@ from pytest_gpukern.gpu.ceiling_kernels import Measured
 from pytest_gpukern.gpu.theory import Peaks
 from pytest_gpukern.measure.ceilings import Ceilings, default_cache_dir, load_or_measure
 from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import HostCopy
 
 H200 = {
     "device_copy_bytes_per_s": 4.29e12,
@@ -302,23 +303,27 @@ def test_operations_are_compared_with_the_rate_of_their_dtype(dtype, rate):
     assert CEILINGS.compute_share(0, 1e6, dtype) is Ceilings().compute_share(1e9, 1e6, dtype) is None
 
 
+IN, OUT, PINNED_IN, PINNED_OUT = (
+    HostCopy(direction, memory) for memory in ("pageable", "pinned") for direction in ("HtoD", "DtoH")
+)
+ONE_WAY = Ceilings(pageable_to_device_bytes_per_s=10e9)
+
+
 @pytest.mark.parametrize(
-    ("bytes_in", "bytes_out", "memory", "copies_ms"),
+    ("ceilings", "copies", "copies_ms"),
     [
-        (10e6, 0, "pageable", 1.0),
-        (0, 20e6, "pageable", 1.0),
-        (10e6, 20e6, "pageable", 2.0),
-        (55e6, 108e6, "pinned", 3.0),
+        (CEILINGS, [(IN, 10e6)], 1.0),
+        (CEILINGS, [(OUT, 20e6)], 1.0),
+        (CEILINGS, [(IN, 10e6), (OUT, 20e6)], 2.0),
+        (CEILINGS, [(PINNED_IN, 55e6), (PINNED_OUT, 108e6)], 3.0),
+        # a direction without copies needs no ceiling
+        (ONE_WAY, [(IN, 10e6), (OUT, 0)], 1.0),
+        (ONE_WAY, [(IN, 10e6), (OUT, 1)], None),
+        (ONE_WAY, [(IN, 0)], None),
+        (ONE_WAY, [], None),
+        (CEILINGS, [(HostCopy("HtoD", "managed"), 1e9)], None),
     ],
 )
-def test_a_transfer_is_compared_with_its_copies_one_after_the_other(bytes_in, bytes_out, memory, copies_ms):
-    share = CEILINGS.host_copy_share(bytes_in, bytes_out, 4e6, memory=memory)
-    assert share == pytest.approx(copies_ms / 4)
-
-
-def test_a_direction_without_copies_needs_no_ceiling():
-    one_way = Ceilings(pageable_to_device_bytes_per_s=10e9)
-    assert one_way.host_copy_share(10e6, 0, 1e6) == pytest.approx(1.0)
-    assert one_way.host_copy_share(10e6, 1, 1e6) is None
-    assert one_way.host_copy_share(0, 0, 1e6) is None
-    assert Ceilings().host_copy_share(1e9, 1e9, 1e6) is None
+def test_a_transfer_is_compared_with_its_copies_one_after_the_other(ceilings, copies, copies_ms):
+    share = ceilings.host_copy_share(copies, 4e6)
+    assert share == (None if copies_ms is None else pytest.approx(copies_ms / 4))

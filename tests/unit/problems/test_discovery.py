@@ -124,15 +124,6 @@ def test_files_that_import_register_their_variants(suite, there):
     assert all(variant.unavailable is None for variant in problem.variants.right.values())
 
 
-def test_a_missing_library_leaves_names_and_the_reason(suite):
-    problem = load(suite(**files_for("lib_nobody_has")), missing=["lib_nobody_has"])
-    assert problem.variants.right["host.plain"].unavailable is None
-    for label in ("numba.fast", "numba.shared", "cupy.shared"):
-        assert problem.variants.right[label].prepare is None
-        assert problem.variants.right[label].unavailable == "lib_nobody_has is not installed"
-    assert problem.variants.broken["numba.does_nothing"].unavailable == "lib_nobody_has is not installed"
-
-
 def test_ids_and_declarations_read_from_the_source_equal_those_of_the_import(suite, there):
     imported = load(suite(**files_for(there)))
     read = load(suite(**files_for("lib_nobody_has")), missing=["lib_nobody_has"])

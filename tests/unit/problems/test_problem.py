@@ -40,22 +40,6 @@ def two_axes():
 # points and ids
 
 
-def test_points_are_the_product_of_the_axes_at_a_size():
-    problem = two_axes()
-    assert problem.axes.points("smoke") == [
-        {"n": 1, "kind": "a"},
-        {"n": 1, "kind": "b"},
-        {"n": 2, "kind": "a"},
-        {"n": 2, "kind": "b"},
-    ]
-    assert problem.axes.points("full") == [{"n": 3, "kind": "a"}]
-
-
-def test_values_from_the_command_line_replace_those_of_their_axis_only():
-    points = two_axes().axes.points("smoke", {"n": (7, 9)})
-    assert [(point["n"], point["kind"]) for point in points] == [(7, "a"), (7, "b"), (9, "a"), (9, "b")]
-
-
 def test_cases_come_point_by_point_with_every_combination_of_each_variants_parameters():
     problem = two_axes()
     problem.variant("numba", block=(64, 128), order=("C",))(swept)
@@ -499,14 +483,6 @@ def test_a_function_is_given_what_it_names_and_nothing_else():
     assert call_by_name(lambda b, a: (a, b), {"a": 1, "b": 2, "c": 3}) == (1, 2)
     assert call_by_name(lambda a, z=9: (a, z), {"a": 1}) == (1, 9)
     assert call_by_name(lambda **everything: everything, {"a": 1, "b": 2}) == {"a": 1, "b": 2}
-
-
-def test_naming_something_that_is_not_there_is_refused_with_what_there_is():
-    def takes(b, missing):
-        raise AssertionError("must not be called")
-
-    with pytest.raises(ProblemError, match=r"takes 'missing', .*; it may take a, b"):
-        call_by_name(takes, {"b": 1, "a": 2})
 
 
 # fitting into memory

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from fakes import FakeEnvironment, doubling, only_case, right, run
 
-from pytest_gpukern import Axis, ProblemError, Tolerance
+from pytest_gpukern import ProblemError, Tolerance
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.dataset import Datasets
 from pytest_gpukern.problems.soundness import (
     hardly_varies,
-    lower_precision,
     passes_lower_precision,
     passes_zeros,
     rounded,
@@ -31,7 +30,6 @@ VALUES = RANDOM.standard_normal(1000)
 def test_what_is_rounded_is_what_a_conversion_to_the_lower_precision_gives(dtype, lower):
     values = VALUES.astype(dtype)
     assert np.array_equal(rounded(values, dtype), values.astype(lower).astype(dtype))
-    assert lower_precision(dtype) == lower
 
 
 def test_the_range_stays_and_what_is_no_number_too():
@@ -168,18 +166,6 @@ def test_a_problem_that_cannot_tell_is_refused_with_value_rule_and_remedy(change
 
 def test_a_problem_may_say_why_a_lower_precision_passes():
     assert refused(doubling(tolerance=Tolerance(1e-2), allow_lower_precision="inputs are of float16")) == ()
-
-
-def test_a_point_that_somebody_asked_for_by_hand_is_noted_instead():
-    """As zeros, which a problem offers by name."""
-    problem = doubling(
-        axes={"n": Axis((8,), (8,)), "fill": Axis(("random",), ("random",))},
-        make_inputs=lambda rng, n, fill: {"a": (rng.random(n) * (fill == "random")).astype("float32")},
-    )
-    assert refused(problem) == ()
-    notes = refused(problem, {"n": 8, "fill": "zeros"})
-    assert len(notes) == 2
-    assert all(note.text.startswith("weak data: out: ") for note in notes)
 
 
 def test_the_reference_is_computed_again_once_a_point():

@@ -2,11 +2,9 @@
 
 import pytest
 from made_up_results import measured, result
-from made_up_runs import write_run_file
 from test_report_html import data_of
 
 from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values.note import About, Note
 
@@ -41,8 +39,3 @@ def test_a_long_report_and_the_page_tell_it(run):
     assert any(TEXT in line for line in lines_of(run, verbose=True))
     (case,) = data_of(run)["runs"][0]["cases"]
     assert ["", TEXT, ""] in case["told"]
-
-
-def test_the_file_of_a_run_keeps_it(run, tmp_path):
-    write_run_file(tmp_path / "run.json", run)
-    assert read_run(tmp_path / "run.json").results == tuple(run.results)

@@ -80,23 +80,3 @@ def test_what_somebody_elses_observer_saw_is_shown_by_its_own_names():
     text = terminal(RunResults((made,)))
     assert "draft: windows 2" in text
     assert "device: SM clock fast" in text
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (1980.0, "MHz", "1980 MHz"),
-        (612.512, "W", "612.512 W"),
-        (2**24, "bytes", "16.0 MiB"),
-        (1500, "ns", "1.50 µs"),
-        (0.034, "share", "3.4 %"),
-        (True, "", "yes"),
-        (3, "", "3"),
-        ("a", "W", "a"),
-        (None, "W", units.NOTHING),
-        (float("inf"), "W", units.NOTHING),
-        (("a", "b"), "", "a, b"),
-    ],
-)
-def test_a_figure_is_written_in_its_unit(value, unit, text):
-    assert units.quantity(value, unit) == text

@@ -19,27 +19,22 @@ SLOWER = "vector_exp/numba.grid_stride/n=10000000,block=128,most_blocks=1056"
 INCORRECT = "add_constant/cupy.elementwise_kernel/z=1024,y=1024,x=37,fill=random"
 
 
-@pytest.fixture
-def stored():
-    return RECORDED
-
-
-def made(stored, tmp_path, name, *options):
+def made(tmp_path, name, *options):
     """What `gpukern report` writes from the run."""
-    assert cli.main(["report", str(stored), "-o", str(tmp_path / name), *options]) == 0
+    assert cli.main(["report", str(RECORDED), "-o", str(tmp_path / name), *options]) == 0
     return (tmp_path / name).read_text(encoding="utf-8")
 
 
-def test_the_file_that_a_run_is_written_to_again_is_the_same(stored, tmp_path):
-    run = read_run(stored)
+def test_the_file_that_a_run_is_written_to_again_is_the_same(tmp_path):
+    run = read_run(RECORDED)
     write_run_file(tmp_path / "again.json", run)
     assert read_run(tmp_path / "again.json") == run
     assert len(run.results) == 249
     assert sum(result.trace is not None for result in run.results) == 33
 
 
-def test_a_run_of_the_suites_takes_a_screen_without_v(stored):
-    lines = [line.text for line in render(read_run(stored), width=80)]
+def test_a_run_of_the_suites_takes_a_screen_without_v():
+    lines = [line.text for line in render(read_run(RECORDED), width=80)]
     assert len(lines) <= 60
     assert sum(INCORRECT in line for line in lines) == 1
     text = " ".join(" ".join(lines).split())
@@ -48,18 +43,18 @@ def test_a_run_of_the_suites_takes_a_screen_without_v(stored):
     assert "gpukern: 246 passed, 2 incorrect, 1 failed by the gate, 59 skipped · baseline: 95 same" in text
 
 
-def test_the_page_is_small_and_holds_each_case(stored, tmp_path):
-    page = made(stored, tmp_path, "report.html")
+def test_the_page_is_small_and_holds_each_case(tmp_path):
+    page = made(tmp_path, "report.html")
     assert len(page.encode()) < 1_500_000
     text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     (shown,) = json.loads(text[1])["runs"]
-    ids = [result.case.id for result in read_run(stored).results]
+    ids = [result.case.id for result in read_run(RECORDED).results]
     assert sorted(shown["cases"]["columns"]["id"]["values"]) == sorted(ids)
     assert "246 passed, 2 incorrect, 1 failed by the gate" in shown["verdict"]
 
 
-def test_the_comment_names_what_failed_first(stored, tmp_path):
-    comment = made(stored, tmp_path, "comment.md")
+def test_the_comment_names_what_failed_first(tmp_path):
+    comment = made(tmp_path, "comment.md")
     failed, changed = comment.split("**Changed**")
     assert failed.startswith("<!-- gpukern -->\n### gpukern: 3 tests failed")
     assert re.search(r"numba\.grid&#95;stride.* 37\.4\sµs \| 46\.8\sµs \| \+25\.4\s%", failed)
@@ -67,9 +62,9 @@ def test_the_comment_names_what_failed_first(stored, tmp_path):
     assert changed.count("FASTER") == 11
 
 
-def test_the_table_has_a_row_for_each_measurement(stored, tmp_path):
-    rows = list(csv.DictReader(made(stored, tmp_path, "run.csv").splitlines()))
-    run = read_run(stored)
+def test_the_table_has_a_row_for_each_measurement(tmp_path):
+    rows = list(csv.DictReader(made(tmp_path, "run.csv").splitlines()))
+    run = read_run(RECORDED)
     sessions = [*run.results, *(each for found in run.sessions.values() for each in found)]
     assert len(rows) == sum(len(each.measurements) for each in sessions)
     (slower,) = [row for row in rows if row["verdict"] == "SLOWER"]
@@ -77,16 +72,16 @@ def test_the_table_has_a_row_for_each_measurement(stored, tmp_path):
     assert float(slower["ratio"]) == pytest.approx(1.2537, abs=1e-4)
 
 
-def test_a_trace_has_copies_around_the_kernel_in_both_forms(stored, tmp_path, capsys, monkeypatch):
+def test_a_trace_has_copies_around_the_kernel_in_both_forms(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")  # workers of pytest-xdist have the controller's width
     one = "vector_exp/numba.one_element/n=10000000,block=256"
-    assert cli.main(["report", str(stored), "-k", one]) == 0
+    assert cli.main(["report", str(RECORDED), "-k", one]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if "NVIDIA H200 (0)" in line]
     assert [row.rpartition("  ")[2].strip() for row in rows] == [
         "[CUDA memcpy HtoD]",
         "exp_one_element(Array<float, 1, C>, Array<float, 1, C>)",
         "[CUDA memcpy DtoH]",
     ]
-    events = json.loads(made(stored, tmp_path, "run.trace.json", "-k", one))["traceEvents"]
+    events = json.loads(made(tmp_path, "run.trace.json", "-k", one))["traceEvents"]
     kernels = [event for event in events if event["ph"] == "X" and event["name"].startswith("exp_one")]
     assert [event["dur"] for event in kernels] == [pytest.approx(32.192)]

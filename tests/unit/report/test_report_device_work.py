@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 from made_up_results import COPY_IN, COPY_OUT, EXP_KERNEL, measured, result
 from msgspec import structs
 
@@ -75,11 +74,8 @@ def test_work_that_overlaps_is_not_taken_for_the_hosts_time():
 
 
 def test_a_kernels_facts_are_under_its_line_for_each_of_its_grids():
-    small = dataclasses.replace(
-        EXP_KERNEL,
-        time_ns=100.0,
-        kernel=structs.replace(EXP_KERNEL.kernel, block=(32, 1, 1), registers=16),
-    )
+    of_small = structs.replace(EXP_KERNEL.kernel, block=(32, 1, 1), registers=16)
+    small = dataclasses.replace(EXP_KERNEL, time_ns=100.0, kernel=of_small)
     facts = kernel_facts((EXP_KERNEL, small), (9, 0), lambda kernel, registers: "0123456789abcdef")
     found = texts(kernel(work=(EXP_KERNEL, small), kernels=facts))
     assert found[3].endswith("128 B local, occupancy 75 % (40 registers a thread), machine code 0123456789ab")
@@ -98,17 +94,9 @@ def test_long_names_lose_parameters_first_and_every_line_fits():
             assert max(len(text) for text in texts(each, width)) <= width
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        result("cupy.exp", measured()),
-        kernel(simulated=True),
-        kernel(correctness=Correctness.INCORRECT),
-    ],
-    ids=["by events only", "simulated", "incorrect"],
-)
-def test_without_anything_seen_on_a_device_there_is_no_breakdown(made):
-    assert texts(made) == []
+def test_by_events_only_simulated_or_incorrect_there_is_no_breakdown():
+    wrong = kernel(correctness=Correctness.INCORRECT)
+    assert texts(result("cupy.exp", measured())) == texts(kernel(simulated=True)) == texts(wrong) == []
 
 
 def test_times_that_did_not_survive_the_journey_are_dashes():

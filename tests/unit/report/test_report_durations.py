@@ -1,5 +1,6 @@
 """Where the time of a run went, in words."""
 
+import pytest
 from made_up_results import measured, result
 
 from pytest_gpukern.report.run import RunResults
@@ -9,27 +10,26 @@ from pytest_gpukern.report.terminal import render
 SPENT = {"starting": 8.4, "checking": 62.0, "preparing": 0.4, "timing": 36.5}
 
 
-def test_the_longest_phase_comes_first_the_rest_is_the_runs_and_small_ones_are_left_out():
-    assert time_spent(RunResults(duration_s=193.2, spent_s=SPENT)) == (
-        "time: 193 s: pytest and the tests' own code 86 s, checking 62 s, timing 36 s, starting 8.40 s"
-    )
-
-
-def test_processes_side_by_side_leave_no_rest_that_could_be_told():
-    told = time_spent(RunResults(duration_s=38.0, spent_s=SPENT))
-    assert told == (
-        "time: 38 s, of all processes side by side 107 s: checking 62 s, timing 36 s, starting 8.40 s"
-    )
-
-
-def test_a_phase_without_a_time_is_left_out():
-    unknown = {"timing": None, "checking": 3.0}
-    told = "checking 3.00 s"
-    assert time_spent(RunResults(duration_s=3.0, spent_s=unknown)).endswith(told)
-
-
-def test_a_file_of_an_older_release_says_nothing():
-    assert time_spent(RunResults()) is None
+@pytest.mark.parametrize(
+    ("duration_s", "spent_s", "told"),
+    [
+        (
+            193.2,
+            SPENT,
+            "193 s: pytest and the tests' own code 86 s, checking 62 s, timing 36 s, starting 8.40 s",
+        ),
+        # processes side by side leave no rest that could be told
+        (
+            38.0,
+            SPENT,
+            "38 s, of all processes side by side 107 s: checking 62 s, timing 36 s, starting 8.40 s",
+        ),
+        (3.0, {"timing": None, "checking": 3.0}, "3.00 s: checking 3.00 s"),
+    ],
+)
+def test_the_longest_phase_comes_first_and_small_ones_are_left_out(duration_s, spent_s, told):
+    assert time_spent(RunResults(duration_s=duration_s, spent_s=spent_s)) == f"time: {told}"
+    assert time_spent(RunResults(spent_s=spent_s)) == "", "as of an older release"
 
 
 def test_only_a_run_over_20_s_says_it_in_its_summary():

@@ -12,7 +12,7 @@ from made_up_runs import write_run_file
 
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.forms import RunReport, write_forms
-from pytest_gpukern.report.run import EmptyReportError
+from pytest_gpukern.report.run import EmptyReportError, Skip
 from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of
 from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.settings import Settings
@@ -83,22 +83,16 @@ def test_a_file_that_cannot_be_written_is_a_problem_and_the_others_are_made(form
     assert "--gpukern-report" in problem
 
 
-def test_another_form_is_made_where_one_of_its_fields_holds_something(forms, monkeypatch):
-    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=("results", "skips")))
+def test_another_form_is_made_where_one_of_its_fields_holds_something_and_else_not_loaded(forms, monkeypatch):
+    skips, named = ("results", "skips"), {"variables": ("NONE",)}
+    monkeypatch.setitem(FORMS, "own", ReportForm("own_forms:write", fields=skips))
+    monkeypatch.setitem(FORMS, "other", ReportForm("no_such_module:write", fields=("results",)))
+    monkeypatch.setitem(FORMS, "named", ReportForm("no_such_module:write", fields=skips, **named))
     write_forms(RunReport(rejected=["x"]), "config")
     assert forms.seen == []
-    report = RunReport(skips=[("x", "no GPU")])
-    write_forms(report, "config")
+    report = RunReport(skips=[Skip("x", "no GPU")])
+    assert write_forms(report, "config") == report
     assert forms.seen == [(report, "config")]
-
-
-def test_the_module_of_a_form_that_does_not_apply_is_not_loaded(forms, monkeypatch):
-    monkeypatch.setitem(FORMS, "own", ReportForm("no_such_module:write", fields=("results",)))
-    monkeypatch.setitem(
-        FORMS, "named", ReportForm("no_such_module:write", fields=("skips",), variables=("NONE",))
-    )
-    report = RunReport(skips=[("x", "no GPU")])
-    assert write_forms(report, None) == report
 
 
 def test_the_summary_is_made_after_all_other_forms(forms, monkeypatch):

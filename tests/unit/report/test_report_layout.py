@@ -11,15 +11,11 @@ def test_shortening_keeps_the_beginning_and_the_end():
 
 
 def test_a_table_too_wide_shortens_text_and_never_numbers():
-    columns = [
-        Column("variant", ("a" * 30, "b" * 10), narrowest=8),
-        Column("time", ("48.62 µs", "3.02 s"), numeric=True),
-    ]
-    texts, left_out = table(columns, 20)
-    assert left_out == []
-    assert max(map(len, texts)) == 20
-    assert "48.62 µs" in texts[1]
-    assert "3.02 s" in texts[2]
+    times = ("48.62 µs", "3.02 s")
+    names = Column("variant", ("a" * 30, "b" * 10), narrowest=8)
+    texts, left_out = table([names, Column("time", times, numeric=True)], 20)
+    assert (left_out, max(map(len, texts))) == ([], 20)
+    assert all(row.endswith(f" {time}") for row, time in zip(texts[1:], times, strict=True))
 
 
 def test_a_table_too_wide_even_then_leaves_columns_out_and_says_which():
@@ -37,9 +33,8 @@ def test_a_table_too_wide_even_then_leaves_columns_out_and_says_which():
 
 def test_a_wrapped_sentence_keeps_numbers_and_units_on_one_line():
     for width in range(24, 60):
-        lines = wrapped(
-            "cupy.exp: +5.3 % of 48.6 µs at 1.65 TB/s and 3.02 s ± 0.25 % in all", width, indent="  "
-        )
+        told = "cupy.exp: +5.3 % of 48.6 µs at 1.65 TB/s and 3.02 s ± 0.25 % in all"
+        lines = wrapped(told, width, indent="  ")
         text = "\n".join(line.text for line in lines)
         assert all(whole in text for whole in ("+5.3 %", "48.6 µs", "1.65 TB/s", "3.02 s ± 0.25 %"))
         assert max(len(line.text) for line in lines) <= width

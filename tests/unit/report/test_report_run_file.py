@@ -14,14 +14,11 @@ from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gpu.kernel_facts import kernel_facts
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.note import About, Note
-from pytest_gpukern.values.result import (
-    GateFailure,
-    SessionRole,
-)
+from pytest_gpukern.values.result import GateFailure, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 
 KEY = "kernel/event/cold"
@@ -92,7 +89,7 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
     epochs = (RecordedEpoch(recorded.recorded, "another algorithm"), RecordedEpoch("2026-11-02", None))
     run = RunResults(
         (slower,),
-        skips=(("copy/pycuda.copy", "library missing: pycuda"),),
+        skips=(Skip("copy/pycuda.copy", "no GPU: none", "no GPU"),),
         rejected=("copy/numba.broken",),
         failures={
             slower.nodeid: Failure(
@@ -129,17 +126,12 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     assert read_run(tmp_path / "run.json").results[0].measurements[0].summary.median_ns is None
 
 
-def test_missing_folders_are_made_and_nothing_else_is_left_behind(tmp_path):
-    write(tmp_path / "new" / "run.json", result())
-    write(tmp_path / "new" / "run.json", result())
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["run.json"]
-
-
-def test_a_run_that_cannot_be_written_leaves_the_old_file(tmp_path):
-    path = tmp_path / "run.json"
+def test_a_run_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "new" / "run.json"
     write(path, result("cupy.old"))
     path.chmod(0o444)
     with pytest.raises(FileError, match="--gpukern-report") as caught:
         write(path, result("cupy.new"))
     assert caught.value.path == path
     assert read_run(path).results[0].case.variant == "old"
+    assert [*path.parent.iterdir()] == [path]

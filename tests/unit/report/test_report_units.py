@@ -2,129 +2,94 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
 
 from pytest_gpukern.report import units
 
+precisely = functools.partial(units.time, half_width=0.0025)
+
 
 @pytest.mark.parametrize(
-    ("nanoseconds", "text"),
+    ("write", "figures", "text"),
     [
-        (1310.0, "1.31 µs"),
-        (48_600.0, "48.6 µs"),
-        (3.02e9, "3.02 s"),
-        (0.5, "0.500 ns"),
-        (0.0, "0 ns"),
-        (999.4, "999 ns"),
-        (999.6, "1.00 µs"),
-        (999_999.0, "1.00 ms"),
-        (2.5e12, "2500 s"),
+        # a time is in the largest unit that leaves it above one
+        (units.time, (1310.0,), "1.31 µs"),
+        (units.time, (48_600.0,), "48.6 µs"),
+        (units.time, (3.02e9,), "3.02 s"),
+        (units.time, (0.5,), "0.500 ns"),
+        (units.time, (0.0,), "0 ns"),
+        (units.time, (999.4,), "999 ns"),
+        (units.time, (999.6,), "1.00 µs"),
+        (units.time, (999_999.0,), "1.00 ms"),
+        (units.time, (2.5e12,), "2500 s"),
+        # one that is known well gets a fourth digit
+        (precisely, (48_623.4,), "48.62 µs"),
+        (units.time, (48_623.4, 0.02), "48.6 µs"),
+        # a range is one time where both read alike
+        (units.time_range, (2800.0, 3100.0), "2.80 µs … 3.10 µs"),
+        (units.time_range, (2801.0, 2802.0), "2.80 µs"),
+        # a wait is written as people say it
+        (units.duration, (8.9,), "8 s"),
+        (units.duration, (130,), "2 min 10 s"),
+        (units.duration, (3900,), "1 h 5 min"),
+        # rates are decimal and take the time in nanoseconds
+        (units.bandwidth, (8e7, 48_600.0), "1.65 TB/s"),
+        (units.bandwidth, (714.0, 1.0), "714 GB/s"),
+        (units.bandwidth, (5.0, 1e9), "5.00 B/s"),
+        (units.throughput, (2 * 8192**3, 21.43e6), "51.3 TFLOP/s"),
+        (units.throughput, (2.0, 0.0), "–"),
+        # a speed-up below one keeps its digits, and a large one has no exponent
+        (units.factor, (12.34,), "12.3×"),
+        (units.factor, (0.8504,), "0.850×"),
+        (units.factor, (12_345.0,), "12345×"),
+        # a change is signed, and a factor from a tenfold value on
+        (units.change, (1.053,), "+5.3 %"),
+        (units.change, (0.98,), "−2.0 %"),
+        (units.change, (1.0001,), "0.0 %"),
+        (units.change, (0.9999,), "0.0 %"),
+        (units.change, (12.34,), "×12.3"),
+        # errors say what they are relative to
+        (units.ulps, (0.5,), "0.5 ULP"),
+        (units.ulps, (12.0,), "12 ULP"),
+        (units.ulps, (1.2e6,), "1.2e+06 ULP"),
+        (units.ulps, (0,), "exact"),
+        (units.relative_error, (2.3e-7,), "2.3e-07"),
+        (units.relative_error, (0,), "exact"),
+        (units.absolute_error, (2.3e-7,), "2.3e-07 abs"),
+        (units.absolute_error, (0,), "exact"),
+        # a share has two digits
+        (units.share, (0.97,), "97 %"),
+        (units.share, (0.9949,), "99 %"),
+        (units.share, (0.995,), "100 %"),
+        (units.share, (1.234,), "123 %"),
+        (units.share, (0.0342,), "3.4 %"),
+        (units.share, (0.00001,), "0.001 %"),
+        (units.share, (1.7e-7,), "< 0.001 %"),
+        (units.share, (0.0,), "0 %"),
+        # what an observer saw is in its unit
+        (units.quantity, (1980.0, "MHz"), "1980 MHz"),
+        (units.quantity, (612.512, "W"), "612.512 W"),
+        (units.quantity, (2**24, "bytes"), "16.0 MiB"),
+        (units.quantity, (1500, "ns"), "1.50 µs"),
+        (units.quantity, (0.034, "share"), "3.4 %"),
+        (units.quantity, (True, ""), "yes"),
+        (units.quantity, (3, ""), "3"),
+        (units.quantity, ("a", "W"), "a"),
+        (units.quantity, (None, "W"), "–"),
+        (units.quantity, (math.inf, "W"), "–"),
+        (units.quantity, (("a", "b"), ""), "a, b"),
     ],
 )
-def test_a_time_is_written_in_the_largest_unit_that_leaves_it_above_one(nanoseconds, text):
-    assert units.time(nanoseconds) == text
-
-
-def test_a_time_that_is_known_well_gets_a_fourth_digit():
-    assert units.time(48_623.4, half_width=0.0025) == "48.62 µs"
-    assert units.time(48_623.4, half_width=0.02) == "48.6 µs"
-
-
-@pytest.mark.parametrize(
-    ("half_width", "text"),
-    [
-        (0.0025, "0.25 %"),
-        (0.00018, "0.018 %"),
-        (0.123, "12 %"),
-        (0.997, "100 %"),
-        (2.5, "250 %"),
-        (0, "0 %"),
-        (1.7e-7, "< 0.001 %"),
-    ],
-)
-def test_an_uncertainty_is_a_percentage_with_two_digits(half_width, text):
-    assert units.uncertainty(half_width) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(8.9, "8 s"), (130, "2 min 10 s"), (3900, "1 h 5 min")])
-def test_a_wait_is_written_as_people_say_it(seconds, text):
-    assert units.duration(seconds) == text
-
-
-def test_rates_are_decimal_and_take_the_time_in_nanoseconds():
-    assert units.bandwidth(8e7, 48_600.0) == "1.65 TB/s"
-    assert units.bandwidth(714.0, 1.0) == "714 GB/s"
-    assert units.bandwidth(5.0, 1e9) == "5.00 B/s"
-    assert units.throughput(2 * 8192**3, 21.43e6) == "51.3 TFLOP/s"
-    assert units.throughput(2.0, 0.0) == units.NOTHING
-
-
-def test_a_speedup_below_one_keeps_its_digits_and_a_large_one_has_no_exponent():
-    assert units.factor(12.34) == "12.3×"
-    assert units.factor(0.8504) == "0.850×"
-    assert units.factor(12_345.0) == "12345×"
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [(1.053, "+5.3 %"), (0.98, "−2.0 %"), (1.0001, "0.0 %"), (0.9999, "0.0 %"), (12.34, "×12.3")],
-)
-def test_a_change_is_signed_and_becomes_a_factor_when_it_is_tenfold(ratio, text):
-    assert units.change(ratio) == text
-
-
-def test_errors_say_what_they_are_relative_to():
-    assert units.ulps(0.5) == "0.5 ULP"
-    assert units.ulps(12.0) == "12 ULP"
-    assert units.ulps(1.2e6) == "1.2e+06 ULP"
-    assert units.relative_error(2.3e-7) == "2.3e-07"
-    assert units.absolute_error(2.3e-7) == "2.3e-07 abs"
-    assert units.ulps(0) == units.relative_error(0) == units.absolute_error(0) == "exact"
+def test_a_number_is_written_with_its_unit(write, figures, text):
+    assert write(*figures) == text
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, math.inf])
 def test_what_is_no_finite_number_is_a_dash_everywhere(missing):
-    functions = (
-        units.time,
-        units.uncertainty,
-        units.size,
-        units.factor,
-        units.change,
-        units.ulps,
-        units.relative_error,
-        units.absolute_error,
-    )
+    functions = (units.time, units.size, units.factor, units.change)
+    functions += (units.share, units.ulps, units.relative_error, units.absolute_error)
     assert {function(missing) for function in functions} == {"–"}
     assert units.bandwidth(missing, 1.0) == units.throughput(1.0, missing)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "text"),
-    [
-        (2800.0, 3100.0, "2.80 … 3.10 µs"),
-        (2801.0, 2802.0, "2.80 µs"),
-        (950.0, 1100.0, "950 ns … 1.10 µs"),
-    ],
-)
-def test_a_range_of_times_names_a_common_unit_once(low, high, text):
-    assert units.time_range(low, high) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.97, "97 %"),
-        (0.9949, "99 %"),
-        (0.995, "100 %"),
-        (1.234, "123 %"),
-        (0.0342, "3.4 %"),
-        (0.00123, "0.12 %"),
-        (0.00001, "< 0.01 %"),
-        (0.0, "0 %"),
-        (None, "–"),
-    ],
-)
-def test_a_share_is_a_percentage(value, text):
-    assert units.share(value) == text

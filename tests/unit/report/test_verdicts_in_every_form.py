@@ -4,18 +4,17 @@ import dataclasses
 
 import pytest
 from made_up_results import measured, result, verdict
-from made_up_runs import write_run_file
 from test_report_html import data_of
 
 from pytest_gpukern.findings.findings import failures
-from pytest_gpukern.report.csv_table import csv_text
+from pytest_gpukern.report.csv_table import csv_text, rows_of_run
 from pytest_gpukern.report.junit import properties
 from pytest_gpukern.report.markdown import comment
 from pytest_gpukern.report.run import Failure, RunResults
-from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.values import verdict_table
 from pytest_gpukern.values.failure_table import FAILURES, with_verdicts
+from pytest_gpukern.values.result import Correctness, SessionRole
 from pytest_gpukern.values.verdict_table import STATES, StateRow, Tone, VerdictKind
 
 MADE_UP = StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True)
@@ -87,11 +86,33 @@ def test_the_table_and_the_properties_of_junit_have_the_word(run, kind):
     assert ("gpukern.verdict", kind) in properties(run.results[0])
 
 
-@pytest.mark.parametrize("kind", VerdictKind)
-def test_the_file_of_a_run_keeps_the_kind(run, kind, tmp_path):
-    write_run_file(tmp_path / "run.json", run)
-    (stored,) = read_run(tmp_path / "run.json").results
-    assert [verdict.kind for verdict in stored.verdicts.values()] == [kind]
+INVALID = measured(invalid="clocks changed")
+WRONG = {"correctness": Correctness.INCORRECT, "diagnosis": "y is wrong\n  at 3"}
+
+
+@pytest.mark.parametrize(
+    ("times", "changes", "failure", "told"),
+    [
+        ([INVALID], {}, None, ("INVALID", "clocks changed", False)),
+        ([measured()], WRONG, None, ("INCORRECT", "y is wrong", False)),
+        ([measured()], {}, "KeyError: 'n'", ("FAILED", "KeyError: 'n'", True)),
+        ([INVALID], {}, "KeyError: 'n'", ("FAILED", "KeyError: 'n'", False)),
+        ([], WRONG, None, ("INCORRECT", "y is wrong", False)),
+        ([], {}, "KeyError: 'n'", ("FAILED", "KeyError: 'n'", False)),
+    ],
+)
+def test_what_stands_in_the_place_of_a_verdict_is_the_same_in_both(times, changes, failure, told):
+    made = result("cupy.exp", *times, verdicts=[verdict("SAME", 1.2)], **changes)
+    found = dict(properties(made, failure))
+    assert (found["gpukern.verdict"], found["gpukern.reason"], "gpukern.change" in found) == told
+    assert ("gpukern.time_ns" in found) == bool(times and not changes)
+    again = dataclasses.replace(made, role=SessionRole.FURTHER)
+    run = RunResults(
+        [made], {made.nodeid: [again]}, failures={made.nodeid: Failure(failure)} if failure else {}
+    )
+    for row in [*rows_of_run(run)][: len(times)]:
+        assert (row["verdict"], row["reason"], row["ratio"] is not None) == told
+    assert all(row["verdict"] != "FAILED" for row in [*rows_of_run(run)][1:]), "its other sessions did not"
 
 
 def test_it_fails_a_test_by_its_kind_of_the_option_or_always_or_never(run, kind):

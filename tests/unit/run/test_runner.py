@@ -180,11 +180,10 @@ def contents(monkeypatch):
     """Contents of the buffer sets when measuring began."""
     found = []
 
-    def measure_scopes(sets, *arguments):
-        found.extend(prepared.workspace.arrays["a"].tobytes() for prepared in sets)
-        return ()
+    def measure(subject, evidence):
+        found.extend(prepared.workspace.arrays["a"].tobytes() for prepared in subject.sets)
 
-    monkeypatch.setattr(case_subject, "measure_scopes", measure_scopes)
+    monkeypatch.setattr(case_subject.CaseSubject, "measure", measure)
     return found
 
 
@@ -217,11 +216,10 @@ def test_further_sets_take_half_of_the_memory_that_is_left(gpu, contents, monkey
     one_set = 4 * N + 4 * N
     free = 2**30
 
-    def check(*arguments, **options):
+    def check(prepared, **options):
         nonlocal free
-        prepared = checking(*arguments, **options)
+        checking(prepared, **options)
         free = free_sets * one_set
-        return prepared
 
     checking = case_subject.check
     monkeypatch.setattr(case_subject, "check", check)
@@ -231,7 +229,7 @@ def test_further_sets_take_half_of_the_memory_that_is_left(gpu, contents, monkey
 
 
 def test_copies_of_inputs_and_references_make_room_for_sets(gpu, contents, monkeypatch):
-    free = [2**30, 2**30, 100, 2**30]
+    free = [2**30, 100, 2**30]
     monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free.pop(0) if len(free) > 1 else free[0])
     run(case_of(right), FakeEnvironment(gpu))
     assert gpu.events.count("forget") == 1
@@ -240,10 +238,9 @@ def test_copies_of_inputs_and_references_make_room_for_sets(gpu, contents, monke
 
 @pytest.mark.parametrize(("call_s", "expected"), [(0.019, 3), (0.02, 3), (0.021, 1)])
 def test_a_call_over_20_ms_stays_on_one_set(gpu, contents, monkeypatch, call_s, expected):
-    def check(*arguments, **options):
-        prepared = checking(*arguments, **options)
+    def check(prepared, **options):
+        checking(prepared, **options)
         prepared.last_call_ns = 1e9 * call_s
-        return prepared
 
     checking = case_subject.check
     monkeypatch.setattr(case_subject, "check", check)
@@ -346,7 +343,7 @@ def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
     """Nothing is flushed between the calls of a graph."""
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 640)
     environment = FakeEnvironment(gpu, settings=measuring(timer=timer, cache=cache))
-    wanted = sets_wanted(SimpleNamespace(input_bytes=48, output_bytes=16), context_of(environment, marker))
+    wanted = sets_wanted(SimpleNamespace(device_bytes=64), context_of(environment, marker))
     assert wanted == (1 + 2 * 640 // 64 if rotates else 3)
 
 
@@ -354,7 +351,7 @@ def test_only_cold_graphs_take_turns_on_so_many_sets_that_each_is_evicted(
 def test_cold_graphs_take_three_sets_at_least_and_512_at_most(gpu, monkeypatch, one_set, sets):
     monkeypatch.setattr(cuda.runtime(), "l2_bytes", 900)
     environment = FakeEnvironment(gpu, settings=measuring(timer="graph"))
-    dataset = SimpleNamespace(input_bytes=one_set, output_bytes=0)
+    dataset = SimpleNamespace(device_bytes=one_set)
     assert sets_wanted(dataset, context_of(environment)) == sets
 
 
@@ -404,11 +401,13 @@ def on_an_h200(gpu):
 
 
 def test_kernel_facts_come_with_the_hash_of_the_loaded_machine_code(gpu, timer, known):
-    result = with_facts(measured(gpu, timer, ("kernel", (work(),))), on_an_h200(gpu))
+    environment = on_an_h200(gpu)
+    environment.ceilings = SimpleNamespace(to_json=lambda: {"copy_bytes_per_s": 4.2e12})
+    result = with_facts(measured(gpu, timer, ("kernel", (work(),))), environment)
     (facts,) = result.kernels
     assert (facts.symbol, facts.name) == ("_Z3addPf", "add(float*)")
     assert (facts.machine_code_sha256, facts.occupancy) == ("c0de", 0.75)
-    assert result.ceilings == {}
+    assert result.ceilings == {"copy_bytes_per_s": 4.2e12}
 
 
 def test_late_warnings_are_noted_with_the_first_result(gpu, timer, known):
@@ -428,13 +427,6 @@ def test_a_kernel_whose_code_was_not_seen_is_named_with_the_reason(gpu, timer, k
     why = refused or "we did not see it loaded, or several kernels share its name"
     text = f"no hash of the machine code of other() and 1 more kernel: {why}"
     assert note == Note(text, About.MACHINE_CODE)
-
-
-def test_a_result_has_the_ceilings_of_the_device(gpu, timer, known):
-    environment = on_an_h200(gpu)
-    environment.ceilings = SimpleNamespace(to_json=lambda: {"copy_bytes_per_s": 4.2e12})
-    result = with_facts(measured(gpu, timer, ("kernel", ())), environment)
-    assert (result.kernels, result.ceilings) == ((), {"copy_bytes_per_s": 4.2e12})
 
 
 def test_the_kernels_are_those_of_the_kernel_scope_where_there_is_one(gpu, timer, known):

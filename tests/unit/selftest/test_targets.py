@@ -8,7 +8,7 @@ import json
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.selftest.command import render
 from pytest_gpukern.selftest.known_times import NAME, KnownTimes, Node, Spin
 from pytest_gpukern.selftest.targets import Section, conclude, suites_row
@@ -227,7 +227,10 @@ def test_sessions_by_different_timers_cannot_be_compared():
 
 
 def test_the_table_says_what_was_found_and_what_is_missing():
-    skips, failures = [("selftest_add/numba.add", "numba is missing")], {"t.py::test_x": Failure("INVALID")}
+    skips, failures = (
+        [Skip("selftest_add/numba.add", "numba is missing")],
+        {"t.py::test_x": Failure("INVALID")},
+    )
     made, conclusions = concluded(session(), session(slower=1.01), skips=skips, failures=failures)
     lines = [" ".join(line.split()) for line in render(made, conclusions, width=140)]
     assert lines[0].startswith("gpukern selftest: NVIDIA H200 · driver 580.159, CUDA 13.0 · AMD EPYC · ")

@@ -29,7 +29,7 @@ from pytest_gpukern.timers.cupti import activity as activity_records
 from pytest_gpukern.timers.cupti.activity import OURS, ActivityTrace, activity_trace
 from pytest_gpukern.timers.cupti.timer import proven_trace
 from pytest_gpukern.timers.timer import TimerUnavailable
-from pytest_gpukern.values.result import DeviceActivity, HostCall, KernelFacts
+from pytest_gpukern.values.result import DeviceActivity, HostCall, HostCopy, KernelFacts
 
 ALWAYS = {ActivityKind.MEMCPY, ActivityKind.MEMSET, ActivityKind.DRIVER, ActivityKind.EXTERNAL_CORRELATION}
 RECORDED = {True: ALWAYS | {ActivityKind.CONCURRENT_KERNEL}, False: ALWAYS | {ActivityKind.KERNEL}}
@@ -101,6 +101,8 @@ def test_a_copy_is_named_by_its_direction_and_the_hosts_kind_of_memory(machine, 
         ActivityTrace(), machine.copy(kind=kind, source=source, target=target, size=2**40 + 1)
     )
     assert (found.kind, found.name, found.size_bytes, found.kernel) == ("memcpy", name, 2**40 + 1, None)
+    direction, comma, memory = name.removeprefix("memcpy ").partition(", ")
+    assert found.host_copy == (HostCopy(direction, memory) if comma else None)
 
 
 def test_a_memset_comes_with_its_size(machine):

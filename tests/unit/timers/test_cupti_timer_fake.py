@@ -22,7 +22,7 @@ from pytest_gpukern.timers.cupti.machine_code import machine_code, observed
 from pytest_gpukern.timers.cupti.timer import CuptiTimer, proven_trace, serial_cost_ns
 from pytest_gpukern.timers.timer import Iteration, NothingLaunched, TimerUnavailable
 from pytest_gpukern.values.note import About
-from pytest_gpukern.values.result import DeviceWork, KernelFacts
+from pytest_gpukern.values.result import DeviceWork, HostCopy, KernelFacts
 
 COUNT = 5
 EMPTY_NS = 1311
@@ -88,10 +88,10 @@ def test_kernels_copies_and_memsets_of_a_call_are_told_apart_in_order(machine):
     batch = collected(machine, copy_in, machine.memset(700, size=256), machine.kernel("k", 1000), copy_out)
     kernel = KernelFacts("k", 16, 8, 4160, grid=(1, 1, 1), block=(128, 2, 1), symbol="k")
     assert batch.work == (
-        DeviceWork("memcpy", "memcpy HtoD, pageable", 1.0, 3000, 4096.0),
+        DeviceWork("memcpy", "memcpy HtoD, pageable", 1.0, 3000, 4096.0, None, HostCopy("HtoD", "pageable")),
         DeviceWork("memset", "memset", 1.0, 700, 256.0),
         DeviceWork("kernel", "k", 1.0, 1000, 0.0, kernel),
-        DeviceWork("memcpy", "memcpy DtoH, pageable", 1.0, 5000, 64.0),
+        DeviceWork("memcpy", "memcpy DtoH, pageable", 1.0, 5000, 64.0, None, HostCopy("DtoH", "pageable")),
     )
     assert batch.busy_ns == [1000.0] * COUNT, "kernels only"
     assert batch.samples_ns == [3000 + 700 + 1000 + 5000 + 3 * machine.GAP_NS] * COUNT
