@@ -153,6 +153,11 @@ def changed(tmp_path_factory):
         repository, "-rA", "--gpukern-report=run.json", "--junitxml=junit.xml", "--benchmark-sort=name"
     )
     found.top = repository.top
+    return read(found, repository)
+
+
+def read(found, repository):
+    """Adds what the file of the run holds."""
     content = json.loads((repository.top / "run.json").read_text())
     found.results = {result["case"]["variant"]: result for result in content["results"]}
     found.sessions = content["sessions"]
@@ -298,11 +303,7 @@ def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_foun
     repository.commit(kernels=kernels, test_doubling=SUITE.replace("import FACTOR", "import KERNEL, FACTOR"))
     wider = """KERNEL["mended"] = ONE.replace("}", ', "grid": [2, 1, 1]}')"""
     repository.write(kernels=kernels.replace('"first": 1000', '"first": 1022') + wider)
-    found = run(repository, "--gpukern-report=run.json")
-    found.results = {
-        result["case"]["variant"]: result
-        for result in json.loads((repository.top / "run.json").read_text())["results"]
-    }
+    found = read(run(repository, "--gpukern-report=run.json"), repository)
     assert verdict(found, "first")["kind"] == "SLOWER"
     assert verdict(found, "first")["reason"].startswith("+2.2 %")
     assert [len(verdict(found, each)["pairs"]) for each in ("second", "mended")] == [1, 2]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpukern.values.options import SANITIZERS
+
 from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
 
 INVALID = "memcheck: invalid __global__ write of 4 bytes, out of bounds,"
@@ -65,22 +67,17 @@ def sessions_of(pytester):
 
 
 def test_tests_that_are_clean_under_each_tool_pass_after_one_session_a_tool(sanitized, pytester):
-    result = sanitized("memcheck,racecheck,initcheck,synccheck")
+    result = sanitized(",".join(SANITIZERS))
     result.assert_outcomes(passed=2)
     assert result.ret == 0
     result.stdout.fnmatch_lines(
         [
-            f"gpukern: {tool}: 2 checked (2 clean) in * s, by compute-sanitizer 2025.3.1.0"
-            for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
+            f"gpukern: {name}: 2 checked (2 clean) in * s, by compute-sanitizer 2025.3.1.0"
+            for name in SANITIZERS
         ]
     )
     sessions = sessions_of(pytester)
-    assert [session["options"]["--tool"] for session in sessions] == [
-        "memcheck",
-        "racecheck",
-        "initcheck",
-        "synccheck",
-    ]
+    assert [session["options"]["--tool"] for session in sessions] == list(SANITIZERS)
     assert sessions[0]["options"]["--padding"] == "512"
     assert all(session["options"]["--error-exitcode"] == "86" for session in sessions)
     assert all(session["command"][:2] == [sys.executable, "-P"] for session in sessions)
@@ -112,32 +109,29 @@ def test_a_finding_fails_the_test_that_it_belongs_to_whatever_the_exit_status(sa
     ]
 
 
-def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(sanitized):
-    result = sanitized("memcheck", faults=["memcheck first mute"])
-    reason = "memcheck ended with status 0 without its summary: COMPUTE-SANITIZER"
+@pytest.mark.parametrize(
+    ("fault", "reason", "ran"),
+    [
+        ("first mute", "memcheck ended with status 0 without its summary: COMPUTE-SANITIZER", True),
+        ("planted none", "memcheck missed the fault that we planted to test it: it reports no error", False),
+    ],
+)
+def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(
+    sanitized, pytester, fault, reason, ran
+):
+    result = sanitized("memcheck,racecheck", faults=[f"memcheck {fault}"])
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
             f"not checked by memcheck: {reason}",
-            f"gpukern: --gpukern-sanitize=memcheck: memcheck checked nothing: {reason}",
+            f"gpukern: --gpukern-sanitize=memcheck,racecheck: memcheck checked nothing: {reason}",
             "gpukern: memcheck: 0 checked, 2 not checked in * s, *",
-        ]
-    )
-    assert result.ret == 1
-
-
-def test_a_tool_that_does_not_find_a_planted_fault_is_not_believed(sanitized, pytester):
-    result = sanitized("memcheck,racecheck", faults=["memcheck planted none"])
-    result.assert_outcomes(failed=2)
-    planted = "memcheck missed the fault that we planted to test it: it reports no error"
-    result.stdout.fnmatch_lines(
-        [
-            f"not checked by memcheck: {planted}",
-            f"gpukern: --gpukern-sanitize=memcheck,racecheck: memcheck checked nothing: {planted}",
             "gpukern: racecheck: 2 checked (2 clean) *",
         ]
     )
-    assert [session["options"]["--tool"] for session in sessions_of(pytester)] == ["racecheck"]
+    assert result.ret == 1
+    sessions = [session["options"]["--tool"] for session in sessions_of(pytester)]
+    assert sessions == [*["memcheck"] * ran, "racecheck"]
 
 
 def test_a_test_that_ends_its_process_is_named_and_the_others_are_still_checked(sanitized, pytester):

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from made_up_results import measured, result
@@ -130,30 +131,16 @@ def test_two_sessions_are_enough_where_everything_does_the_same(sides):
     assert len(children.requests) == 2
 
 
-class Waiting:
-    """Plays a session that waits for its turn."""
-
-    said = "importing\ntorch makes a CUDA context when it is imported\n"
-
-    def __init__(self, on_base, *, dead=False):
-        self.on_base, self.has_ended = on_base, dead
-        self.killed = False
-        self.imported = []
-        self.imports = self.imported.append
-
-    def kill(self):
-        self.killed = True
-
-
 @pytest.fixture
 def started():
-    """The sessions that were started, in order; calling it starts another one."""
+    """The sessions that were started, in order; calling it starts another one, which waits for its turn."""
+    said = "importing\ntorch makes a CUDA context when it is imported\n"
 
     class Started(list):
         dead = False
 
         def __call__(self, on_base):
-            self.append(Waiting(on_base, dead=self.dead))
+            self.append(Mock(on_base=on_base, has_ended=self.dead, said=said))
             return self[-1]
 
     return Started()
@@ -176,9 +163,9 @@ def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(s
     assert [each.on_base for each in waited] == [False, False, True]
     left = [each for each in started if each not in waited]
     assert [each.on_base for each in left] == [True, False]
-    assert not any(each.killed for each in started)
+    assert not any(each.kill.called for each in started)
     ahead.close()
-    assert all(each.killed for each in left)
+    assert all(each.kill.called for each in left)
 
 
 def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_path, monkeypatch, started):
@@ -194,9 +181,9 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
         beside.add(started(False))
     finally:
         beside.close()
-    first, second = ([name for name in each.imported if name.startswith("known")] for each in started)
-    assert first == second == ["known_early", "known_late"]
-    assert started[0].imported[0].startswith("pytest_gpukern.")
+    first, second = ([name for (name,), _ in each.imports.call_args_list] for each in started)
+    assert first == second
+    assert [name for name in first if not name.startswith("pytest_gpukern.")] == ["known_early", "known_late"]
     assert beside not in sys.meta_path
 
 
@@ -205,7 +192,7 @@ def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides, starte
     turns_of(sides, children, ahead=Ahead(started, 1, said.append)).take([A], 2)
     assert children.started == [None] * 4
     assert len(started) == 1
-    assert started[0].killed
+    assert started[0].kill.called
     (line,) = said
     assert line.endswith("any more: importing / torch makes a CUDA context when it is imported")
 

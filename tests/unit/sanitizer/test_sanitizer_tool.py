@@ -118,29 +118,25 @@ def made(name="<string>"):
     return names["made"]
 
 
-def test_numbas_kernels_get_lines_unless_they_are_debugged_or_say_otherwise():
-    with_lines = child_setup.with_lines(jit)
-    assert with_lines(written, device=True) == ((written,), {"device": True, "lineinfo": True})
-    assert with_lines("void()", device=True)(written) == (
-        ("void()",),
-        {"device": True, "lineinfo": True},
-        written,
-    )
-    assert with_lines()(written) == ((), {"lineinfo": True}, written)
-    assert with_lines(debug=True)(written) == ((), {"debug": True}, written)
-    assert with_lines(written, lineinfo=False) == ((written,), {"lineinfo": False})
+PART, FROM_TEXT = functools.partial(written), made()
 
 
-def test_what_is_compiled_need_be_no_plain_function():
-    with_lines, part = child_setup.with_lines(jit), functools.partial(written)
-    assert with_lines(part) == ((part,), {})
-    assert with_lines(func_or_sig=written) == ((), {"func_or_sig": written, "lineinfo": True})
-
-
-def test_what_numba_makes_of_a_text_gets_no_lines():
-    with_lines, function = child_setup.with_lines(jit), made()
-    assert with_lines(function) == ((function,), {})
-    assert with_lines("void()", device=True)(function) == (("void()",), {"device": True}, function)
+@pytest.mark.parametrize(
+    ("compiled", "passed_on"),
+    [
+        (lambda jit: jit(written, device=True), ((written,), {"device": True, "lineinfo": True})),
+        (lambda jit: jit("void()")(written), (("void()",), {"lineinfo": True}, written)),
+        (lambda jit: jit()(written), ((), {"lineinfo": True}, written)),
+        (lambda jit: jit(func_or_sig=written), ((), {"func_or_sig": written, "lineinfo": True})),
+        (lambda jit: jit(debug=True)(written), ((), {"debug": True}, written)),
+        (lambda jit: jit(written, lineinfo=False), ((written,), {"lineinfo": False})),
+        (lambda jit: jit(PART), ((PART,), {})),
+        (lambda jit: jit(FROM_TEXT), ((FROM_TEXT,), {})),
+        (lambda jit: jit("void()", device=True)(FROM_TEXT), (("void()",), {"device": True}, FROM_TEXT)),
+    ],
+)
+def test_numbas_kernels_get_lines_if_they_have_a_source_and_say_nothing_else(compiled, passed_on):
+    assert compiled(child_setup.with_lines(jit)) == passed_on
 
 
 def test_libraries_are_prepared_where_they_are_there_and_put_back(monkeypatch):
