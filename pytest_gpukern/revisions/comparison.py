@@ -19,7 +19,7 @@ from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.git import GitError, Revisions, resolve, set_up, short, worktree
+from pytest_gpukern.revisions.git import GitError, Revisions, resolve, set_up, worktree
 from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import marker_of, measures_in, replay
@@ -173,7 +173,7 @@ class Against:
                 self._controller.listed[nodeid] = turns.head[0].listed[nodeid]
         removed = [nodeid for nodeid in turns.base[0].others if nodeid not in self._collected]
         uncollected = any(map(turns.base[0].why_uncollected, cases))
-        self._controller.compared_with = f"against {short(self._revisions.base)}"
+        self._controller.compared_with = f"against {self._revisions.short}"
         self._controller.heading = heading(self._revisions, 2 * first, turns.code())
         self._controller.closing = closing(cases, removed, uncollected=uncollected)
 

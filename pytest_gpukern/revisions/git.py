@@ -29,7 +29,6 @@ _OF_A_REPOSITORY = (
 """
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")  # SHA-1 or SHA-256
-_SHORT = 7
 _REFS_SHOWN = 5
 _LAST_LINES = 15
 
@@ -55,13 +54,13 @@ class Revisions:
     identical: bool
     notes: tuple[str, ...] = ()
 
+    @property
+    def short(self) -> str:
+        """Returns the beginning of the base's name, as git abbreviates it."""
+        return self.base[:7]
+
     def __str__(self) -> str:
-        return f"merge-base {short(self.base)} of {self.asked}"
-
-
-def short(commit: str) -> str:
-    """Returns the beginning of a commit's name, as git abbreviates it."""
-    return commit[:_SHORT]
+        return f"merge-base {self.short} of {self.asked}"
 
 
 def _environment() -> dict[str, str]:
@@ -75,7 +74,12 @@ def resolve(revision: str, folder: Path) -> Revisions:
     Raises:
         GitError: there is no git, no repository, no such revision or no common commit.
     """
-    top = _top(folder)
+    try:
+        top = Path(run(["rev-parse", "--show-toplevel"], folder).removesuffix("\n")).resolve()
+    except GitError as error:
+        if "not a git repository" in str(error):
+            raise GitError(f"{folder} is in no git repository") from None
+        raise  # such as a folder of another user: git's own words name the remedy
     head = _commit("HEAD", top)
     if head is None:
         raise GitError(f"{top} has no commit yet, so there is nothing to measure it against")
@@ -134,16 +138,6 @@ def run(arguments: list[str], folder: Path, *, accepted: tuple[int, ...] = (0,))
     return done.stdout
 
 
-def _top(folder: Path) -> Path:
-    try:
-        top = run(["rev-parse", "--show-toplevel"], folder)
-    except GitError as error:
-        if "not a git repository" in str(error):
-            raise GitError(f"{folder} is in no git repository") from None
-        raise  # such as a folder of another user: git's own words name the remedy
-    return Path(top.removesuffix("\n")).resolve()
-
-
 def _commit(revision: str, top: Path) -> str | None:
     """Returns the commit that a revision means, or None; what begins with a dash would be an option."""
     if not revision.strip() or revision.startswith("-") or not revision.isprintable():
@@ -199,7 +193,7 @@ def worktree(revisions: Revisions) -> Iterator[Path]:
     Raises:
         GitError: git refuses; nothing is left behind.
     """
-    folder = TemporaryFolder(f"against-{short(revisions.base)}")
+    folder = TemporaryFolder(f"against-{revisions.short}")
     path = Path(folder.name).resolve() / revisions.top.name
     try:
         with folder:

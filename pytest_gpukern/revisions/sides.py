@@ -21,7 +21,7 @@ from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.process import Process, last_lines
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, LoadedModule
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.revisions.git import Revisions, short
+from pytest_gpukern.revisions.git import Revisions
 from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
 from pytest_gpukern.values.result import Correctness
 
@@ -46,7 +46,7 @@ class Sides:
     def of(cls, revisions: Revisions, worktree: Path) -> Sides:
         """Returns both trees, as this process finds its modules."""
         head = Tree("the working tree", revisions.top)
-        base = Tree(f"the base ({short(revisions.base)})", worktree)
+        base = Tree(f"the base ({revisions.short})", worktree)
         moved = {str(head.top): str(base.top)}
         for entry in filter(None, dict.fromkeys([sys.prefix, sys.base_prefix, *sys.path])):
             folder, lies = Path(entry), Path(entry).resolve()

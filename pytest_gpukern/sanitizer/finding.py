@@ -102,18 +102,16 @@ def _of_hazard(finding: ToolFinding, home: Home) -> str:
     hazard = _HAZARD.match(finding.text)
     said = hazard[1] if hazard is not None else _said(finding.text)
     kernel = f" in {_name(finding.kernel)}" if finding.kernel is not None else ""
-    parts = [_of_access(access, home) for access in finding.accesses]
+    parts = []
+    for access in finding.accesses:
+        by = f" by thread {access.thread}" if access.thread is not None else ""
+        at = f", {_shown(access.place, home)}" if access.place.file and access.place.line else ""
+        parts.append(f"{access.what.lower()}{by}{at}")
     if finding.block is not None:
         parts.append(f"block {finding.block}")
     if not any(access.place.is_python for access in finding.accesses):
         parts.append(_launch_line(finding, home))
     return f"{said}{kernel}: {'; '.join(parts)}"
-
-
-def _of_access(access: Access, home: Home) -> str:
-    by = f" by thread {access.thread}" if access.thread is not None else ""
-    at = f", {_shown(access.place, home)}" if access.place.file and access.place.line else ""
-    return f"{access.what.lower()}{by}{at}"
 
 
 def _name(kernel: str) -> str:

@@ -25,41 +25,21 @@ def test_a_record_is_read_with_its_stacks_but_for_frames_that_are_an_address_in_
     assert "_PyEval_EvalFrameDefault" in found.record
 
 
-@pytest.mark.parametrize(
-    ("tool", "words"),
-    [
-        (
-            "memcheck",
-            (
-                "invalid __global__ write of 4 bytes, out of bounds, in stores_behind, block (1, 0, 0), "
-                "thread (63, 0, 0), kernels.py:18"
-            ),
-        ),
-        (
-            "racecheck",
-            (
-                "RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; "
-                "read by thread (32, 0, 0), kernels.py:25; block (0, 0, 0)"
-            ),
-        ),
-        (
-            "initcheck",
-            (
-                "uninitialized __global__ memory read of 4 bytes in reads_unwritten, block (0, 0, 0), "
-                "thread (0, 0, 0), kernels.py:31"
-            ),
-        ),
-        (
-            "synccheck",
-            (
-                "barrier error: divergent thread(s) in warp, in divides_a_warp, block (0, 0, 0), "
-                "thread (0, 0, 0), kernels.py:37"
-            ),
-        ),
-    ],
-)
-def test_a_finding_in_words_names_kernel_block_thread_and_line(tool, words):
-    assert in_words(findings_in(recorded(f"{tool}.xml"))[0], HOME) == words
+IN_WORDS = {
+    "memcheck": "invalid __global__ write of 4 bytes, out of bounds, in stores_behind, block (1, 0, 0), "
+    "thread (63, 0, 0), kernels.py:18",
+    "racecheck": "RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; "
+    "read by thread (32, 0, 0), kernels.py:25; block (0, 0, 0)",
+    "initcheck": "uninitialized __global__ memory read of 4 bytes in reads_unwritten, block (0, 0, 0), "
+    "thread (0, 0, 0), kernels.py:31",
+    "synccheck": "barrier error: divergent thread(s) in warp, in divides_a_warp, block (0, 0, 0), "
+    "thread (0, 0, 0), kernels.py:37",
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_finding_in_words_names_kernel_block_thread_and_line(tool):
+    assert in_words(findings_in(recorded(f"{tool}.xml"))[0], HOME) == IN_WORDS[tool]
 
 
 def test_a_hazard_in_code_that_is_no_python_says_where_it_was_launched():
