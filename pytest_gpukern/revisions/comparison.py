@@ -19,8 +19,8 @@ from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.git import GitError, Revisions, resolve, set_up, worktree
-from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
+from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
+from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import marker_of, measures_in, replay
 from pytest_gpukern.session.stash import (
@@ -57,7 +57,7 @@ class Against:
         refuse_distribution(config, f"--gpukern-against={revision}", "the sessions of both sides")
         try:
             self._revisions = resolve(revision, config.rootpath)
-        except GitError as error:
+        except AgainstError as error:
             raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error
 
     @pytest.hookimpl(trylast=True)
@@ -67,7 +67,7 @@ class Against:
         in_vain = not runs_tests(session) or settings.against_setup is not None
         if in_vain or not environment_of(self._config).gpu.measures:
             return
-        with suppress(GitError):  # said when the tests are to run
+        with suppress(AgainstError):  # said when the tests are to run
             self._begin().prepare(_BOTH)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -84,7 +84,7 @@ class Against:
             try:
                 with phase("paired sessions"):
                     self._compare(items)
-            except (AgainstError, GitError) as error:
+            except AgainstError as error:
                 revision = self._revisions.asked
                 raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error
         return (yield)

@@ -33,8 +33,8 @@ _REFS_SHOWN = 5
 _LAST_LINES = 15
 
 
-class GitError(Exception):
-    """Says why git cannot do what was asked, and what to do."""
+class AgainstError(Exception):
+    """Says why two revisions cannot be compared, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -72,28 +72,28 @@ def resolve(revision: str, folder: Path) -> Revisions:
     """Finds the commit that the working tree around `folder` is to be measured against.
 
     Raises:
-        GitError: there is no git, no repository, no such revision or no common commit.
+        AgainstError: there is no git, no repository, no such revision or no common commit.
     """
     try:
         top = Path(run(["rev-parse", "--show-toplevel"], folder).removesuffix("\n")).resolve()
-    except GitError as error:
+    except AgainstError as error:
         if "not a git repository" in str(error):
-            raise GitError(f"{folder} is in no git repository") from None
+            raise AgainstError(f"{folder} is in no git repository") from None
         raise  # such as a folder of another user: git's own words name the remedy
     head = _commit("HEAD", top)
     if head is None:
-        raise GitError(f"{top} has no commit yet, so there is nothing to measure it against")
+        raise AgainstError(f"{top} has no commit yet, so there is nothing to measure it against")
     commit = _commit(revision, top)
     if commit is None:
-        raise GitError(_unknown(revision, top))
+        raise AgainstError(_unknown(revision, top))
     bases = run(["merge-base", head, commit], top, accepted=(0, 1)).splitlines()
     if not bases and _is_shallow(top):
-        raise GitError(
+        raise AgainstError(
             f"this shallow clone lacks the last common commit of {revision} and HEAD: {_UNSHALLOW}, "
             f"and fetch {revision}"
         )
     if not bases:
-        raise GitError(
+        raise AgainstError(
             f"{revision} and HEAD have no commit in common: name a revision of this branch's history"
         )
     return Revisions(
@@ -112,10 +112,10 @@ def run(arguments: list[str], folder: Path, *, accepted: tuple[int, ...] = (0,))
     password and git-lfs fetches nothing.
 
     Raises:
-        GitError: there is no git, or it ended with another status.
+        AgainstError: there is no git, or it ended with another status.
     """
     if shutil.which("git") is None:
-        raise GitError("there is no git here: install it, or put it on PATH")
+        raise AgainstError("there is no git here: install it, or put it on PATH")
     env = _environment() | {
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
@@ -134,7 +134,7 @@ def run(arguments: list[str], folder: Path, *, accepted: tuple[int, ...] = (0,))
     )
     if done.returncode not in accepted:
         said = last_lines(done.stderr or done.stdout)
-        raise GitError(f"git {arguments[0]} in {folder} ended with status {done.returncode}: {said}")
+        raise AgainstError(f"git {arguments[0]} in {folder} ended with status {done.returncode}: {said}")
     return done.stdout
 
 
@@ -191,7 +191,7 @@ def worktree(revisions: Revisions) -> Iterator[Path]:
     Its top folder is named like the working tree's: with `__init__.py` that is a package's name.
 
     Raises:
-        GitError: git refuses; nothing is left behind.
+        AgainstError: git refuses; nothing is left behind.
     """
     folder = TemporaryFolder(f"against-{revisions.short}")
     path = Path(folder.name).resolve() / revisions.top.name
@@ -208,7 +208,7 @@ def set_up(worktree: Path, command: str) -> None:
     """Runs a shell command of the user's in a worktree.
 
     Raises:
-        GitError: it failed; the message holds the last lines of its output.
+        AgainstError: it failed; the message holds the last lines of its output.
     """
     done = subprocess.run(
         command,
@@ -225,7 +225,7 @@ def set_up(worktree: Path, command: str) -> None:
     if done.returncode != 0:
         lines = [line for line in map(str.rstrip, done.stdout.splitlines()) if line]
         said = "\n".join(lines[-_LAST_LINES:]) or "it said nothing"
-        raise GitError(
+        raise AgainstError(
             f"--gpukern-against-setup={command}: ended with status {done.returncode} in the base's "
             f"worktree:\n{said}"
         )
@@ -233,7 +233,7 @@ def set_up(worktree: Path, command: str) -> None:
 
 def forget_left_over(top: Path) -> None:
     """Removes git's entries of our worktrees whose folder is gone, as those of killed runs."""
-    with contextlib.suppress(GitError):  # the user's own commands will meet it
+    with contextlib.suppress(AgainstError):  # the user's own commands will meet it
         for line in run(["worktree", "list", "--porcelain"], top).splitlines():
             path = Path(line.removeprefix("worktree "))
             if path.parent.name.startswith("gpukern-against-") and not path.parent.exists():

@@ -21,13 +21,9 @@ from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.process import Process, last_lines
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, LoadedModule
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.revisions.git import Revisions
+from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
 from pytest_gpukern.values.result import Correctness
-
-
-class AgainstError(Exception):
-    """Says why the two sides cannot be compared, and what to do."""
 
 
 @dataclass(frozen=True)

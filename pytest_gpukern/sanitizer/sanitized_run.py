@@ -116,13 +116,9 @@ class Sanitizer:
 
     def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> None:
         """Runs the tests under one tool, all in one process; those that it must reject run alone."""
-        together, alone = [], []
-        for nodeid, item in items.items():
-            judge = _detected_by(item)
-            if judge is None:
-                together.append(nodeid)
-            elif judge == tool:
-                alone.append(nodeid)
+        judges = {nodeid: _detected_by(item) for nodeid, item in items.items()}
+        together = [nodeid for nodeid, judge in judges.items() if judge is None]
+        alone = [nodeid for nodeid, judge in judges.items() if judge == tool]
         start_s, environment = time.monotonic(), environment_of(self._config)
         children, environ = environment.children, environment.gpu.for_children
         if self._config.pluginmanager.hasplugin("benchmark"):  # its own loop would run thousands of calls

@@ -14,8 +14,8 @@ from made_up_results import measured, result
 from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.git import Revisions
-from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Tree, Turns
+from pytest_gpukern.revisions.git import AgainstError, Revisions
+from pytest_gpukern.revisions.sides import Ahead, Sides, Tree, Turns
 from pytest_gpukern.values.result import Correctness
 
 A = "test_it.py::test_a"

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from repositories import IDENTITY, Repository
 
-from pytest_gpukern.revisions.git import GitError, resolve
+from pytest_gpukern.revisions.git import AgainstError, resolve
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def cloned_shallow(repository, into):
 
 
 def refusal(revision, folder):
-    with pytest.raises(GitError) as refused:
+    with pytest.raises(AgainstError) as refused:
         resolve(revision, folder)
     return str(refused.value)
 

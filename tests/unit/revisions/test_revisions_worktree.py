@@ -7,7 +7,7 @@ import shutil
 import pytest
 from repositories import Repository
 
-from pytest_gpukern.revisions.git import GitError, forget_left_over, resolve, set_up, worktree
+from pytest_gpukern.revisions.git import AgainstError, forget_left_over, resolve, set_up, worktree
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_the_set_up_command_runs_by_the_shell_in_the_worktree(path):
 
 
 def test_a_set_up_command_that_fails_is_an_error_with_its_last_lines(path):
-    with pytest.raises(GitError) as failed:
+    with pytest.raises(AgainstError) as failed:
         set_up(path, "echo compiling; echo no nvcc >&2; exit 3")
     first, *lines = str(failed.value).splitlines()
     assert first.startswith("--gpukern-against-setup=echo compiling; ")
