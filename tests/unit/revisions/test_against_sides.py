@@ -259,6 +259,19 @@ def test_the_modules_of_both_sides_are_counted_and_compared(sides):
     assert same == "the modules of both are the same"
 
 
+def test_modules_of_removed_tests_which_the_first_session_of_the_base_alone_loads_do_not_count(sides):
+    first, later = (
+        dataclasses.replace(RAN, modules=tuple(of(name, sides.base) for name in names))
+        for names in (("pkg", "old", "gone"), ("pkg", "old"))
+    )
+    found = turns_of(sides, Children(first, RAN, RAN, later))
+    found.take([A], 2)
+    assert [line.partition(" modules")[0] for line in found.code()] == [
+        "the base loaded 2",
+        "the working tree loaded 1",
+    ]
+
+
 @pytest.mark.parametrize(
     ("entry", "moved"),
     [
