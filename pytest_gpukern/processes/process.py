@@ -57,7 +57,7 @@ POLL_S = 0.05
 _START_TIMEOUT_S = 600.0
 _LOOK_S = 1.0
 _TO_WRITE_STACKS_S = 2.0
-_TO_TEAR_DOWN_S = 60.0
+TO_TEAR_DOWN_S = 60.0
 _TO_BE_INTERRUPTED_S = 5.0
 _MOST_CHARACTERS = 4000
 _LAST_LINES = 3
@@ -87,7 +87,7 @@ class Process:
         environ: all of its environment variables.
         prefix: what comes before Python on the command line, such as a tool that watches it.
         shows_output: whether it prints to this process's terminal.
-        turns: those that it takes on the host while it imports, and the folder of their lock files.
+        turns: those that it takes on the host while it imports.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Process:
         environ: Mapping[str, str],
         prefix: Sequence[str] = (),
         shows_output: bool = False,
-        turns: tuple[HostTurns, Path] | None = None,
+        turns: HostTurns | None = None,
     ) -> None:
         self._folder = TemporaryFolder("session")
         self.place = Path(self._folder.name)
@@ -106,20 +106,18 @@ class Process:
         self._read_from = 0
         self._watched = bool(prefix)
         self._connection, theirs = Pipe()
-        busy = turns[0].busy_from_its_start() if turns is not None else None
+        busy = turns.busy_from_its_start() if turns is not None else None
         told = {
             "module": CHILD,
-            "package": str(FOLDER),
+            "package": str(FOLDER.parent),
             "path": list(path),
             "connection": theirs.fileno(),
             "asked_by": os.getpid(),
-            "parent": None
-            if prefix
-            else os.getpid(),  # a tool that stands between the two does not end with it
+            # A tool that stands between the two does not end with this process.
+            "parent": None if prefix else os.getpid(),
             "busy": busy,
-            "run_folder": str(turns[1]) if turns is not None else None,
+            "run_folder": str(turns.folder) if turns is not None and busy is not None else None,
         }
-        handed_on = [theirs.fileno(), *([] if busy is None else [busy])]
         try:
             with self._output.open("ab") as output:
                 self._process = subprocess.Popen(
@@ -130,7 +128,7 @@ class Process:
                     stdout=None if shows_output else output,
                     stderr=None if shows_output else subprocess.STDOUT,
                     start_new_session=True,
-                    pass_fds=handed_on,
+                    pass_fds=[fd for fd in (theirs.fileno(), busy) if fd is not None],
                 )
         except BaseException:
             self._folder.cleanup()
@@ -139,11 +137,7 @@ class Process:
             theirs.close()
             if busy is not None:
                 os.close(busy)
-
-    @property
-    def pid(self) -> int:
-        """Returns its process id, in this process's namespace."""
-        return self._process.pid
+        self.pid = self._process.pid
 
     @property
     def has_ended(self) -> bool:
@@ -157,9 +151,12 @@ class Process:
     def imports(self, module: str) -> None:
         self._send(Import(module))
 
-    def begin(self, begin: Begin, hear: Hear, *, timeout_s: float = _START_TIMEOUT_S) -> Collected | Gone:
-        """Has it collect, and waits until it is ready; earlier messages go to `hear`."""
+    def begin(self, begin: Begin) -> None:
+        """Has it collect."""
         self._send(msgspec.structs.replace(begin, terminal=str(self._output), stacks=str(self._stacks)))
+
+    def collected(self, hear: Hear, *, timeout_s: float = _START_TIMEOUT_S) -> Collected | Gone:
+        """Waits until it has collected; earlier messages go to `hear`."""
         return self._listen(Collected, hear, timeout_s, f"took over {timeout_s:g} s to collect")
 
     def run(self, wanted: Run, hear: Hear, *, timeout_s: float | None, too_long: str = "") -> Done | Gone:
@@ -172,13 +169,10 @@ class Process:
         return self._listen(Done, hear, timeout_s, too_long)
 
     def end(self, hear: Hear) -> TornDown | Gone:
-        """Lets it tear down and end; kills it if that takes too long."""
+        """Lets it tear down and end, and waits until it is torn down; kills it if that takes too long."""
         self._read_from = self._output.stat().st_size
         self._send(End())
-        ended = self._listen(TornDown, hear, _TO_TEAR_DOWN_S, f"took longer than {_TO_TEAR_DOWN_S:g} s")
-        if isinstance(ended, TornDown) and not self._watched:
-            self._wait(_TO_TEAR_DOWN_S)  # a library may still fail at its end, which is no test's fault
-        return ended
+        return self._listen(TornDown, hear, TO_TEAR_DOWN_S, f"took longer than {TO_TEAR_DOWN_S:g} s")
 
     def status(self, timeout_s: float) -> int | None:
         """Waits for its end; returns its exit status, negative for a signal, or None if it takes too long."""
@@ -206,8 +200,8 @@ class Process:
 
     def _wait(self, timeout_s: float) -> None:
         """Waits for its end, and heeds no message."""
-        clock = _Clock()
-        while not self.has_ended and clock.passed_s < timeout_s:
+        give_up_s = time.monotonic() + timeout_s
+        while not self.has_ended and time.monotonic() < give_up_s:
             with contextlib.suppress(EOFError, OSError):
                 if self._connection.poll(POLL_S):
                     self._connection.recv_bytes()
@@ -246,7 +240,7 @@ class Process:
     def _ended(self) -> Gone:
         """Says how it ended, or that it only closed the connection."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_TO_TEAR_DOWN_S)
+            self._process.wait(TO_TEAR_DOWN_S)
         status = self._process.poll()
         why = "closed its connection" if status is None else f"ended {end_in_words(status)}"
         return Gone(why, self._shown())

@@ -52,8 +52,11 @@ class Children:
         return run if run.modules else dataclasses.replace(run, modules=(own,))
 
 
-def turns_of(sides, children, tell=[].append, environ=None, ahead=None):
-    ahead = ahead or Ahead(None, 0, tell)
+NOBODY_WAITS = Ahead(None, 0, None)
+NOBODY_WAITS.close()
+
+
+def turns_of(sides, children, tell=[].append, environ=None, ahead=NOBODY_WAITS):
     return Turns(sides, children, tell, environ or {}, ahead, Path("run"), {A: 0.02, B: 0.02})
 
 
