@@ -26,13 +26,13 @@ import enum
 import math
 import operator
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.gate.change import percent
-from pytest_gpukern.gpu.nvml import PcieLink
+from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.measure.device_clocks import INVALIDATING, ORDINARY, DeviceClocks
 from pytest_gpukern.values.result import Measurement, Result
 
@@ -111,16 +111,14 @@ def _medians(logs_of: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: statistics.median(logs) for name, logs in logs_of.items() if len(logs) >= FEWEST_CASES}
 
 
-def combined(
-    rounds: Iterable[Mapping[str, Mapping[str, float]]], combine: Callable[[Sequence[float]], float]
-) -> dict[str, dict[str, float]]:
-    """Returns card → class → what `combine` makes of the shifts of all rounds."""
+def combined(rounds: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Returns card → class → the lower median of the shifts of all rounds."""
     shifts_of: dict[str, dict[str, list[float]]] = {}
     for shifts in rounds:
         for card, classes in shifts.items():
             for name, shift in classes.items():
                 shifts_of.setdefault(card, {}).setdefault(name, []).append(shift)
-    return {card: {name: combine(of[name]) for name in of} for card, of in shifts_of.items()}
+    return {card: {name: statistics.median_low(of[name]) for name in of} for card, of in shifts_of.items()}
 
 
 def suspected(shifts: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
@@ -169,7 +167,7 @@ def confirmed(
     held = {}
     for card, names in suspects.items():
         rounds = [{card: _differences(times, card, beside[card], classes)} for times in fresh]
-        held[card] = _reaching(combined(rounds, statistics.median_low).get(card, {}), names)
+        held[card] = _reaching(combined(rounds).get(card, {}), names)
     return _with_any(held)
 
 
@@ -196,11 +194,7 @@ class CardFacts:
         power_limit_w: the limit that it runs under.
         temperature_c: highest temperature behind a batch.
         limited_s: clock event → seconds for which it held down the clocks.
-        ecc: whether memory errors are corrected.
-        corrected_errors: memory errors that were, since the driver was loaded.
-        uncorrected_errors: those that could not be.
-        remapped_rows: broken memory rows that were replaced.
-        remap_waits: whether broken rows wait to be replaced, or could not be.
+        setup: among other things, errors and rows of its memory.
         pcie: the link to the host, at its best while the card was in use.
     """
 
@@ -210,11 +204,7 @@ class CardFacts:
     power_limit_w: float | None = None
     temperature_c: float | None = None
     limited_s: Mapping[str, float] = field(default_factory=dict)
-    ecc: bool | None = None
-    corrected_errors: int | None = None
-    uncorrected_errors: int | None = None
-    remapped_rows: int | None = None
-    remap_waits: bool | None = None
+    setup: Configuration = field(default_factory=Configuration)
     pcie: PcieLink = field(default_factory=PcieLink)
 
 
@@ -254,7 +244,7 @@ def _limits_and_links(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[
     look = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
     reseat = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
     for event, seconds in card.limited_s.items():
-        usual = _median(other.limited_s.get(event) for other in others)
+        usual = median_of_known(other.limited_s.get(event) for other in others)
         if usual is not None and seconds >= usual + max(_LIMITED_S, usual):
             words = (INVALIDATING | ORDINARY)[event]
             text = f"{words} ({event}) for {seconds:.0f} s, on the others {usual:.0f} s"
@@ -269,29 +259,30 @@ def _limits_and_links(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[
         ("pcie.generation", "PCIe generation", reseat, _COPIES),
     ):
         figure = operator.attrgetter(name)
-        own, usual = figure(card), _median(map(figure, others))
+        own, usual = figure(card), median_of_known(map(figure, others))
         if own is not None and usual is not None and own < (1 - _LOWER) * usual:
             yield Cause(f"{words}: {own:.0f}, of the others {usual:.0f}", remedy, slows)
 
 
 def _memory_faults(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
-    if card.ecc and any(other.ecc is False for other in others):
+    setup, setups = card.setup, [other.setup for other in others]
+    if setup.ecc and any(other.ecc is False for other in setups):
         text = "ECC is on, and off on another card"
         yield Cause(text, "set it alike (nvidia-smi -e 1 -i {index}), then reset the GPU", _MEMORY)
     reset = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
-    if card.remap_waits:
+    if setup.row_remap_pending or setup.row_remap_failed:
         yield Cause("broken memory rows wait to be replaced, or could not be", reset, _MEMORY)
     for name, words, least in (
         ("uncorrected_errors", "uncorrected memory errors", 1),
         ("corrected_errors", "corrected memory errors", _MANY_CORRECTED),
         ("remapped_rows", "replaced memory rows", 1),
     ):
-        own, usual = getattr(card, name), _median(getattr(other, name) for other in others)
+        own, usual = getattr(setup, name), median_of_known(getattr(other, name) for other in setups)
         if own is not None and usual is not None and own >= usual + least:
             yield Cause(f"{own} {words}, on the others {usual:.0f}", reset, _MEMORY)
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def median_of_known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
