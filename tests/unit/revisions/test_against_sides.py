@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 from made_up_results import measured, result
-from pytest_gpukern.processes.ahead import Beside
 
+from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions
