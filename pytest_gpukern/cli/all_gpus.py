@@ -373,9 +373,7 @@ class _Validation:
     Attributes:
         options: of pytest, for the first round.
         further: of pytest, for all others.
-        folder: for the files of its rounds.
         tests: kernel → the test that measures it.
-        results: of all rounds.
         statuses: pytest's, a round each.
     """
 

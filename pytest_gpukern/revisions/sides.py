@@ -103,8 +103,6 @@ class Turns:
     """Runs child sessions of both sides in turn, and keeps their runs.
 
     Attributes:
-        tell: is given one line for each.
-        environ: environment variables of all sessions.
         folder: where sessions of one side keep data sets for each other.
         thresholds: test → smallest change that counts.
         base: runs of the base's sessions, in order; `head` has those of the working tree's.

@@ -24,7 +24,6 @@ class Place:
 
     @property
     def is_python(self) -> bool:
-        """Returns whether it is a line of a file of Python."""
         return bool(self.line and self.file and self.file.endswith(".py"))
 
 
