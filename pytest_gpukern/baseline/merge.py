@@ -12,11 +12,11 @@ from pytest_gpukern.baseline.record import (
     DURATION_DIGITS,
     Baseline,
     Epoch,
-    OutputAccuracy,
     Record,
     RecordedLaunches,
     RecordedSession,
     SessionEntry,
+    accuracy_of,
     finite,
     time_of,
 )
@@ -53,7 +53,7 @@ class Entry:
             compile_ns=finite(result.compile_ns),
             duration_s=finite(result.duration_s, DURATION_DIGITS),
             autotuned=result.autotuned,
-            correctness={name: OutputAccuracy.of(error) for name, error in result.errors.items()},
+            correctness={name: accuracy_of(error) for name, error in result.errors.items()},
             launches=RecordedLaunches.of(result),
         )
         shared = SessionEntry(

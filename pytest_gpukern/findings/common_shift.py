@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from pytest_gpukern.baseline.record import Past
 from pytest_gpukern.gate.change import percent
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import interval_rank, student_t
 from pytest_gpukern.values.difference import DEVICE, Difference
 from pytest_gpukern.values.result import Result
@@ -26,12 +27,11 @@ _SPOKEN = {"copy": "the copy", "fma": "FMA", "launch": "launch"}
 _ORDER = {name: number for number, name in enumerate(_SPOKEN)}
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """Holds a result that was compared, and the recorded sessions that it was compared with."""
 
     result: Result
-    past: Past
+    past: Sequence[SessionTime]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Shift:
 
 def shift_among(compared: Sequence[Compared]) -> Shift | None:
     """Returns the common shift of compared results and of the canaries; None if there are too few."""
-    recorded = [session.canaries for entry in compared for session in entry.past.sessions]
+    recorded = [session.canaries for entry in compared for session in entry.past]
     now = [entry.result.canaries for entry in compared]
     canaries = canary_changes(now, recorded)
     usual = usual_shift(map(_session_times, compared))
@@ -91,8 +91,8 @@ def shift_among(compared: Sequence[Compared]) -> Shift | None:
 
 def _session_times(compared: Compared) -> dict[str, float]:
     """Maps the id of each recorded session to its time of the kernel, where that was compared on a GPU."""
-    key, sessions = _kernel(compared.result), compared.past.sessions
-    return {session.session: session.times[key].median_ns for session in sessions if key in session.times}
+    key = _kernel(compared.result)
+    return {time.session: time.median_ns for time in compared.past if time.key == key}
 
 
 def _kernel(result: Result) -> str:
@@ -142,7 +142,7 @@ def kernel_ratios(results: Iterable[Result]) -> list[float]:
 
 
 def canary_changes(
-    now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float]]
+    now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float | None]]
 ) -> dict[str, CanaryChange]:
     """Says how each canary moved between recorded sessions and those of a run, copy first."""
     new, old = _by_canary(now), _by_canary(recorded)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_gpukern.baseline.merge import confirmed_slower
-from pytest_gpukern.baseline.record import Past, choice_of
+from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures, findings_that_fail
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
@@ -246,11 +246,8 @@ def settle(
             settled = judged_by_record(result, environment, marker)
         settled = confirmed(settled, environment, marker)
         model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
-
-        def past_of(case: CaseInfo, key: str | None) -> Past | None:
-            return environment.store.baseline(case, model).past(case.id, key)
-
-        result = explained(settled.result, past_of, deciding=settled.deciding)
+        past = functools.partial(environment.store.baseline(result.case, model).past, result.case.id)
+        result = explained(settled.result, past, deciding=settled.deciding)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     failing = failures(result, settings.fail_on, accepts=settings.accepts)
     if "unchecked" in settings.fail_on and expects_check and result.correctness is Correctness.UNCHECKED:

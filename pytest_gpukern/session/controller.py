@@ -472,11 +472,11 @@ class Controller:
             except FileError as error:
                 self.problems.append(str(error))
                 return
-            past = baseline.past(result.case.id, judged) if judged is not None else None
+            past = baseline.past(result.case.id, judged) if judged is not None else ()
             recorded = baseline.history(result.case.id)
             if recorded is not None:
                 self._history[result.nodeid] = recorded
-            if past is not None:
+            if past:
                 compared.append(Compared(result, past))
         self._shift = shift_among(compared)
         self._since_record = head(compared, self._shift)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import made_up_results as made_up
+from made_up_times import HERE
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import OutputAccuracy, Past, PastSession
-from pytest_gpukern.gate.comparability import SessionTime
+from pytest_gpukern.gate.comparability import OutputAccuracy, SessionTime
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import KernelFacts
 
@@ -42,8 +42,9 @@ def session(
     ns = 50_000.0 * scale
     clocks = {"sm_mhz": sm_mhz, "memory_mhz": memory_mhz}
     time = SessionTime(100, ns, ns * 0.998, ns * 1.002, (ns,) * 5, **clocks)
-    values = {"outputs": {"y": structs.replace(accuracy(), bits=bits)}, "canaries": {}}
-    return PastSession(fingerprint, {key: time}, kernels or (kernel(),), **{**values, **changes})
+    outputs = {"y": structs.replace(accuracy(), bits=bits)}
+    values = {"key": key, "fingerprint": fingerprint, "kernels": kernels or (kernel(),), "outputs": outputs}
+    return structs.replace(time, conditions=HERE, **{**values, **changes})
 
 
 def accuracy(ulp=0.5, rel=6e-8, absolute=1e-7):
@@ -52,7 +53,7 @@ def accuracy(ulp=0.5, rel=6e-8, absolute=1e-7):
 
 def past(*sessions):
     """One epoch of these sessions, by default of three alike."""
-    return Past(1, {"n": 1000}, sessions or (session(),) * 3)
+    return sessions or (session(),) * 3
 
 
 def now(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,7 +127,7 @@ def use_baseline(baseline, path):
             kernels=kernel_facts((EXP_KERNEL,), (9, 0)),
             errors={each: error() for each in record.epochs[-1].correctness},
         )
-        found = explained(found, lambda case, key: baseline.past(case.id, key))
+        found = explained(found, functools.partial(baseline.past, name))
         compared.append(Compared(found, baseline.past(name)))
         render(RunResults([found]), width=100, verbose=True)
     head(compared, shift_among(compared))

@@ -131,7 +131,7 @@ def test_both_timers_are_recorded_with_clocks_and_what_a_timer_reads_for_nothing
 def test_a_kernel_is_recorded_once_for_each_grid_that_it_is_launched_with(tmp_path):
     record("create", by_both_timers(case_of(tmp_path)))
     (session,) = stored(tmp_path)
-    first, second = load(path_in(tmp_path)).past("vector_exp-numba-n=1000").sessions[0].kernels
+    first, second = load(path_in(tmp_path)).past("vector_exp-numba-n=1000")[0].kernels
     assert first == KernelFacts("f(int)", 40, 128, 3072, "beef", grid=(63, 1, 1), block=(256, 1, 1))
     assert second == structs.replace(first, grid=(1, 1, 1))
     assert session.compile_ns == 3e8

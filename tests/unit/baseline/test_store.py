@@ -330,7 +330,7 @@ def epochs(folder, case_id=CASE):
 
 
 def past(folder, case_id=CASE):
-    return load(path_in(folder)).past(case_id).sessions
+    return load(path_in(folder)).past(case_id)
 
 
 def ids(folder):

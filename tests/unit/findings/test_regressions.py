@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 
@@ -10,7 +9,7 @@ import pytest
 from made_up_past import KEY, accuracy, facts, kernel, past, session
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import OutputAccuracy, as_recorded, time_of
+from pytest_gpukern.baseline.record import as_recorded, time_of
 from pytest_gpukern.findings.regressions import (
     grown_errors,
     grown_resources,
@@ -20,6 +19,7 @@ from pytest_gpukern.findings.regressions import (
     resource_changes,
     slow_calls,
 )
+from pytest_gpukern.gate.comparability import OutputAccuracy
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding, Measurement, OutputError, Summary
 
@@ -175,8 +175,7 @@ def slow(samples, *recorded, older=False):
     """Texts about new samples, by sessions of recorded ones; those of an older release have no mean."""
     times = [time_of(timed(each)) for each in recorded]
     times = [structs.replace(time, mean_ns=None) for time in times] if older else times
-    sessions = (dataclasses.replace(session(), times={KEY: time}) for time in times)
-    grown = slow_calls([timed(each) for each in samples], past(*sessions))
+    grown = slow_calls([timed(each) for each in samples], times)
     assert all(finding.kind == "tail" for finding in grown)
     return "".join(finding.text for finding in grown).removeprefix(f"{KEY}: the median is no slower, but ")
 
@@ -215,8 +214,7 @@ def test_a_tail_grew_beyond_students_prediction_interval(count, t995):
     calm = time_of(timed(CALM))
     time = structs.replace(calm, quantiles_ns=(*calm.quantiles_ns[:4], 9000.0))
     logs = [0.2, 0.18, 0.22, 0.18, 0.22][:count]
-    times = [structs.replace(time, mean_ns=1000 * math.exp(log)) for log in logs]
-    recorded = past(*(dataclasses.replace(session(), times={KEY: each}) for each in times))
+    recorded = [structs.replace(time, mean_ns=1000 * math.exp(log)) for log in logs]
     bound = 0.2 + t995 * 0.02 * math.sqrt(1 + 1 / count)
     for mean, grew in ((bound - 1e-3, False), (bound + 1e-3, True)):
         samples = [1000.0] * 99 + [1000 * (100 * math.exp(mean) - 99)]
