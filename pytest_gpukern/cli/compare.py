@@ -242,7 +242,6 @@ def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> l
                     [timed.time for timed in recorded],
                     first.conditions,
                     threshold,
-                    jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
                     device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded
                     shared=spreads.get(model, {}).get(spread_key(key)),
                     choice=first.time.choice,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpukern.gate.comparability import SessionTime
@@ -19,6 +19,7 @@ from pytest_gpukern.gate.spread import (
     SharedSpread,
     assumed_spread,
     between_devices,
+    by_device,
     case_spread,
     spread_of_ratios,
     within_devices,
@@ -201,7 +202,6 @@ def change_since(
     sessions: Sequence[SessionTime],
     fresh: Sequence[Measurement],
     *,
-    jitter_ns: float,
     device: str | None,
     shared: SharedSpread | None,
 ) -> Change:
@@ -215,33 +215,30 @@ def change_since(
     """
     timer = fresh[0].timer
     shared = shared or assumed_spread(timer)
-    logs = [math.log(session.median_ns) for session in sessions]
+    cards = by_device(sessions)
+    logs = [log for card in cards.values() for log in card]
     new = [math.log(measurement.summary.median_ns) for measurement in fresh]
-    devices = [session.device for session in sessions]
-    shortest = min(*(timed.summary.median_ns for timed in fresh), *(known.median_ns for known in sessions))
-    variance, dof = within_devices(logs, devices)
-    floor = _floor(shortest, jitter_ns)
-    spread = case_spread(variance, dof, shared, floor=floor)
+    floor = _floor(fresh, math.exp(min(logs)))
+    spread = case_spread(*within_devices(cards), shared, floor=floor)
     noise = statistics.fmean(_within(timed.summary) for timed in fresh)
     recorded_noise = statistics.fmean(_within(session) for session in sessions)
-    weight = _weight_of_devices(devices, device)
+    weight = _weight_of_devices({card: len(known) / len(logs) for card, known in cards.items()}, device)
     return Change(
         delta=statistics.fmean(new) - statistics.fmean(logs),
         spread=_with_own(spread, new),
         fresh=len(new),
         recorded=len(logs),
         noisier=max(0.0, noise - recorded_noise),
-        devices=_of_case(logs, devices, timer, shared, weight=weight, floor=floor),
+        devices=_of_case(cards, timer, shared, weight=weight, floor=floor),
         all_devices=_of_all_cases(timer, shared, weight=weight),
     )
 
 
-def change_of_pairs(pairs: Sequence[Pair], *, jitter_ns: float, shared: SharedSpread | None) -> Change:
+def change_of_pairs(pairs: Sequence[Pair], *, shared: SharedSpread | None) -> Change:
     """Returns the change between two revisions, by the mean of the log ratios of neighbouring sessions."""
     timer, ratios = pairs[0][0].timer, log_ratios(pairs)
     shared = shared or spread_of_ratios(timer, ())
-    shortest = min(timed.summary.median_ns for pair in pairs for timed in pair)
-    floor = 2 * _floor(shortest, jitter_ns)
+    floor = 2 * _floor([timed for pair in pairs for timed in pair])
     spread = case_spread(sample_variance(ratios), len(ratios) - 1, shared, floor=floor)
     return Change(statistics.fmean(ratios), spread, fresh=len(ratios), recorded=0)
 
@@ -310,9 +307,10 @@ def settling_words(change: Change, limit: float) -> str:
 _SIGMAS_IN_95 = 1.96  # half a 95 % interval in standard errors
 
 
-def _floor(median_ns: float, jitter_ns: float) -> float:
+def _floor(fresh: Sequence[Measurement], shortest_ns: float = math.inf) -> float:
     """Returns the variance of a log median that the timer alone causes, its step included."""
-    jitter = min(jitter_ns / median_ns, KNOWS_NOTHING)
+    shortest_ns = min(shortest_ns, *(timed.summary.median_ns for timed in fresh))
+    jitter = min(max(timed.jitter_ns for timed in fresh) / shortest_ns, KNOWS_NOTHING)
     return max(jitter, ROUNDING) ** 2
 
 
@@ -331,16 +329,14 @@ def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
     return dataclasses.replace(spread, variance=pooled, dof=spread.dof + own)
 
 
-def _weight_of_devices(recorded: Sequence[str | None], device: str | None) -> float:
+def _weight_of_devices(shares: Mapping[str | None, float], device: str | None) -> float:
     """Returns how many times τ² the difference of recorded sessions and new ones on `device` varies by."""
-    shares = {known: recorded.count(known) / len(recorded) for known in recorded}
     weight = 1 - 2 * shares.get(device, 0.0) + sum(share**2 for share in shares.values())
     return weight if weight >= _NOTHING else 0.0
 
 
 def _of_case(
-    logs: Sequence[float],
-    devices: Sequence[str | None],
+    cards: Mapping[str | None, Sequence[float]],
     timer: str,
     shared: SharedSpread,
     *,
@@ -354,8 +350,7 @@ def _of_case(
     """
     if not weight or shared.between_devices is None:
         return _of_all_cases(timer, shared, weight=weight)
-    variance, dof = between_devices(logs, devices)
-    spread = case_spread(variance, dof, shared.between_devices, floor=floor)
+    spread = case_spread(*between_devices(cards), shared.between_devices, floor=floor)
     return Devices(weight * spread.variance, min(spread.dof, shared.devices_dof))
 
 

@@ -68,7 +68,6 @@ class Basis:
         sessions: the record's current sessions, none if nothing is recorded.
         conditions: those of the new measurements.
         threshold: smallest change that counts, 0.02 for 2 %; thresholds are log(1 + threshold) both ways.
-        jitter_ns: what the timer itself adds to the spread of a session's median, as a standard deviation.
         device: UUID of the device that the new measurements were taken on.
         shared: the spread that the suite's cases have in common; where None, it is assumed.
         anchor: the sessions of the record's first epoch, where that is not the current one.
@@ -80,7 +79,6 @@ class Basis:
     sessions: Sequence[SessionTime]
     conditions: Conditions
     threshold: float
-    jitter_ns: float
     device: str | None = None
     shared: SharedSpread | None = None
     anchor: Sequence[SessionTime] = ()
@@ -113,7 +111,7 @@ class Basis:
         return f" since the epoch's first {len(self.opening)} sessions"
 
     def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
-        return change_since(sessions, fresh, jitter_ns=self.jitter_ns, device=self.device, shared=self.shared)
+        return change_since(sessions, fresh, device=self.device, shared=self.shared)
 
 
 def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
@@ -225,9 +223,7 @@ def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
     return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 
-def judge_paired(
-    pairs: Sequence[Pair], *, threshold: float, jitter_ns: float, shared: SharedSpread | None = None
-) -> Verdict:
+def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSpread | None = None) -> Verdict:
     """Compares two revisions by neighbouring sessions: what both sessions of a pair share cancels.
 
     The rules are those of `judge`. Δ is the mean of the log ratios, with their spread between pairs, shrunk
@@ -236,13 +232,12 @@ def judge_paired(
     Args:
         pairs: measurements of (base, head) in neighbouring sessions, two pairs at least.
         threshold: smallest change that counts, 0.02 for 2 %.
-        jitter_ns: what the timer adds to the spread of a session's median.
         shared: the ratios' spread, of `shared_spread_of_pairs`; where None, it is assumed.
     """
     barred = _barred_pairs(pairs)
     if barred is not None:
         return barred
-    change = change_of_pairs(pairs, jitter_ns=jitter_ns, shared=shared)
+    change = change_of_pairs(pairs, shared=shared)
     verdict = _screened_pairs(change, threshold, pairs)
     open_still = verdict.kind is VerdictKind.UNDECIDED and verdict.others_share is None
     if open_still and verdict.ratio_low is not None:
@@ -257,7 +252,6 @@ def confirm_paired(
     pairs: Sequence[Pair],
     *,
     threshold: float,
-    jitter_ns: float,
     shared: SharedSpread | None = None,
     last: bool = True,
 ) -> Verdict:
@@ -270,7 +264,7 @@ def confirm_paired(
 
     Args:
         pairs: all fresh ones so far.
-        threshold: as in `judge_paired`, and so are `jitter_ns` and `shared`.
+        threshold: as in `judge_paired`, and so is `shared`.
         last: whether no more pairs are measured.
 
     Returns:
@@ -279,7 +273,7 @@ def confirm_paired(
     barred = _barred_pairs(pairs)
     if barred is not None:
         return _unconfirmed(suspicion, barred)
-    change = change_of_pairs(pairs, jitter_ns=jitter_ns, shared=shared)
+    change = change_of_pairs(pairs, shared=shared)
     again = dataclasses.replace(_screened_pairs(change, threshold, pairs), false_alarm=suspicion.false_alarm)
     if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_gpukern.gate.change import log_ratios, percent
+from pytest_gpukern.gate.change import Pair, log_ratios, percent
 from pytest_gpukern.gate.judge import (
     confirm_paired,
     judge_paired,
@@ -19,10 +19,6 @@ from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict
 from pytest_gpukern.values.verdict_table import VerdictKind
-
-Pair = tuple["Measurement", "Measurement"]
-"""Measurements of the base and of the working tree, from neighbouring sessions."""
-
 
 FEWEST_PAIRS = 2
 """Fewer pairs of sessions have no spread."""
@@ -295,14 +291,11 @@ def _judged(
     """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
     all_pairs = case.pairs(key)
     pairs = _valid(all_pairs)
-    jitter_ns = max(measurement.jitter_ns for pair in pairs for measurement in pair)
     shared = spreads.get(spread_key(key))
     if suspicion is None:
-        verdict = judge_paired(pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
+        verdict = judge_paired(pairs, threshold=threshold, shared=shared)
     else:
-        verdict = confirm_paired(
-            suspicion, pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared, last=last
-        )
+        verdict = confirm_paired(suspicion, pairs, threshold=threshold, shared=shared, last=last)
         if verdict.suspected:
             return suspicion
     invalid, known = len(all_pairs) - len(pairs), case.same_code is not None

@@ -352,7 +352,6 @@ def _basis_of(
         store.sessions_for(result.case, model, key),
         Conditions.of(result.case, device_model=model, simulated=result.simulated),
         threshold=marker.threshold or environment.settings.threshold,
-        jitter_ns=measurement.jitter_ns,
         device=result.fingerprint.device_uuid if on_gpu else None,
         shared=store.shared_spread(model).get(spread_key(key)),
         anchor=recorded.anchor_times(result.case.id, key),

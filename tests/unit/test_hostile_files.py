@@ -114,7 +114,6 @@ def use_baseline(baseline, path):
                 sessions,
                 sessions[0].conditions,
                 threshold=0.02,
-                jitter_ns=30.0,
                 shared=spreads.get(spread_key(key)),
                 anchor=baseline.anchor_times(name, key),
             )

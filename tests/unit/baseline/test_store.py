@@ -58,7 +58,7 @@ def folder(tmp_path):
 def test_another_timer_of_the_same_scope_is_offered_so_that_it_can_be_called_uncomparable(folder):
     (time,) = sessions(folder, key="kernel/host/cold")
     assert time.key == KERNEL
-    basis = Basis([time], time.conditions, threshold=0.02, jitter_ns=0)
+    basis = Basis([time], time.conditions, threshold=0.02)
     found = judge([measurement_of(timer="host")], basis)
     assert found.reason == "recorded as kernel/event/cold, now kernel/host/cold"
 
@@ -71,7 +71,7 @@ def test_a_case_recorded_only_on_other_devices_names_them(folder):
     record("create", result_of(case_of(folder)), model_key="nvidia-a100")
     found = sessions(folder, model_key="nvidia-l4")
     now = Conditions.of(case_of(folder), device_model="nvidia-l4")
-    verdict = judge([measurement_of()], Basis(found, now, threshold=0.02, jitter_ns=0))
+    verdict = judge([measurement_of()], Basis(found, now, threshold=0.02))
     assert verdict.reason == "recorded on nvidia-a100 and nvidia-h200, now nvidia-l4"
 
 
@@ -199,7 +199,7 @@ def test_numpy_scalars_and_tuples_in_a_point_compare_equal_after_storing(tmp_pat
     case = dataclasses.replace(case_of(tmp_path), measured_point={"n": np.int64(3), "shape": (1, 2)})
     record("create", Result.from_json(result_of(case).to_json()))
     now = Conditions.of(case, device_model=H200)
-    basis = Basis(sessions(tmp_path, case), now, threshold=0.02, jitter_ns=0)
+    basis = Basis(sessions(tmp_path, case), now, threshold=0.02)
     verdict = judge([measurement_of()], basis)
     assert verdict.kind is VerdictKind.SAME
 

@@ -42,11 +42,12 @@ T95 = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 8: 1.860, mat
 CALM = around(0, 0.1, -0.1, 0.05, -0.05)
 
 
-def basis_of(sessions, threshold=0.02, jitter_ns=0.0, **more):
-    return Basis(sessions, more.pop("conditions", HERE), threshold, jitter_ns, **more)
+def basis_of(sessions, threshold=0.02, **more):
+    return Basis(sessions, more.pop("conditions", HERE), threshold, **more)
 
 
-def verdict(fresh, sessions, **more):
+def verdict(fresh, sessions, jitter_ns=0.0, **more):
+    fresh = [dataclasses.replace(each, jitter_ns=jitter_ns) for each in fresh]
     return judge(fresh, basis_of(sessions, **more))
 
 
