@@ -91,7 +91,12 @@ class Merge:
     """Merges queued sessions into the content of one file, as freshly read, and reports what it did."""
 
     def __init__(self, baseline: Baseline, opened: str, reason: str | None, report: WriteReport) -> None:
-        self.baseline = baseline
+        self.baseline = structs.replace(
+            baseline,
+            fingerprints=dict(baseline.fingerprints),
+            sessions=dict(baseline.sessions),
+            cases=dict(baseline.cases),
+        )
         self._opened = opened
         self._reason = reason
         self._report = report
@@ -114,14 +119,9 @@ class Merge:
             else:
                 self._open(group, record)
         elif mode == "append":
-            places: dict[int, set[str]] = {}
-            for key in keys:
-                epoch = record.current(key) or record.epochs[-1]
-                places.setdefault(record.epochs.index(epoch), set()).add(key)
-            self._report.appended += self._into(places, group, record)
+            self._report.appended += self._into(keys, group, record)
         elif missing := keys - record.keys:
-            lacking = [entry for entry in group if missing & entry.session.times.keys()]
-            self._report.added += self._into({len(record.epochs) - 1: missing}, lacking, record)
+            self._report.added += self._into(missing, group, record)
         else:
             self._report.kept.append(case.id)
 
@@ -138,38 +138,41 @@ class Merge:
             launches=sessions[0].launches or RecordedLaunches(),
         ).adding(sessions, self.baseline.sessions)
         if record is None:
-            self._put(case, Record(case.point, (epoch,)))
+            self.baseline.cases[case.id] = Record(case.point, (epoch,))
             self._report.added.append(case.id)
         else:
-            self._put(case, structs.replace(record, point=case.point).opening(epoch))
+            self.baseline.cases[case.id] = structs.replace(record, point=case.point).opening(epoch)
             self._report.updated.append(case.id)
 
-    def _into(self, places: dict[int, set[str]], group: list[Entry], record: Record) -> list[str]:
-        """Adds measurements to existing epochs, given by index; returns the case's id if any fitted."""
-        case = group[0].case
-        epochs = list(record.epochs)
-        for index in places:
-            difference = _difference(epochs[index], case)
+    def _into(self, keys: set[str], group: list[Entry], record: Record) -> list[str]:
+        """Adds measurements to the epochs that judge them, or the newest; returns the case if any fitted."""
+        case, epochs = group[0].case, list(record.epochs)
+        places: dict[int, set[str]] = {}
+        for key in keys:
+            place = epochs.index(record.current(key) or epochs[-1])
+            places.setdefault(place, set()).add(key)
+        for place in places:
+            difference = _difference(epochs[place], case)
             if difference is not None:
                 self._refuse(case, f"{difference}: use --gpukern-baseline=update")
                 return []
-        entries = self._fitting(group, [epochs[index] for index in places])
-        if not entries:
+        lacking = [entry for entry in group if keys & entry.session.times.keys()]
+        sessions = [self._session(entry) for entry in self._fitting(lacking, record.sessions)]
+        if not sessions:
             return []
-        sessions = [self._session(entry) for entry in entries]
-        for index, keys in places.items():
-            parts = (session.only(keys) for session in sessions if keys & session.times.keys())
-            epochs[index] = epochs[index].adding(parts, self.baseline.sessions)
-        self._put(case, structs.replace(record, epochs=tuple(epochs)))
+        for place, those in places.items():
+            parts = (session.only(those) for session in sessions if those & session.times.keys())
+            epochs[place] = epochs[place].adding(parts, self.baseline.sessions)
+        self.baseline.cases[case.id] = structs.replace(record, epochs=tuple(epochs))
         return [case.id]
 
-    def _fitting(self, group: list[Entry], epochs: Iterable[Epoch] = ()) -> list[Entry]:
+    def _fitting(self, group: list[Entry], recorded: Iterable[RecordedSession] = ()) -> list[Entry]:
         """Returns the entries that agree with the first and are not recorded yet; refuses the others.
 
         Two measurements by one process are not independent, so a session counts once.
         """
         first = group[0].case
-        seen = {(known.session, key) for epoch in epochs for known in epoch.sessions for key in known.times}
+        seen = {(known.session, key) for known in recorded for key in known.times}
         fitting: list[Entry] = []
         for entry in group:
             case, session = entry.case, entry.session
@@ -185,25 +188,24 @@ class Merge:
 
     def _session(self, entry: Entry) -> RecordedSession:
         """Returns an entry's session, and stores once what the session's cases share."""
-        fingerprint, name = self._fingerprint(entry.fingerprint), entry.session.session
-        while (known := self.baseline.sessions.get(name)) is not None and known.fingerprint != fingerprint:
+        fingerprint, name, sessions = (
+            self._fingerprint(entry.fingerprint),
+            entry.session.session,
+            self.baseline.sessions,
+        )
+        while name in sessions and sessions[name].fingerprint != fingerprint:
             name += "+"  # two processes under one id
-        shared = structs.replace(known or entry.shared, fingerprint=fingerprint)
-        shared = structs.replace(shared, canaries={**entry.shared.canaries, **shared.canaries})
-        self.baseline = structs.replace(self.baseline, sessions={**self.baseline.sessions, name: shared})
+        shared = sessions.get(name, entry.shared)
+        canaries = {**entry.shared.canaries, **shared.canaries}
+        sessions[name] = structs.replace(shared, fingerprint=fingerprint, canaries=canaries)
         return structs.replace(entry.session, session=name)
 
     def _fingerprint(self, values: Fingerprint) -> str:
         """Returns the id of a fingerprint, and stores it if it is new."""
-        digest, length = values.identity(), 12
-        while self.baseline.fingerprints.get(digest[:length], values) != values:
+        digest, length, stored = values.identity(), 12, self.baseline.fingerprints
+        while stored.setdefault(digest[:length], values) != values:
             length += 1  # other values have this id: a collision, or an edited file
-        stored = {**self.baseline.fingerprints, digest[:length]: values}
-        self.baseline = structs.replace(self.baseline, fingerprints=stored)
         return digest[:length]
-
-    def _put(self, case: CaseInfo, record: Record) -> None:
-        self.baseline = structs.replace(self.baseline, cases={**self.baseline.cases, case.id: record})
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self._report.refused.append(Refusal(case.id, reason))

@@ -62,9 +62,8 @@ def explained(
             tails += slow_calls(rests_on, recorded)
     result = dataclasses.replace(result, verdicts=verdicts, findings=(*result.findings, *tails))
     newest, case = past(None), result.case
-    then = newest[0].conditions if newest else None
-    same = (case.problem_version, plain(case.measured_point))
-    if then is None or (then.problem_version, then.measured_point) != same:
+    work = [(time.conditions.problem_version, time.conditions.measured_point) for time in newest[:1]]
+    if work != [(case.problem_version, plain(case.measured_point))]:
         return result
     since_record = (
         *grown_resources(result.kernels, newest),

@@ -33,6 +33,8 @@ class Conditions:
         return cls(case.problem_version, case.measured_point, device_model, simulated)
 
 
+_UNKNOWN = Conditions(0, {}, "")
+
 Number = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 Text = Annotated[str, Meta(min_length=1)]
@@ -91,7 +93,7 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     jitter_ns: Number | None = None
     others_share: Number | None = None
     key: str = ""
-    conditions: Conditions | None = None
+    conditions: Conditions = _UNKNOWN
     device: str | None = None
     opening: bool = False
     choice: Choice = UNKNOWN_CHOICE
@@ -140,7 +142,7 @@ def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> st
     """Returns the first condition in which a recorded session differs from now, with both values, or None."""
     if all(session.key == key and session.conditions == now for session in sessions):
         return None
-    then = [session.conditions for session in sessions if session.conditions is not None]
+    then = [session.conditions for session in sessions]
     rows: list[tuple[str, list[object], object]] = [
         ("", [_where(known) for known in then], _where(now)),
         ("on ", [known.device_model for known in then], now.device_model),
