@@ -20,6 +20,7 @@ from pytest_gpukern.baseline.record import (
     finite,
     time_of,
 )
+from pytest_gpukern.gate.comparability import Conditions, difference
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint
 from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
@@ -146,15 +147,14 @@ class Merge:
 
     def _into(self, keys: set[str], group: list[Entry], record: Record) -> list[str]:
         """Adds measurements to the epochs that judge them, or the newest; returns the case if any fitted."""
-        case, epochs = group[0].case, list(record.epochs)
-        places: dict[int, set[str]] = {}
+        case, epochs, places = group[0].case, list(record.epochs), dict[int, set[str]]()
+        now = Conditions.of(case, device_model=self.baseline.device_model)
         for key in keys:
-            place = epochs.index(record.current(key) or epochs[-1])
-            places.setdefault(place, set()).add(key)
-        for place in places:
-            difference = _difference(epochs[place], case)
-            if difference is not None:
-                self._refuse(case, f"{difference}: use --gpukern-baseline=update")
+            known = (self.baseline.past(case.id, key) or self.baseline.past(case.id))[0]
+            places.setdefault(known.epoch, set()).add(key)
+            differs = difference(known.key, now, [known])
+            if differs is not None:
+                self._refuse(case, f"{differs}: use --gpukern-baseline=update")
                 return []
         lacking = [entry for entry in group if keys & entry.session.times.keys()]
         sessions = [self._session(entry) for entry in self._fitting(lacking, record.sessions)]
@@ -209,14 +209,6 @@ class Merge:
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self._report.refused.append(Refusal(case.id, reason))
-
-
-def _difference(epoch: Epoch, case: CaseInfo) -> str | None:
-    if epoch.problem_version != case.problem_version:
-        return f"recorded with problem version {epoch.problem_version}, now {case.problem_version}"
-    if epoch.measured_point != case.measured_point:
-        return f"recorded at {epoch.measured_point}, now {case.measured_point}"
-    return None
 
 
 def confirmed_slower(result: Result) -> bool:

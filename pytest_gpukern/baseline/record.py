@@ -242,10 +242,6 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         """Returns the newest epoch that holds a measurement: an update of one scope leaves others judged."""
         return next((epoch for epoch in reversed(self.epochs) if key is None or key in epoch.keys), None)
 
-    def anchor(self, key: str) -> Epoch | None:
-        """Returns the oldest epoch that holds a measurement: it shows small steps that have added up."""
-        return next((epoch for epoch in self.epochs if key in epoch.keys), None)
-
     def opening(self, epoch: Epoch) -> Record:
         """Returns the record with a new current epoch.
 
@@ -333,9 +329,12 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         return None if current is None or current is record.epochs[-1] else record.epochs[-1].opened
 
     def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
-        """Returns the sessions of the oldest epoch under `key`; none if that is the current one."""
+        """Returns the sessions of the oldest epoch under `key`; none if that is the current one.
+
+        They show small steps that have added up.
+        """
         record = self.cases.get(case_id, _NO_RECORD)
-        first = record.anchor(key)
+        first = next((epoch for epoch in record.epochs if key in epoch.keys), None)
         return () if first is record.current(key) else self._times(record, first, key)
 
     def all_times(self) -> Iterator[tuple[SessionTime, ...]]:

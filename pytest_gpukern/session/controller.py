@@ -389,7 +389,8 @@ class Controller:
                 recorded = store.on_record(cases, model_key, devices)
                 for test in cases.tests.keys() & self._unmeasured.keys():
                     why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
-                why.setdefault(cases.why_gone, set()).update(store.stale(cases, model_key) & recorded)
+                gone = recorded & {*store.to_prune(cases, model_key).ids}
+                why.setdefault(cases.why_gone, set()).update(gone)
         return [
             f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
             f"run: {reason} ({', '.join(sorted(ids))})"

@@ -436,7 +436,7 @@ def test_a_further_session_changes_no_line_of_those_that_are_there(tmp_path):
 @pytest.mark.parametrize("mode", ["create", "append"])
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"version": 2}, "with problem version 1, now 2"), ({"ran": 500}, "at {'n': 1000}, now {'n': 500}")],
+    [({"version": 2}, "with problem version 1, now 2"), ({"ran": 500}, "at n=1000, now n=500")],
 )
 def test_what_was_measured_otherwise_joins_no_epoch_and_update_is_named(tmp_path, mode, changes, words):
     record("create", session(tmp_path, 1))
