@@ -61,20 +61,7 @@ _EACH_STEP = 0.975
 _NOTHING = 1e-12
 
 
-@dataclass(frozen=True)
-class Devices:
-    """Holds the error that a change has from being between devices of a model; none on one device.
-
-    Attributes:
-        variance: that the devices add to the change's.
-        dof: its degrees of freedom.
-    """
-
-    variance: float = 0.0
-    dof: float = math.inf
-
-
-SAME_DEVICE = Devices()
+SAME_DEVICE = CaseSpread(0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -87,8 +74,8 @@ class Change:
         fresh: new sessions, or pairs.
         recorded: recorded sessions that it was compared with; 0 for pairs.
         noisier: additional variance of fresh sessions whose samples are noisier than the recorded ones'.
-        devices: by how much devices differ in this case.
-        all_devices: by how much they differ over all cases of the suite. A card may be slower in a case where
+        devices: what devices that differ in this case add to the change's variance; nothing on one device.
+        all_devices: what they add by all cases of the suite. A card may be slower in a case where
             the recorded cards agree, so a smaller change is called neither slower nor faster.
     """
 
@@ -97,8 +84,8 @@ class Change:
     fresh: int
     recorded: int
     noisier: float = 0.0
-    devices: Devices = SAME_DEVICE
-    all_devices: Devices = SAME_DEVICE
+    devices: CaseSpread = SAME_DEVICE
+    all_devices: CaseSpread = SAME_DEVICE
 
     def error(self, fresh: int | None = None, recorded: int | None = None) -> float:
         """Returns the standard error of the change, also for other numbers of sessions."""
@@ -342,7 +329,7 @@ def _of_case(
     *,
     weight: float,
     floor: float,
-) -> Devices:
+) -> CaseSpread:
     """Returns what the devices of a case add to the change.
 
     Its degrees of freedom are at most the number of devices less one, since one device may be off in all
@@ -351,12 +338,12 @@ def _of_case(
     if not weight or shared.between_devices is None:
         return _of_all_cases(timer, shared, weight=weight)
     spread = case_spread(*between_devices(cards), shared.between_devices, floor=floor)
-    return Devices(weight * spread.variance, min(spread.dof, shared.devices_dof))
+    return CaseSpread(weight * spread.variance, min(spread.dof, shared.devices_dof))
 
 
-def _of_all_cases(timer: str, shared: SharedSpread, *, weight: float) -> Devices:
+def _of_all_cases(timer: str, shared: SharedSpread, *, weight: float) -> CaseSpread:
     if not weight:
         return SAME_DEVICE
     if shared.devices is not None:
-        return Devices(weight * shared.devices**2, shared.devices_dof)
-    return Devices(weight * timer_row(timer).prior_spread_of_devices ** 2)
+        return CaseSpread(weight * shared.devices**2, shared.devices_dof)
+    return CaseSpread(weight * timer_row(timer).prior_spread_of_devices ** 2, math.inf)

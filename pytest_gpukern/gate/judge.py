@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpukern.gate.change import (
@@ -144,12 +144,13 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
     gates = len(reference) >= FEWEST
+    row = FALSE_ALARMS[max(known for known in FALSE_ALARMS if known <= threshold)]
     verdict = dataclasses.replace(
         verdict,
         reason="; ".join([verdict.reason, *_remarks(basis, change)]),
         gates=gates,
         suspected=gates and verdict.kind is VerdictKind.SLOWER,
-        false_alarm=_false_alarm(len(basis.opening or reference), threshold) if gates else 0.0,
+        false_alarm=_chance(row, len(basis.opening or reference)) if gates else 0.0,
         threshold=threshold,
     )
     return of_host(verdict, basis.fails_with) if basis.fails_with else verdict
@@ -243,8 +244,8 @@ def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSprea
     if open_still and verdict.ratio_low is not None:
         verdict = _with_remedy(verdict, change, threshold)
     suspected = verdict.kind is VerdictKind.SLOWER
-    false_alarm = _false_alarm_of_pairs(pairs[0][0].timer, len(pairs))
-    return dataclasses.replace(verdict, suspected=suspected, false_alarm=false_alarm)
+    row = FALSE_ALARMS_OF_PAIRS[timer_row(pairs[0][0].timer).device_timed]
+    return dataclasses.replace(verdict, suspected=suspected, false_alarm=_chance(row, len(pairs)))
 
 
 def confirm_paired(
@@ -320,11 +321,6 @@ def fails(verdict: Verdict, fail_on: Collection[str], *, on_gpu: bool) -> bool:
     doubtful = verdict.kind is VerdictKind.SLOWER and not verdict.gates
     kind = VerdictKind.UNDECIDED if doubtful else verdict.kind
     return kind.row.fail_on in fail_on and (on_gpu or "host" in fail_on)
-
-
-def expected_false_alarms(verdicts: Iterable[Verdict]) -> float:
-    """Returns how many of these would be confirmed as SLOWER if no code had changed; see `FALSE_ALARMS`."""
-    return sum(verdict.false_alarm for verdict in verdicts)
 
 
 def _barred(
@@ -426,15 +422,9 @@ def _remarks(basis: Basis, change: Change) -> list[str]:
     return remarks
 
 
-def _false_alarm(recorded: int, threshold: float) -> float:
-    """Returns the chance that unchanged code is called SLOWER, by the nearest row and column below."""
-    row = FALSE_ALARMS[max(known for known in FALSE_ALARMS if known <= threshold)]
-    return row[max(known for known in row if known <= recorded)]
-
-
-def _false_alarm_of_pairs(timer: str, pairs: int) -> float:
-    row = FALSE_ALARMS_OF_PAIRS[timer_row(timer).device_timed]
-    return row[max(known for known in row if known <= pairs)]
+def _chance(row: Mapping[int, float], count: int) -> float:
+    """Returns that of the nearest number of sessions or pairs below."""
+    return row[max(known for known in row if known <= count)]
 
 
 def _decided(
