@@ -85,14 +85,11 @@ def shift_among(compared: Sequence[Compared]) -> Shift | None:
     recorded = [session.canaries for entry in compared for session in entry.past]
     now = [entry.result.canaries for entry in compared]
     canaries = canary_changes(now, recorded)
-    usual = usual_shift(map(_session_times, compared))
+    usual = usual_shift(
+        {time.session: time.median_ns for time in entry.past if time.key == _kernel(entry.result)}
+        for entry in compared
+    )
     return shift_of(kernel_ratios(entry.result for entry in compared), canaries, usual)
-
-
-def _session_times(compared: Compared) -> dict[str, float]:
-    """Maps the id of each recorded session to its time of the kernel, where that was compared on a GPU."""
-    key = _kernel(compared.result)
-    return {time.session: time.median_ns for time in compared.past if time.key == key}
 
 
 def _kernel(result: Result) -> str:
@@ -119,6 +116,8 @@ def shift_of(
 
 def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
     """Returns the log ratio that a new session's common shift stays within 95 % of the time; 0 if not known.
+
+    A case has the id of each recorded session and its time of the kernel, where that was compared on a GPU.
 
     A recorded session's shift is the median over its cases of the log time less its case's mean. The interval
     of one more session is that of a normal distribution whose spread is estimated from these.

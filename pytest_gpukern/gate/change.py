@@ -207,17 +207,20 @@ def change_since(
     new = [math.log(measurement.summary.median_ns) for measurement in fresh]
     floor = _floor(fresh, math.exp(min(logs)))
     spread = case_spread(*within_devices(cards), shared, floor=floor)
+    if own := len(new) - 1:
+        pooled = (spread.dof * spread.variance + own * sample_variance(new)) / (spread.dof + own)
+        spread = dataclasses.replace(spread, variance=pooled, dof=spread.dof + own)
     noise = statistics.fmean(_within(timed.summary) for timed in fresh)
     recorded_noise = statistics.fmean(_within(session) for session in sessions)
-    weight = _weight_of_devices({card: len(known) / len(logs) for card, known in cards.items()}, device)
+    of_case, of_all = _of_devices(cards, device, timer, shared, floor)
     return Change(
         delta=statistics.fmean(new) - statistics.fmean(logs),
-        spread=_with_own(spread, new),
+        spread=spread,
         fresh=len(new),
         recorded=len(logs),
         noisier=max(0.0, noise - recorded_noise),
-        devices=_of_case(cards, timer, shared, weight=weight, floor=floor),
-        all_devices=_of_all_cases(timer, shared, weight=weight),
+        devices=of_case,
+        all_devices=of_all,
     )
 
 
@@ -307,43 +310,27 @@ def _within(known: Summary | SessionTime) -> float:
     return min(half / _SIGMAS_IN_95 / known.median_ns, KNOWS_NOTHING) ** 2
 
 
-def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
-    """Returns the spread pooled with that among several fresh sessions."""
-    own = len(logs) - 1
-    if not own:
-        return spread
-    pooled = (spread.dof * spread.variance + own * sample_variance(logs)) / (spread.dof + own)
-    return dataclasses.replace(spread, variance=pooled, dof=spread.dof + own)
-
-
-def _weight_of_devices(shares: Mapping[str | None, float], device: str | None) -> float:
-    """Returns how many times τ² the difference of recorded sessions and new ones on `device` varies by."""
-    weight = 1 - 2 * shares.get(device, 0.0) + sum(share**2 for share in shares.values())
-    return weight if weight >= _NOTHING else 0.0
-
-
-def _of_case(
+def _of_devices(
     cards: Mapping[str | None, Sequence[float]],
+    device: str | None,
     timer: str,
     shared: SharedSpread,
-    *,
-    weight: float,
     floor: float,
-) -> CaseSpread:
-    """Returns what the devices of a case add to the change.
+) -> tuple[CaseSpread, CaseSpread]:
+    """Returns what devices add to the variance of a change: by this case, and by all cases.
 
-    Its degrees of freedom are at most the number of devices less one, since one device may be off in all
+    A case's degrees of freedom are at most the number of devices less one, since one device may be off in all
     cases that the spread was estimated from.
     """
-    if not weight or shared.between_devices is None:
-        return _of_all_cases(timer, shared, weight=weight)
-    spread = case_spread(*between_devices(cards), shared.between_devices, floor=floor)
-    return CaseSpread(weight * spread.variance, min(spread.dof, shared.devices_dof))
-
-
-def _of_all_cases(timer: str, shared: SharedSpread, *, weight: float) -> CaseSpread:
-    if not weight:
-        return SAME_DEVICE
+    count = sum(map(len, cards.values()))
+    shares = {card: len(logs) / count for card, logs in cards.items()}
+    weight = 1 - 2 * shares.get(device, 0.0) + sum(share**2 for share in shares.values())
+    if weight < _NOTHING:
+        return SAME_DEVICE, SAME_DEVICE
+    of_all = CaseSpread(weight * timer_row(timer).prior_spread_of_devices ** 2, math.inf)
     if shared.devices is not None:
-        return CaseSpread(weight * shared.devices**2, shared.devices_dof)
-    return CaseSpread(weight * timer_row(timer).prior_spread_of_devices ** 2, math.inf)
+        of_all = CaseSpread(weight * shared.devices**2, shared.devices_dof)
+    if shared.between_devices is None:
+        return of_all, of_all
+    spread = case_spread(*between_devices(cards), shared.between_devices, floor=floor)
+    return CaseSpread(weight * spread.variance, min(spread.dof, shared.devices_dof)), of_all
