@@ -1,6 +1,6 @@
 """Holds pytest's hooks, each a few lines that delegate, and the fixtures that users see.
 
-Loads only the standard library and pytest.
+Loads only the standard library and pytest. Hooks import the rest where a run needs it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.values.options import add_options, asked, leave_ini_values_out_of_help, measures
+from pytest_gpukern.session.item import (
+    MEASURED,
+    attach,
+    begin,
+    conclude,
+    end_observing,
+    new_test,
+    note_context,
+    saying_what_is_missing,
+)
+from pytest_gpukern.session.stash import (
+    BEGAN_WITH,
+    Where,
+    environment_for_test,
+    environment_of,
+    role_of,
+    settings_of,
+    simulator_of,
+)
+from pytest_gpukern.values.options import (
+    add_options,
+    asked,
+    leave_ini_values_out_of_help,
+    measures,
+    sanitizing_tool,
+)
 
 if TYPE_CHECKING:
     from pytest_gpukern.gpu.model import Device
@@ -29,7 +54,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepares libraries before any conftest imports them: Numba's simulator, and what scikit-cuda lacks."""
     if asked(early_config):
         from pytest_gpukern.backends.skcuda_imports import supply
-        from pytest_gpukern.session.stash import BEGAN_WITH, simulator_of
 
         early_config.stash[BEGAN_WITH] = dict(os.environ)
         simulator_of(early_config)
@@ -48,17 +72,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "pytest-benchmark's fixture",
     )
     if asked(config):
-        from pytest_gpukern.session.stash import environment_of
-
         environment = environment_of(config)
-        from pytest_gpukern.values.options import sanitizing_tool
-
         if sanitizing_tool() is not None:
             from pytest_gpukern.sanitizer.child_setup import prepare
 
             prepare(config, environment)
-    from pytest_gpukern.session.stash import Where, role_of, settings_of
-
     role, closing = role_of(config), []
     if role.reports:
         from pytest_gpukern.session.controller import Controller, end_on_sigterm
@@ -106,17 +124,9 @@ def pytest_make_collect_report(
     """
     report = yield
     if report.failed:
-        from pytest_gpukern.session.collection import (
-            hint_at_the_simulator,
-            say_what_was_declared_wrong,
-            skip_without_gpu,
-        )
+        from pytest_gpukern.session.collection import explain_failure
 
-        say_what_was_declared_wrong(report)
-        if asked(collector.config):
-            skip_without_gpu(collector, report)
-        else:
-            hint_at_the_simulator(collector, report)
+        explain_failure(collector, report)
     return report
 
 
@@ -125,40 +135,21 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     """Refuses unknown axes and unreadable baselines before anything runs."""
-    from pytest_gpukern.session.collection import (
-        counted_as_benchmarks,
-        load_what_tests_need,
-        refuse_bad_items,
-        sharing_usage_errors,
-    )
+    from pytest_gpukern.session.collection import counted_as_benchmarks, prepare_tests, sharing_usage_errors
 
     collected = len(items)
     with sharing_usage_errors(config):
         with counted_as_benchmarks(config, items):
             yield
-        refuse_bad_items(config, items)
-        load_what_tests_need(config, items)
-        if measures(config):
-            from pytest_gpukern.session.collection import note_known_cases, tell_what_is_recorded
-
-            note_known_cases(session, items, deselected=collected - len(items))
-            tell_what_is_recorded(config, items)
+        if asked(config):
+            prepare_tests(session, items, deselected=collected - len(items))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Forgets an earlier attempt, and fails a test whose marker is wrong; a fixture may need a GPU."""
     __tracebackhide__ = True  # a fixture's failure looks as it does without us
-    from pytest_gpukern.session.item import (
-        forget,
-        refuse_bad_marker,
-        refuse_without_context,
-        saying_what_is_missing,
-    )
-
-    forget(item)
-    refuse_bad_marker(item)
-    refuse_without_context(item)
+    begin(item)
     with saying_what_is_missing(item):
         outcome = yield
     if "benchmark" in getattr(item, "fixturenames", ()) and measures(item.config):
@@ -188,8 +179,6 @@ def pytest_fixture_setup(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judges inside the test, so that a regression fails it by name."""
     __tracebackhide__ = True
-    from pytest_gpukern.session.item import conclude, note_context, saying_what_is_missing
-
     note_context(item)
     with saying_what_is_missing(item):
         outcome = yield
@@ -201,9 +190,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
     """Ends observing once all fixtures of the test have given back what they hold."""
     __tracebackhide__ = True
-    from pytest_gpukern.session.item import end_observing, stop_observing
-
-    stop_observing(item)
+    if MEASURED in item.stash:
+        item.stash[MEASURED].stop_observing()  # before a teardown, which may fail
     outcome = yield
     end_observing(item, nextitem)
     return outcome
@@ -214,8 +202,6 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Puts the result on the report as plain JSON."""
-    from pytest_gpukern.session.item import attach
-
     report = yield
     attach(item, report, call)
     return report
@@ -234,19 +220,13 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Returns what we supplied to libraries so that they work here; collecting opens them."""
     if not asked(config):
         return []
-    from pytest_gpukern.session.stash import environment_of
-
     return [f"gpukern note: {note}" for note in environment_of(config).libraries.notes]
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Returns one worker for each GPU that is measured on; without a GPU xdist decides."""
-    if not measures(config):
-        return None
-    from pytest_gpukern.session.stash import environment_of
-
-    return len(environment_of(config).gpu.cards) or None
+    return (len(environment_of(config).gpu.cards) or None) if measures(config) else None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -254,7 +234,6 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
     """Adds the device to pytest-benchmark's JSON."""
     if asked(config):
         from pytest_gpukern.benchmark_interop.pytest_benchmark import machine_info as describe
-        from pytest_gpukern.session.stash import environment_of
 
         machine_info.update(describe(environment_of(config).gpu.fingerprint))
 
@@ -277,8 +256,6 @@ def gpu_device(pytestconfig: pytest.Config) -> Device:
     `is_simulated` where Numba's simulator stands in for it. Without either the test is skipped, with the
     reason.
     """
-    from pytest_gpukern.session.stash import environment_for_test
-
     gpu = environment_for_test(pytestconfig).gpu
     if gpu.device is None:
         pytest.skip(gpu.why_no_gpu)
@@ -310,10 +287,12 @@ def gpu_warmup(gpu_synchronize: Callable[[], None]) -> Callable[..., WarmUp]:
 @pytest.fixture
 def gpu_benchmark(request: pytest.FixtureRequest) -> Generator[GpuBenchmark]:
     """Measures and verifies what a test launches; see `GpuBenchmark`."""
-    from pytest_gpukern.session.item import measured
+    from pytest_gpukern.run.measured_test import GpuBenchmark
 
-    with measured(request.node) as benchmark:
-        yield benchmark
+    test = new_test(request.node)
+    test.begin()
+    yield GpuBenchmark(test)
+    test.let_go()  # it keeps arrays
 
 
 @pytest.fixture

@@ -225,11 +225,11 @@ class CudaWorkspace:
         return UsersArray.of_interface(array.__cuda_array_interface__, on_device=True)
 
     def digest(self) -> dict[str, int]:
-        in_order = {
-            name: self._runtime.copy_of(array.download()) if isinstance(array, PlacedDeviceArray) else array
-            for name, array in self._inputs.items()
-        }
-        return {name: self._runtime.hash(array) for name, array in in_order.items()}
+        def in_order(array: DeviceArray) -> DeviceArray:
+            """Returns an array to hash at once: the next copy frees this one, whose host array is gone."""
+            return self._runtime.copy_of(array.download()) if isinstance(array, PlacedDeviceArray) else array
+
+        return {name: self._runtime.hash(in_order(array)) for name, array in self._inputs.items()}
 
     def digest_of(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         return {name: self._runtime.hash(self._runtime.copy_of(inputs[name])) for name in self._inputs}

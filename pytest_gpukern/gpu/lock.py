@@ -13,8 +13,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import Annotated
 
@@ -35,8 +36,6 @@ _GRACE_S = 1.0
 
 @dataclass
 class _Acquired:
-    """A lock that this process holds: the open file and how often it was acquired."""
-
     fd: int
     count: int = 1
 
@@ -123,7 +122,6 @@ class DeviceLock:
         self.release()
 
     def holder(self) -> Holder | None:
-        """Returns who holds the lock now, according to the lock file."""
         return read_holder(self._path)
 
     def _is_inherited(self) -> bool:
@@ -185,7 +183,7 @@ class HostTurns:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._depth = {"alone": 0, "resting": 0, "busy": 0}
         self._is = "resting"
         self._fd: int | None = None
@@ -195,26 +193,14 @@ class HostTurns:
         """Closes the file of a forked child, which would keep the lock when its parent dies."""
         if self._fd is not None:
             os.close(self._fd)
-        self._folder, self._fd, self._is = None, None, "resting"
+        self.folder, self._fd, self._is = None, None, "resting"
 
     def busy_from_its_start(self) -> int | None:
         """Returns an open lock file: whoever inherits it is `busy` until it closes it or ends.
 
         Hand it to a process that is about to start, and close it here. None if nothing is locked.
         """
-        return None if self._folder is None else self._lock("busy")
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Returns the context in which this process times something on the host."""
-        return self._being("alone")
-
-    def resting(self) -> AbstractContextManager[None]:
-        """Returns the context in which this process waits, or times what the host does not disturb."""
-        return self._being("resting")
-
-    def busy(self) -> AbstractContextManager[None]:
-        """Returns the context in which this process works on the host."""
-        return self._being("busy")
+        return None if self.folder is None else self._lock("busy")
 
     @contextmanager
     def _being(self, state: str) -> Iterator[None]:
@@ -226,10 +212,17 @@ class HostTurns:
             self._depth[state] -= 1
             self._become()
 
+    alone = partialmethod(_being, "alone")
+    """Returns the context in which this process times something on the host."""
+    resting = partialmethod(_being, "resting")
+    """Returns the context in which this process waits, or times what the host does not disturb."""
+    busy = partialmethod(_being, "busy")
+    """Returns the context in which this process works on the host."""
+
     def _become(self) -> None:
         """Takes the lock of the state that this process is in now, and gives back that of the last."""
         state = next((name for name, depth in self._depth.items() if depth), "resting")
-        if self._folder is None or state == self._is:
+        if self.folder is None or state == self._is:
             return
         if self._fd is not None:
             _unlock(self._fd)
@@ -240,10 +233,10 @@ class HostTurns:
 
     def _lock(self, state: str) -> int:
         """Waits for the lock of a state, `busy` or `alone`; returns its open file."""
-        assert self._folder is not None
-        gate = _locked(self._folder / "host-gate", alone=True)
+        assert self.folder is not None
+        gate = _locked(self.folder / "host-gate", alone=True)
         try:
-            return _locked(self._folder / "host", alone=state == "alone")
+            return _locked(self.folder / "host", alone=state == "alone")
         finally:
             _unlock(gate)
 
@@ -293,7 +286,6 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def here(cls, uuid: str) -> Holder:
-        """Describes this process now."""
         command = " ".join([Path(sys.argv[0] or sys.executable).name, *sys.argv[1:]])
         if len(command) > _COMMAND_LENGTH:
             command = command[: _COMMAND_LENGTH - 1] + "…"
@@ -307,10 +299,6 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         since = time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", then)
         where = "" if self.host == socket.gethostname() else f" on {self.host}"
         return f"pid {self.pid}{where} ({self.user}): {self.command}, since {since}"
-
-    def is_credible(self) -> bool:
-        """Returns whether this can be the current holder, rather than an entry of a dead process."""
-        return self.host != socket.gethostname() or is_alive(self.pid)
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
@@ -351,7 +339,6 @@ def open_lock_file(path: Path) -> int:
 
 
 def unusable(path: Path, error: OSError) -> DeviceError:
-    """Makes the error for a lock file that cannot be opened or locked."""
     return DeviceError(
         f"the device lock {path} cannot be used: {error}. Set {DIRECTORY_VARIABLE} to a folder that "
         f"all users of the GPU can write to."
@@ -380,7 +367,8 @@ def read_holder(path: Path) -> Holder | None:
         return None
     finally:
         os.close(fd)
-    return holder if holder.is_credible() else None
+    may_live = holder.host != socket.gethostname() or is_alive(holder.pid)
+    return holder if may_live else None
 
 
 def _open_existing(path: Path) -> int:

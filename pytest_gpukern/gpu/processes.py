@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from pytest_gpukern.gpu.model import Device
@@ -34,12 +34,11 @@ def foreign_processes(
     return tuple(
         process
         for process in nvml.compute_processes(device.uuid)
-        if process.pid not in own and not _is_child(process.pid)
+        if process.pid not in own and (process.pid <= 0 or os.getpid() not in ancestors(process.pid))
     )
 
 
 def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> str | None:
-    """Says who else is on the device, or returns None."""
     if not processes:
         return None
     others = "another process" if len(processes) == 1 else f"{len(processes)} other processes"
@@ -47,11 +46,9 @@ def foreign_process_warning(device: Device, processes: Sequence[GpuProcess]) -> 
     return f"{others} used {device} when this run began, so its times are unreliable: {named}"
 
 
-def remaining(
-    nvml: Nvml, device: Device, pids: Set[int], *, within_s: float = _TO_LEAVE_S
-) -> tuple[GpuProcess, ...]:
-    """Returns which of these processes still have a context on `device` after `within_s` seconds."""
-    give_up_s = time.monotonic() + within_s
+def remaining(nvml: Nvml, device: Device, pids: Set[int]) -> tuple[GpuProcess, ...]:
+    """Returns which of these processes still have a context on `device` after some seconds."""
+    give_up_s = time.monotonic() + _TO_LEAVE_S
     while True:
         left = tuple(process for process in nvml.compute_processes(device.uuid) if process.pid in pids)
         if not left or time.monotonic() >= give_up_s:
@@ -59,15 +56,10 @@ def remaining(
         time.sleep(_LOOK_S)
 
 
-def _is_child(pid: int) -> bool:
-    return pid > 0 and os.getpid() in ancestors(pid)
-
-
 _PROC = Path("/proc")
 
 
 def process_id(text: str) -> int | None:
-    """Returns a text as a process id; None if it is not one."""
     return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else None
 
 
@@ -134,16 +126,11 @@ class DeviceWatch:
         self._uuid = device.uuid
         listed = {process.pid for process in nvml.compute_processes(self._uuid)}
         self._same_namespace = os.getpid() in listed
-        self._ours = {os.getpid(), *ancestors()}
-        if not self._same_namespace:
-            self._ours |= listed - {stranger.pid for stranger in strangers}
+        came = set() if self._same_namespace else listed - {stranger.pid for stranger in strangers}
+        self.ours = frozenset({os.getpid(), *ancestors(), *came})
+        """The ids, as NVML numbers them, of this process and its ancestors."""
         self._seen_us = 0
         self._busy()  # discards samples from before
-
-    @property
-    def ours(self) -> frozenset[int]:
-        """The ids, as NVML numbers them, of this process and its ancestors."""
-        return frozenset(self._ours)
 
     def state(self) -> DeviceState:
         """Asks NVML now, first for what changes fastest. This process must have no work on the device."""
@@ -152,20 +139,14 @@ class DeviceWatch:
         busy = self._busy()
         foreign = tuple(
             dataclasses.replace(process, sm_percent=busy.get(process.pid))
-            for process in self._foreign(self._nvml.compute_processes(self._uuid))
+            for process in self._nvml.compute_processes(self._uuid)
+            if process.pid not in self.ours
+            and not (self._same_namespace and os.getpid() in ancestors(process.pid))
         )
         copied = self._nvml.pcie_bytes_since(self._uuid, pcie_before)
         passed_ns = max(1, time.monotonic_ns() - began_ns)
         bytes_per_s = None if copied is None else 1e9 * copied / passed_ns
         return dataclasses.replace(state, foreign=foreign, pcie_bytes_per_s=bytes_per_s)
-
-    def _foreign(self, processes: Iterable[GpuProcess]) -> list[GpuProcess]:
-        return [
-            process
-            for process in processes
-            if process.pid not in self._ours
-            and not (self._same_namespace and os.getpid() in ancestors(process.pid))
-        ]
 
     def _busy(self) -> dict[int, int]:
         """Returns process id → the largest share of time, in percent, sampled since the last call."""

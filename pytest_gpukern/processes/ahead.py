@@ -29,7 +29,6 @@ class Beside:
         sys.meta_path.insert(0, self)
 
     def add(self, process: Process) -> None:
-        """Has one more process import what was imported so far, and what will be."""
         self._processes.append(process)
         for name in self._imported:
             process.imports(name)
@@ -44,6 +43,5 @@ class Beside:
         self._processes.remove(process)
 
     def close(self) -> None:
-        """Leaves `sys.meta_path`."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)

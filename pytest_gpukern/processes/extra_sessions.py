@@ -30,7 +30,6 @@ class ExtraSessions:
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: ExtraSessions) -> None:
-        """Adds what came of sessions of other tests."""
         self.results |= other.results
         self.refused |= other.refused
         self.problems += other.problems

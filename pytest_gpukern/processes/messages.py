@@ -154,19 +154,6 @@ class Listed(Message, frozen=True):
     entries: list[Any]
 
 
-class Lost(Message, frozen=True):
-    """Says that an asynchronous launch has failed, which was found only after the test's last report."""
-
-    fault: str
-
-
-class Stops(Message, frozen=True):
-    """Holds what the test set in the session to fail or stop the run."""
-
-    fail: Any
-    stop: Any
-
-
 class Unsendable(Message, frozen=True):
     """Says why a message could not be written."""
 
@@ -186,11 +173,18 @@ class Done(Message, frozen=True):
 
     Attributes:
         lost: why another process has to run the next one, or None.
+        failed_late: why it failed, in words, if an asynchronous launch did which was found only after its
+            last report.
         pids: the process's ids in NVML, as far as it has found out.
+        fail: why the run fails, if the test said so in the session.
+        stop: why it stops.
     """
 
     lost: str | None = None
+    failed_late: str | None = None
     pids: tuple[int, ...] = ()
+    fail: str | None = None
+    stop: str | None = None
 
 
 class TornDown(Message, frozen=True):
@@ -214,8 +208,6 @@ FROM_CHILD = msgspec.msgpack.Decoder(
     | Paused
     | Resumed
     | Listed
-    | Lost
-    | Stops
     | Unsendable
     | Exit
     | Done

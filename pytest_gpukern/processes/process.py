@@ -87,7 +87,7 @@ class Process:
         environ: all of its environment variables.
         prefix: what comes before Python on the command line, such as a tool that watches it.
         shows_output: whether it prints to this process's terminal.
-        turns: those that it takes on the host while it imports, and the folder of their lock files.
+        turns: those that it takes on the host while it imports.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Process:
         environ: Mapping[str, str],
         prefix: Sequence[str] = (),
         shows_output: bool = False,
-        turns: tuple[HostTurns, Path] | None = None,
+        turns: HostTurns | None = None,
     ) -> None:
         self._folder = TemporaryFolder("session")
         self.place = Path(self._folder.name)
@@ -106,19 +106,17 @@ class Process:
         self._read_from = 0
         self._watched = bool(prefix)
         self._connection, theirs = Pipe()
-        busy = turns[0].busy_from_its_start() if turns is not None else None
+        busy = turns.busy_from_its_start() if turns is not None else None
         told = {
             "module": CHILD,
             "package": str(FOLDER),
             "path": list(path),
             "connection": theirs.fileno(),
-            "parent": None
-            if prefix
-            else os.getpid(),  # a tool that stands between the two does not end with it
+            # A tool that stands between the two does not end with this process.
+            "parent": None if prefix else os.getpid(),
             "busy": busy,
-            "run_folder": str(turns[1]) if turns is not None else None,
+            "run_folder": str(turns.folder) if turns is not None and busy is not None else None,
         }
-        handed_on = [theirs.fileno(), *([] if busy is None else [busy])]
         try:
             with self._output.open("ab") as output:
                 self._process = subprocess.Popen(
@@ -129,7 +127,7 @@ class Process:
                     stdout=None if shows_output else output,
                     stderr=None if shows_output else subprocess.STDOUT,
                     start_new_session=True,
-                    pass_fds=handed_on,
+                    pass_fds=[fd for fd in (theirs.fileno(), busy) if fd is not None],
                 )
         except BaseException:
             self._folder.cleanup()
@@ -138,11 +136,7 @@ class Process:
             theirs.close()
             if busy is not None:
                 os.close(busy)
-
-    @property
-    def pid(self) -> int:
-        """Returns its process id, in this process's namespace."""
-        return self._process.pid
+        self.pid = self._process.pid
 
     @property
     def has_ended(self) -> bool:
@@ -205,8 +199,8 @@ class Process:
 
     def _wait(self, timeout_s: float) -> None:
         """Waits for its end, and heeds no message."""
-        clock = _Clock()
-        while not self.has_ended and clock.passed_s < timeout_s:
+        give_up_s = time.monotonic() + timeout_s
+        while not self.has_ended and time.monotonic() < give_up_s:
             with contextlib.suppress(EOFError, OSError):
                 if self._connection.poll(POLL_S):
                     self._connection.recv_bytes()

@@ -88,12 +88,10 @@ class ChildSessions:
     card: str | None = None
 
     def to_json(self) -> JsonDict:
-        """Returns it as plain JSON, for other processes of this run."""
         return plain(dataclasses.asdict(self))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, data: JsonDict) -> ChildSessions:
-        """Returns what `to_json` was called on."""
         return built(data, cls)  # type: ignore[no-any-return]
 
     def start(
@@ -102,7 +100,7 @@ class ChildSessions:
         *,
         moved: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
-        turns: tuple[HostTurns, Path] | None = None,
+        turns: HostTurns | None = None,
         shows_output: bool = False,
     ) -> Process:
         """Starts a process that waits to be told what to run.
@@ -199,10 +197,17 @@ class ChildSessions:
         ran: ChildRun,
         progress: Callable[[], object],
     ) -> None:
-        """Has one process run tests, and adds what it reports to `ran`."""
         ran.during, ran.ended_early, ran.problem, ran.status, ran.exit = None, True, None, None, None
         limit_s, slow = request.timeout_s, f"took longer than {request.timeout_s:g} s"
-        collected = process.begin(self._told(process, request, nodeids), ran.hear, timeout_s=limit_s)
+        begin = msgspec.structs.replace(
+            self.begin(process, nodeids, moved=request.moved),
+            collects_all=request.collects_all,
+            checked=request.checked,
+            datasets=None if request.datasets is None else str(request.datasets),
+            watched_roots=request.watched_roots,
+            watched_names=request.watched_names,
+        )
+        collected = process.begin(begin, ran.hear, timeout_s=limit_s)
         if isinstance(collected, Gone):
             ran.end_with(process, collected)
             return
@@ -216,6 +221,8 @@ class ChildSessions:
             if ran.exit is not None or isinstance(done, Gone):
                 ran.end_with(process, done if ran.exit is None else Gone(f"was ended by {ran.exit!r}"))
                 return
+            if done.failed_late is not None and ran.outcomes.get(ran.during, ("passed",))[0] == "passed":
+                ran.outcomes[ran.during] = ("failed", done.failed_late)
             if done.lost is not None:  # another process runs the others
                 lost = f"{ran.during} lost the CUDA context: {done.lost}"
             ran.during = None
@@ -229,16 +236,6 @@ class ChildSessions:
         ran.status = process.status(limit_s if request.command_prefix else TO_END_S)
         ran.ended_early = bool(left)
         ran.problem = lost if left else ran.what_is_missing(nodeids, process.said)
-
-    def _told(self, process: Process, request: ChildRequest, nodeids: tuple[str, ...]) -> Begin:
-        return msgspec.structs.replace(
-            self.begin(process, nodeids, moved=request.moved),
-            collects_all=request.collects_all,
-            checked=request.checked,
-            datasets=None if request.datasets is None else str(request.datasets),
-            watched_roots=request.watched_roots,
-            watched_names=request.watched_names,
-        )
 
 
 class LoadedModule(NamedTuple):
@@ -280,7 +277,6 @@ class ChildRun:
     status: int | None = None
 
     def hear(self, message: Message) -> None:
-        """Adds what a message says."""
         if isinstance(message, Uncollected):
             self.uncollected.setdefault(message.nodeid, message.text)
         elif isinstance(message, Exit):
@@ -329,7 +325,6 @@ def _could_not_collect(node: str, why: str) -> str:
 
 
 def seeing(*uuids: str) -> dict[str, str]:
-    """Returns the environment variables of a process that sees these GPUs only."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 

@@ -133,8 +133,7 @@ class Against:
     def _start(self, on_base: bool) -> Process:
         """Starts a session that waits for its turn."""
         moved = Sides.of(self._revisions, self._worktree).moved if on_base else {}
-        turns = (self._host, self._folder)
-        return children_of(self._config).start(self._environ, moved=moved, turns=turns)
+        return children_of(self._config).start(self._environ, moved=moved, turns=self._host)
 
     @property
     def _environ(self) -> dict[str, str | None]:

@@ -54,7 +54,6 @@ class DeviceSession:
 
     Attributes:
         warnings: warnings for the header.
-        run_folder: temporary folder of a run whose workers have a GPU each; None in other runs.
         host: takes turns on the host with the other workers of this run, if each has a GPU.
         elsewhere: why nothing that needs a CUDA context may run in this process, in words, or None.
     """
@@ -76,8 +75,7 @@ class DeviceSession:
         self.elsewhere: str | None = None
         # A run of pytest that a test starts is no part of this run: it would wait for that test.
         folder = os.environ.pop(RUN_FOLDER_VARIABLE, None)
-        self.run_folder = Path(folder) if folder is not None else None
-        self.host = HostTurns(self.run_folder)
+        self.host = HostTurns(Path(folder) if folder is not None else None)
         self._late_warnings: list[str] = []
         self._device_spec = device_spec or settings.device
         self._on_wait = on_wait
@@ -85,6 +83,7 @@ class DeviceSession:
         self._pin = ExitStack()
         self._nvml: Nvml | None = None
         self._strangers: Sequence[GpuProcess] = ()
+        self._locks_host = True
 
     @functools.cached_property
     def device(self) -> Device | None:
@@ -146,7 +145,6 @@ class DeviceSession:
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprint:
-        """Returns the conditions of this session."""
         device = self.device  # which opens NVML
         return take_fingerprint(device, self._nvml)
 
@@ -218,7 +216,6 @@ class DeviceSession:
 
     @functools.cached_property
     def observers(self) -> Observers:
-        """Returns what looks at the device around what is timed."""
         return Observers(self)
 
     @functools.cached_property
@@ -257,11 +254,9 @@ class DeviceSession:
     @property
     def for_children(self) -> dict[str, str]:
         """Returns a child's environment variables, by which it knows our idle contexts and our run."""
-        own_pids = self.own_pids
-        variables = {FAMILY: ",".join(map(str, own_pids))} if own_pids else {}
-        return variables | (
-            {RUN_FOLDER_VARIABLE: str(self.run_folder)} if self.run_folder is not None else {}
-        )
+        folder = self.host.folder
+        variables = {FAMILY: ",".join(map(str, self.own_pids)), RUN_FOLDER_VARIABLE: str(folder or "")}
+        return {name: value for name, value in variables.items() if value}
 
     @property
     def own_pids(self) -> list[int]:
@@ -297,15 +292,14 @@ class DeviceSession:
         with phase("waiting"), self.waiting():
             yield
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Holds the device for one measurement; does nothing without a GPU."""
-        lock = self._lock
-        if lock is None:
-            yield
-            return
+        return nullcontext() if self._lock is None else self._holding(self._lock)
+
+    @contextmanager
+    def _holding(self, lock: DeviceLock, **how: float) -> Iterator[None]:
         with self._idle():
-            lock.acquire(self._on_wait)
+            lock.acquire(self._on_wait, **how)
         try:
             yield
         finally:
@@ -316,14 +310,6 @@ class DeviceSession:
         """Holds the device for one test, and says to the other workers that this one works on the host."""
         with self.exclusive(), self.host.busy():
             yield
-
-    @functools.cached_property
-    def _host_lock(self) -> DeviceLock | None:
-        try:
-            return DeviceLock("the host")
-        except DeviceError as error:
-            self._late_warnings.append(f"the host is not locked against other timings: {error}")
-            return None
 
     @contextmanager
     def timing(self, *, on_gpu: bool) -> Iterator[None]:
@@ -357,20 +343,16 @@ class DeviceSession:
     @contextmanager
     def _host_held(self) -> Iterator[None]:
         """Holds the host against other runs."""
-        lock = self._host_lock
-        try:
-            if lock is not None:
-                with self._idle():
+        with ExitStack() as held:
+            try:
+                if self._locks_host:
                     # Workers of one run wait a fraction of a second for each other: too short to report.
-                    lock.acquire(self._on_wait, poll_s=0.01, quiet_s=10.0)
-        except DeviceError as error:
-            self._late_warnings.append(f"the host is not locked against other timings: {error}")
-            lock = self._host_lock = None
-        try:
+                    host = self._holding(DeviceLock("the host"), poll_s=0.01, quiet_s=10.0)
+                    held.enter_context(host)
+            except DeviceError as error:
+                self._late_warnings.append(f"the host is not locked against other timings: {error}")
+                self._locks_host = False
             yield
-        finally:
-            if lock is not None:
-                lock.release()
 
     def context_fault(self) -> str | None:
         """Returns CUDA's name of the error that made this process's CUDA context unusable, or None.

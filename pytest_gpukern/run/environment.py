@@ -99,7 +99,6 @@ class Environment:
 
     @functools.cached_property
     def children(self) -> ChildSessions:
-        """Returns what starts child sessions of this run's tests."""
         assert self._children is not None, "nobody runs tests in this process"
         return self._children()
 

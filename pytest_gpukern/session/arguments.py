@@ -22,7 +22,6 @@ MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "simul
 """Our options that say how to measure: a child measures as its parent does. It gets the device by UUID and
 the seed by number instead, and it neither judges nor writes."""
 
-_OURS = tuple(option.name for option in OPTIONS)
 _DROPPED_PREFIXES = (
     *("--report-log", "--json-report", "--md-report", "--allure", "--log-file", "--log-cli", "--instafail"),
     "--cov-",
@@ -55,14 +54,13 @@ _DROPPED = frozenset(
 )
 _SPLITTING = ("--splits", "--group", "--splitting-algorithm", "--store-durations", "--durations-path")
 """pytest-split's options: the parent has already chosen its part. Other plugins may have a `--group` too."""
-_ASKED_OF_FAILURES = frozenset(
-    ("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals")
+_OF_A_TEST = (
+    *("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals"),
+    *("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofile"),
+    *("-k", "-m"),  # which conftests may ask for
 )
-_AS_ASKED = frozenset(("-k", "-m"))
-"""Options that conftests may ask for. They choose nothing more in the measuring process."""
-_OF_A_TEST = ("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofile")
-"""Options that repeat or profile a test. The measuring process gets them, like those that shape a test's
-report."""
+"""What begins the names of options that shape a test's report, repeat or profile it. The measuring process
+gets them."""
 _NOT_TWICE = ("device", "seed", "isolate", "against", "against-setup")
 """Our options that have no more effect once a run has begun."""
 
@@ -123,7 +121,7 @@ def sessions_of(
         for argument in token.written
     ]
     named = [f"-p{plugin}" for plugin in config.invocation_params.plugins or () if isinstance(plugin, str)]
-    unheeded = [name for name in _OURS if (name in _NOT_TWICE if judges else name not in MEASURING)]
+    unheeded = _unheeded(judges=judges)
     emptied = [f"-o{option.ini}=" for option in OPTIONS if option.name in unheeded]
     measures_only = [] if judges else ["--gpukern-baseline=off"]
     ours = [*measures_only, "--gpukern-isolate=off", "-oaddopts=", *emptied]
@@ -166,20 +164,19 @@ def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple
 
 
 def is_for_children(option: KnownOption, *, judges: bool = False) -> bool:
-    """Returns whether a child session gets an option that its parent was given; see `child_arguments`."""
-    if judges and (
-        (_ASKED_OF_FAILURES | _AS_ASKED).intersection(option.names) or option.names[0].startswith(_OF_A_TEST)
-    ):
+    """Returns whether a child session gets an option that its parent was given."""
+    if judges and any(name.startswith(_OF_A_TEST) for name in option.names):
         return True
+    unheeded = {f"--gpukern-{name}" for name in _unheeded(judges=judges)}
     return not any(
-        name in _DROPPED or name.startswith(_DROPPED_PREFIXES) or _is_ours_and_dropped(name, judges=judges)
-        for name in option.names
+        name in _DROPPED or name in unheeded or name.startswith(_DROPPED_PREFIXES) for name in option.names
     )
 
 
-def _is_ours_and_dropped(name: str, *, judges: bool) -> bool:
-    ours = name.removeprefix("--gpukern-")
-    return name.startswith("--gpukern-") and (ours in _NOT_TWICE if judges else ours not in MEASURING)
+def _unheeded(*, judges: bool) -> list[str]:
+    """Returns our options that a child does not get."""
+    ours = [option.name for option in OPTIONS]
+    return [name for name in ours if (name in _NOT_TWICE if judges else name not in MEASURING)]
 
 
 class _Quiet(argparse.ArgumentParser):
@@ -201,7 +198,7 @@ def _noting(option: KnownOption, tokens: list[Token]) -> type[argparse.Action]:
 
 
 def _known(option: Any) -> KnownOption:
-    """Reads one of pytest's options: 8.4 keeps the arguments of `add_argument`, later ones the action."""
+    """Reads one of pytest's options: 9.0 keeps the arguments of `add_argument`, later ones the action."""
     action = getattr(option, "_action", None)
     if action is None:
         scratch = argparse.ArgumentParser(add_help=False)

@@ -15,7 +15,7 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Container, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,13 +35,11 @@ from pytest_gpukern.processes.messages import (
     Exit,
     Import,
     Listed,
-    Lost,
     Message,
     Paused,
     Reported,
     Resumed,
     Run,
-    Stops,
     Tell,
     TornDown,
     Uncollected,
@@ -50,7 +48,7 @@ from pytest_gpukern.processes.messages import (
     encoded,
 )
 from pytest_gpukern.processes.process import STACKS_SIGNAL
-from pytest_gpukern.session.item import measures_in, note_lost_context
+from pytest_gpukern.session.item import measures_in, note_lost_context, tear_down, why_not_passed
 from pytest_gpukern.session.stash import CHILD, LOST, environment_of
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -58,11 +56,7 @@ _SIGKILL = 9
 
 
 def main(told: dict[str, Any]) -> None:
-    """Waits to be told which tests to run, runs them as told, and ends with pytest's exit status.
-
-    Args:
-        told: by `Process`.
-    """
+    """Waits to be told which tests to run, runs them as told, and ends with pytest's exit status."""
     if told["parent"] is not None:
         _end_with(told["parent"])
     sys.path[:] = told["path"]
@@ -75,8 +69,7 @@ def main(told: dict[str, Any]) -> None:
     begin = wait_for_turn(connection, told)
     sys.path[:] = begin.path
     sys.argv = ["pytest", *begin.arguments]  # what a lock says of its holder
-    plugins = [Child(begin, connection), CollectsFirst()]
-    status = int(pytest.main(list(begin.arguments), plugins=plugins))
+    status = int(pytest.main(list(begin.arguments), plugins=[Child(begin, connection)]))
     if told["parent"] is None:  # a tool may look at how a process ends
         sys.exit(status)
     end_at_once(status)
@@ -121,29 +114,6 @@ def wait_for_turn(connection: Connection, told: dict[str, Any]) -> Begin:
     sys.exit(f"{culprit} makes a CUDA context when it is imported")
 
 
-class CollectsFirst:
-    """Delays Python's garbage collection until the tests are collected, and leaves out what there is by then.
-
-    A session keeps what it imports. On an H200's host, searching it nine times over as it grew took 1.4 to
-    1.7 s of the nine that a session of these suites took to start. Later pytest has everything searched five
-    times when it ends, and we do around each test.
-    """
-
-    def __init__(self) -> None:
-        self._looked = gc.isenabled()
-        gc.disable()
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection(self) -> Generator[None, object, object]:
-        """Restores garbage collection when collecting ends, however it ends."""
-        try:
-            return (yield)
-        finally:
-            gc.freeze()
-            if self._looked:
-                gc.enable()
-
-
 class Child:
     """Connects that pytest with the process that started it, as a plugin.
 
@@ -155,6 +125,8 @@ class Child:
         self.begin = begin
         self._connection = connection
         self._others: tuple[str, ...] = ()
+        self._collects_garbage = gc.isenabled()
+        gc.disable()
         self._stacks = Path(begin.stacks).open("w", encoding="utf-8")  # noqa: SIM115 - for good
         faulthandler.register(STACKS_SIGNAL, self._stacks, all_threads=True)
 
@@ -191,6 +163,21 @@ class Child:
         elif not config.option.pyargs:  # a missing path, or test of a file, would end this session
             config.args = [path for given in config.args if Path(path := given.partition("::")[0]).exists()]
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        """Restores garbage collection when collecting ends, and leaves out of it what there is by then.
+
+        A session keeps what it imports. On an H200's host, searching it nine times over as it grew took 1.4
+        to 1.7 s of the nine that a session of these suites took to start. Later pytest has everything
+        searched five times when it ends, and we do around each test.
+        """
+        try:
+            return (yield)
+        finally:
+            gc.freeze()
+            if self._collects_garbage:
+                gc.enable()
+
     def pytest_sessionstart(self) -> None:
         """Separates what pytest prints from what tests print, which `-s` shows to the user."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
@@ -204,8 +191,11 @@ class Child:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselects what nobody asked for."""
-        others = deselect_others(config, items, frozenset(self.begin.nodeids))
+        wanted = frozenset(self.begin.nodeids)
+        others = [item for item in items if item.nodeid not in wanted]
+        if others:
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if item.nodeid in wanted]
         if self.begin.collects_all:
             self._others = tuple(item.nodeid for item in others if measures_in(item))
 
@@ -218,27 +208,27 @@ class Child:
         self._tell(Collected(missing, self._others, tuple(environment.libraries.notes)))
         last = None
         while (wanted := self._next_test()) is not None:
-            last = items[wanted.nodeid]
-            following = last.parent if wanted.keeps else items.get(wanted.next_nodeid or "")
+            item = items[wanted.nodeid]
+            if last is not None:
+                self._tear_down(last, item)
+            last, following = item, item.parent if wanted.keeps else items.get(wanted.next_nodeid or "")
             with environment.gpu.host.busy():
                 goes_on = self._run(last, following)
             if not goes_on:
                 return True
         lost = session.config.stash.get(LOST, None)
         if last is not None and not (lost is not None and lost.is_fault):
-            self._tear_down(last)
+            self._tear_down(last, None)
         roots, names = self.begin.watched_roots, self.begin.watched_names
         self._tell(TornDown(loaded_below(roots, names) if roots else ()))
         return True
 
-    def _tear_down(self, last: pytest.Item) -> None:
-        """Tears down fixtures that later tests would have found here; the last test reports errors."""
-        call = pytest.CallInfo.from_call(lambda: last.session._setupstate.teardown_exact(None), "teardown")
-        if call.excinfo is not None:
-            self.pytest_runtest_logreport(pytest.TestReport.from_item_and_call(last, call))
+    def _tear_down(self, last: pytest.Item, following: pytest.Item | None) -> None:
+        report = tear_down(last, following)
+        if report is not None:
+            self.pytest_runtest_logreport(report)
 
     def _next_test(self) -> Run | None:
-        """Returns the test to run; None if there are no more."""
         try:
             message = FROM_PARENT.decode(self._connection.recv_bytes())
         except (EOFError, OSError):
@@ -257,13 +247,17 @@ class Child:
         if entries := take_entries(item.config):
             self._tell(Listed(entries))
         fault = note_lost_context(item)  # again, since pytest has let the test's objects go only now
-        if fault is not None:
-            self._tell(Lost(fault))
-        if item.session.shouldfail or item.session.shouldstop:
-            self._tell(Stops(item.session.shouldfail, item.session.shouldstop))
-        lost = item.config.stash.get(LOST, None)
-        pids = environment_of(item.config).gpu.own_pids
-        self._tell(Done(lost.error if lost is not None else None, tuple(pids)))
+        lost, session = item.config.stash.get(LOST, None), item.session
+        late = f"INCORRECT: launch failed: {fault}, found once the test's objects had gone"
+        self._tell(
+            Done(
+                lost.error if lost is not None else None,
+                late if fault is not None else None,
+                tuple(environment_of(item.config).gpu.own_pids),
+                str(session.shouldfail) if session.shouldfail else None,
+                str(session.shouldstop) if session.shouldstop else None,
+            )
+        )
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -283,7 +277,6 @@ class Child:
             self._tell(Warned((kind.__module__, kind.__qualname__), text, *where, nodeid, location))
 
     def tell_user(self, text: str) -> None:
-        """Sends a line to show to the user."""
         self._tell(Tell(text))
 
     @contextmanager
@@ -305,17 +298,6 @@ class Child:
             self._connection.send_bytes(content)
         except OSError:
             sys.exit("the process that started this session has ended")
-
-
-def deselect_others(
-    config: pytest.Config, items: list[pytest.Item], wanted: Container[str]
-) -> list[pytest.Item]:
-    """Keeps the wanted tests only; returns the others."""
-    others = [item for item in items if item.nodeid not in wanted]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item.nodeid in wanted]
-    return others
 
 
 def files_to_collect(wanted: Iterable[str], root: Path) -> list[str] | None:
@@ -344,18 +326,6 @@ def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[tuple
         if watched and path.is_file():
             loaded.append((name, str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
     return tuple(loaded)
-
-
-def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """Says why a test or a file did not pass; returns "" if it did."""
-    if report.passed:
-        return ""
-    if hasattr(report, "wasxfail"):
-        return str(report.wasxfail)
-    if isinstance(report.longrepr, tuple):
-        return str(report.longrepr[2]).removeprefix("Skipped: ")
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash is not None else report.longrepr)
 
 
 def _end_with(parent: int) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from pytest_gpukern.session.item import case_of, marker_of, may_use_gpu
+from pytest_gpukern.session.item import case_of, marker_of, may_use_gpu, simulator_lacks
 from pytest_gpukern.session.stash import (
+    CHILD,
     KNOWN_CASES,
     Assignment,
     Where,
@@ -22,10 +23,12 @@ from pytest_gpukern.session.stash import (
     rootdir_of,
     settings_of,
     simulator_of,
+    workers_of,
 )
 from pytest_gpukern.values.atomic_file import replace
 from pytest_gpukern.values.options import asked, try_the_simulator
 from pytest_gpukern.values.timer_table import times_host
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases
@@ -50,6 +53,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
     """
     from pytest_gpukern.backends import backend as backends
     from pytest_gpukern.problems.call_by_name import ProblemError
+    from pytest_gpukern.problems.cases import cases_of
     from pytest_gpukern.problems.discovery import load_variants
     from pytest_gpukern.run.environment import cannot_import
 
@@ -63,9 +67,7 @@ def parametrize_cases(metafunc: pytest.Metafunc, problem: Problem, wrong: bool) 
         raise pytest.Collector.CollectError(str(error)) from error
     settings = environment.settings
     size = "smoke" if wrong else environment.size
-    axes = {} if wrong else {name: values for name, values in settings.axes.items() if name in problem.axes}
-    from pytest_gpukern.problems.cases import cases_of
-
+    axes = {name: values for name, values in settings.axes.items() if name in problem.axes and not wrong}
     cases = [
         pytest.param(case, id=case.id, marks=_QUIET_CLEANUP if case.variant.loses_context else ())
         for case in cases_of(problem, size, axes, wrong=wrong)
@@ -98,52 +100,33 @@ def _refuse_unknown_names(problem: Problem, wrong: bool) -> None:
             )
 
 
-def say_what_was_declared_wrong(report: pytest.CollectReport) -> None:
-    """Shows one sentence, and no traceback, if a module declares something that cannot work."""
+def explain_failure(collector: pytest.Collector, report: pytest.CollectReport) -> None:
+    """Shows one sentence, and no traceback, if a module declares something that cannot work.
+
+    A module whose import error means that there is no GPU is skipped. In a run that did not ask for this
+    plugin, we say below the error what would run it.
+    """
+    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
     from pytest_gpukern.problems.call_by_name import ProblemError
 
-    call = getattr(report, "call", None)
-    if call is not None and call.excinfo is not None and isinstance(call.excinfo.value, ProblemError):
-        report.longrepr = call.excinfo.value.located
-
-
-def skip_without_gpu(collector: pytest.Collector, report: pytest.CollectReport) -> None:
-    """Skips a module whose import error means that there is no GPU."""
-    error = _import_error(collector, report)
-    if error is None:
+    call, config = getattr(report, "call", None), collector.config
+    error = call.excinfo.value if call is not None and call.excinfo is not None else None
+    if isinstance(error, ProblemError):
+        report.longrepr = error.located
+    if error is None or not isinstance(collector, pytest.Module):
+        return
+    if not asked(config):
+        if missing_gpu_in_error(error) is not None:
+            report.sections.append(("gpukern", try_the_simulator(config)))
         return
     from pytest_gpukern.run.environment import cannot_import
-    from pytest_gpukern.session.item import simulator_lacks
 
-    if simulator_of(collector.config).active:
-        reason = simulator_lacks(error.__cause__ or error)
-    else:
-        reason = cannot_import(error)
-    if reason is None:
-        return
-    report.outcome = "skipped"
-    report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")
-    report.result = []
-
-
-def hint_at_the_simulator(collector: pytest.Collector, report: pytest.CollectReport) -> None:
-    """Says below a module's import error that means "no GPU" what would run it."""
-    error = _import_error(collector, report)
-    if error is None:
-        return
-    from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
-
-    if missing_gpu_in_error(error) is not None:
-        report.sections.append(("gpukern", try_the_simulator(collector.config)))
-
-
-def _import_error(collector: pytest.Collector, report: pytest.CollectReport) -> BaseException | None:
-    """Returns what stopped a module from being collected; None for no module or no exception."""
-    call = getattr(report, "call", None)
-    if call is None or call.excinfo is None or not isinstance(collector, pytest.Module):
-        return None
-    error: BaseException = call.excinfo.value
-    return error
+    simulates = simulator_of(config).active
+    reason = simulator_lacks(error.__cause__ or error) if simulates else cannot_import(error)
+    if reason is not None:
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")
+        report.result = []
 
 
 def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> AbstractContextManager[None]:
@@ -169,10 +152,13 @@ def sharing_usage_errors(config: pytest.Config) -> Iterator[None]:
         raise
 
 
-def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raises pytest.UsageError for a name that is there twice, an unknown axis or an unreadable baseline."""
-    if not asked(config):
-        return
+def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselected: int) -> None:
+    """Gets ready to run the selected tests of a run that asked for this plugin.
+
+    Raises:
+        pytest.UsageError: a name is there twice, an axis is unknown or a baseline cannot be read.
+    """
+    config = session.config
     settings = settings_of(config)
     if role_of(config).judges:  # a base may have what the working tree has mended
         _refuse_equal_names(config, items)
@@ -180,13 +166,16 @@ def refuse_bad_items(config: pytest.Config, items: list[pytest.Item]) -> None:
         _refuse_bad_axes(settings.axes, items)
     if settings.benchmark and settings.baseline != "off":
         _refuse_bad_baselines(config, items)
+    _load_what_tests_need(config, items)
+    if settings.benchmark and CHILD not in config.stash:  # its parent does so
+        _note_known_cases(session, items, deselected=deselected)
+        _tell_what_is_recorded(config, items)
 
 
-def load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _load_what_tests_need(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Imports what measures, and asks git, if tests here use it: the first test's time has neither."""
-    if not (asked(config) and any(map(may_use_gpu, items))):
-        return  # before anything looks for a GPU
-    if role_of(config).where is Where.HERE:
+    # Nothing looks for a GPU where no test needs one.
+    if any(map(may_use_gpu, items)) and role_of(config).where is Where.HERE:
         from pytest_gpukern.measure.observers import OBSERVERS
         from pytest_gpukern.report import progress  # noqa: F401
         from pytest_gpukern.run import measured_test  # noqa: F401
@@ -263,8 +252,6 @@ def _measured_here(
 
 def _refuse_bad_baselines(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Reads every baseline that judges a selected test, once, before anything is measured."""
-    from pytest_gpukern.values.untrusted_json import FileError
-
     for _, info, model in _measured_here(config, items):
         try:
             environment_of(config).store.sessions_for(info, model, "")
@@ -277,8 +264,6 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
 
     A file that cannot be read is refused elsewhere.
     """
-    from pytest_gpukern.values.untrusted_json import FileError
-
     durations_s = {}
     for item, info, model in _measured_here(config, items):
         with suppress(FileError):
@@ -288,7 +273,7 @@ def recorded_durations(config: pytest.Config, items: Sequence[pytest.Item]) -> d
     return durations_s
 
 
-def tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Has the worker that was chosen for it write what helps to distribute the tests."""
     given = Assignment.of(config)
     if given is None or given.run_folder is None or not given.tells:
@@ -327,7 +312,6 @@ def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
 
 
 def header(config: pytest.Config) -> list[str]:
-    """Returns the lines of the run's header."""
     from pytest_gpukern.gpu.fingerprint import header_lines
     from pytest_gpukern.gpu.model import short_uuid
 
@@ -335,14 +319,14 @@ def header(config: pytest.Config) -> list[str]:
     gpu = environment.gpu
     reason = gpu.simulated.reason if gpu.simulated.active else gpu.missing_gpu
     lines = header_lines(gpu.device, gpu.fingerprint, reason)
-    plugin = config.pluginmanager.get_plugin("gpukern-workers")
+    plugin = workers_of(config)
     if plugin is not None and plugin.cards:
         given = plugin.cards[: plugin.count]
         workers = f"one on each of {', '.join(short_uuid(uuid, given) for uuid in given)}"
-        others = [
-            f"{device.name}, {short_uuid(device.uuid, [device.uuid])}" for device in gpu.of_other_models
-        ]
-        workers += f"; not used, being of another model: {'; '.join(others)}" if others else ""
+        others = "; ".join(
+            f"{card.name}, {short_uuid(card.uuid, [card.uuid])}" for card in gpu.of_other_models
+        )
+        workers += f"; not used, being of another model: {others}" if others else ""
         lines.append(f"gpukern workers: {workers}")
     seed = environment.settings.seed
     if seed is not None:
@@ -350,33 +334,22 @@ def header(config: pytest.Config) -> list[str]:
     return lines + [f"gpukern warning: {warning}" for warning in gpu.warnings]
 
 
-def note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
+def _note_known_cases(session: pytest.Session, items: Sequence[pytest.Item], *, deselected: int) -> None:
     """Notes the cases of all selected files for the controller; in a run of everything all that exist."""
-    config = session.config
-    settings = settings_of(config)
+    config, settings = session.config, settings_of(session.config)
     if settings.baseline == "off":
         return
-    known = _known_cases(config, items, whole=not _is_a_part(session, deselected))
+    is_a_part = (
+        *(settings.backends, settings.axes, settings.scopes, settings.size, deselected),
+        any("::" in argument for argument in config.args),
+        config.getoption("lf", False),
+        session.testsfailed,  # not all files could be collected
+    )
+    known = _known_cases(config, items, whole=not any(is_a_part))
     if hasattr(config, "workeroutput"):
         config.workeroutput[KNOWN_CASES_OF_A_WORKER] = [vars(cases) for cases in known]
     else:
         config.stash[KNOWN_CASES] = known
-
-
-def _is_a_part(session: pytest.Session, deselected: int) -> bool:
-    """Says whether some tests of the selected files are left out."""
-    config = session.config
-    settings = settings_of(config)
-    return bool(
-        settings.backends
-        or settings.axes
-        or settings.scopes
-        or settings.size
-        or any("::" in argument for argument in config.args)
-        or deselected
-        or config.getoption("lf", False)
-        or session.testsfailed  # not all files could be collected
-    )
 
 
 def _known_cases(
@@ -388,9 +361,7 @@ def _known_cases(
     from pytest_gpukern.run.case_subject import scopes_of
 
     settings, environment = settings_of(config), environment_of(config)
-    store = environment.store
-    ids_of: dict[tuple[str, str], set[str]] = {}
-    tests: dict[tuple[str, str], dict[str, str]] = {}
+    found: dict[tuple[str, str], tuple[set[str], dict[str, str]]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
@@ -398,20 +369,18 @@ def _known_cases(
         if info is None:
             continue
         folder, case = str(settings.baseline_dir or info.baseline_dir), case_of(item)
-        baseline = (folder, store.name_of(info))
-        ids = ids_of.setdefault(baseline, set())
+        ids, tests = found.setdefault((folder, environment.store.name_of(info)), (set(), {}))
         ids.add(info.id)
-        tests.setdefault(baseline, {})
         other = settings.backends and info.backend not in (None, *settings.backends)
         if not other and (case is None or scopes_of(case, environment)):
-            tests[baseline][item.nodeid] = info.id
+            tests[item.nodeid] = info.id
         if declared is not None and (id(declared[0]), item.path) not in problems:
             problems.add((id(declared[0]), item.path))
             for size in ("smoke", "full"):
                 ids.update(case.id for case in cases_of(declared[0], size, {}))
     return tuple(
-        KnownCases(*baseline, frozenset(ids) if whole else None, tests[baseline])
-        for baseline, ids in ids_of.items()
+        KnownCases(*baseline, frozenset(ids) if whole else None, tests)
+        for baseline, (ids, tests) in found.items()
     )
 
 

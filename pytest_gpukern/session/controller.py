@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.session.collection import KNOWN_CASES_OF_A_WORKER, USAGE_ERROR
+from pytest_gpukern.session.collection import (
+    KNOWN_CASES_OF_A_WORKER,
+    USAGE_ERROR,
+    left_by_files,
+    recorded_durations,
+)
+from pytest_gpukern.session.item import why_not_passed
 from pytest_gpukern.session.stash import (
     KNOWN_CASES,
     captures,
@@ -28,6 +34,7 @@ from pytest_gpukern.session.stash import (
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
+from pytest_gpukern.values.untrusted_json import FileError, built
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.merge import WriteReport
@@ -90,7 +97,6 @@ class Controller:
         self._extra: ExtraSessions | None = None
         self._short: dict[str, list[str]] = {}
         self._stale: list[ToPrune] = []
-        self._total = 0
         self._finished = 0
         self._selected: dict[str, None] = {}
         self._reported: set[str] = set()
@@ -108,22 +114,19 @@ class Controller:
 
     @property
     def _cards(self) -> list[str]:
-        """Returns the GPUs of workers."""
         workers = workers_of(self._config)
         return workers.cards[: workers.count] if workers is not None else []
 
     @property
     def results(self) -> list[Result]:
         """Returns what the tests found, in order; of a test that was run again, the last attempt."""
-        order = {nodeid: number for number, nodeid in enumerate(self._selected)}  # workers end in any order
-        return sorted(self._results.values(), key=lambda result: order.get(result.nodeid, 0))
+        order = dict.fromkeys([*self._selected, *self._results])  # workers end in any order
+        return [self._results[nodeid] for nodeid in order if nodeid in self._results]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Notes how many tests there are, and how long each took when it was recorded."""
-        self._total = len(session.items)
+        """Notes which tests there are, and how long each took when it was recorded."""
+        self._selected = dict.fromkeys(item.nodeid for item in session.items)
         if self._measures:
-            from pytest_gpukern.session.collection import recorded_durations
-
             self._recorded_s = recorded_durations(self._config, session.items)
 
     @pytest.hookimpl(optionalhook=True)
@@ -137,7 +140,6 @@ class Controller:
             self._recorded_s = {} if workers.each else workers.recorded.durations_s
             ids = [workers.name_on(node, nodeid) for nodeid in ids]
         self._selected |= dict.fromkeys(ids)
-        self._total = len(self._selected)
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -174,9 +176,9 @@ class Controller:
         """Shows on a terminal which test begins."""
         add_to(self._spent_s, ACCOUNT.begin(None))
         self.clear_progress()
-        if self._selected:  # xdist shows progress by the tests of one worker
+        if workers_of(self._config) is not None:  # xdist shows progress by the tests of one worker
             session: Any = self._config.pluginmanager.get_plugin("session")
-            session.testscollected = self._total
+            session.testscollected = len(self._selected)
         started = yield
         if self._progress is None and (self._results or self._measures):
             from pytest_gpukern.report.progress import TimeLeft
@@ -199,19 +201,18 @@ class Controller:
         return reported
 
     def clear_progress(self) -> None:
-        """Erases the line about how far the run is, before something else is written."""
         if self._progress is not None:
             self._progress.clear()
 
     def _take(self, report: pytest.TestReport) -> None:
-        carried = getattr(report, "gpukern", None)
-        self._took_s[report.nodeid] = self._took_s.get(report.nodeid, 0.0) + report.duration
-        add_to(self._spent_s, (carried or {}).get("spent_s", {}))
+        carried: JsonDict = getattr(report, "gpukern", {})
+        add_to(self._took_s, {report.nodeid: report.duration})
+        add_to(self._spent_s, carried.get("spent_s", {}))
         self._reported.add(report.nodeid)
-        if carried is not None and "problem" in carried:
+        if "problem" in carried:
             self.problems.append(carried["problem"])
         expected, ended = hasattr(report, "wasxfail"), report.failed or report.when == "call"
-        ran = ((carried or {}).get("result") or {}).get("first_call_ns") is not None
+        ran = (carried.get("result") or {}).get("first_call_ns") is not None
         if report.skipped and not expected:
             self._unmeasured[report.nodeid] = _why_skipped(report)
         elif ended and report.passed and not expected and not ran:
@@ -227,11 +228,11 @@ class Controller:
                 self._time_left.end(report.nodeid, took_s, measured=measured)
             if self._progress is not None and self._progress.is_due and self._results:
                 self._show_progress(_state_of(next(reversed(self._results.values()))))
-            self._take_teardown(report, carried or {})
+            self._take_teardown(report, carried)
             return
-        if carried is None and report.failed and str(report.when) == "???":  # xdist's, of a crash
+        if not carried and report.failed and str(report.when) == "???":  # xdist's, of a crash
             self._note_failure(report)
-        if carried is None or (report.when == "setup" and report.passed):
+        if "id" not in carried:
             return
         if report.skipped:
             from pytest_gpukern.report.run import Skip
@@ -287,7 +288,6 @@ class Controller:
             return
         if observed is not None:
             from pytest_gpukern.measure.observers import ObservedTest
-            from pytest_gpukern.values.untrusted_json import built
 
             self._results[report.nodeid] = built(observed, ObservedTest).added_to(result)
         if report.failed:
@@ -300,15 +300,12 @@ class Controller:
 
     def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
         """Notes why the gate failed a test, or the first line of another failure, which counts before."""
-        from pytest_gpukern.report.run import Failure
-
         if self._failed_by_itself(report.nodeid):
             return
-        crash = getattr(report.longrepr, "reprcrash", None)
-        plain = report.longrepr if isinstance(report.longrepr, str) else report.longreprtext
-        text = (crash.message if crash is not None else plain).strip().removeprefix("Failed: ")
+        from pytest_gpukern.report.run import Failure
         from pytest_gpukern.values.result import GateFailure
 
+        text = why_not_passed(report).removeprefix("Failed: ")
         reasons = tuple(GateFailure(**reason) for reason in by_the_gate)
         self._failures[report.nodeid] = Failure(text.partition("\n")[0], reasons)
 
@@ -364,19 +361,15 @@ class Controller:
     def _not_run(self) -> list[str]:
         """Says which tests that workers of xdist collected have no report: no worker was left to run them."""
         missing = [nodeid for nodeid in self._selected if nodeid not in self._reported]
-        if not missing:
+        if not missing or workers_of(self._config) is None:
             return []
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         shortfall = f"{len(missing)} of {len(self._selected)} selected tests did not run: {missing[0]}{more}"
-        return [
-            f"{shortfall}; a worker ended and none replaced it (--max-worker-restart says how many may be)"
-        ]
+        restarts = "--max-worker-restart says how many may be"
+        return [f"{shortfall}; a worker ended and none replaced it ({restarts})"]
 
     def _missing(self) -> list[str]:
         """Names the cases that did not run here though they are on record, by reason."""
-        from pytest_gpukern.session.collection import left_by_files
-        from pytest_gpukern.values.untrusted_json import FileError
-
         config, store = self._config, environment_of(self._config).store
         known = [*config.stash.get(KNOWN_CASES, ())]
         if all(cases.ids is not None for cases in known):
@@ -463,7 +456,6 @@ class Controller:
             return
         from pytest_gpukern.findings.common_shift import Compared, shift_among
         from pytest_gpukern.report.head import head
-        from pytest_gpukern.values.untrusted_json import FileError
 
         compared = []
         for result in self.results:
@@ -484,8 +476,6 @@ class Controller:
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""
-        from pytest_gpukern.values.untrusted_json import FileError
-
         environment, known = environment_of(self._config), self._config.stash.get(KNOWN_CASES, ())
         if self._writes_baselines:
             for nodeid, result in self._results.items():
@@ -545,7 +535,6 @@ class Controller:
         return extra
 
     def _by_gpu(self, nodeids: Sequence[str]) -> dict[str | None, list[str]]:
-        """Sorts tests by the GPU of the worker that measured them; None is this process's own."""
         by_gpu: dict[str | None, list[str]] = {}
         for nodeid in nodeids:
             uuid = self._results[nodeid].fingerprint.device_uuid
@@ -599,7 +588,6 @@ class Controller:
         return {environment_of(self._config).gpu.model_key(on_gpu=on_gpu) for on_gpu in (True, False)}
 
     def _by_model(self, cases: Sequence[KnownCases]) -> Iterable[tuple[KnownCases, str]]:
-        """Returns known cases with each model that this run has times of."""
         return itertools.product(cases, self._model_keys if cases else ())  # else NumPy is not loaded
 
     def _judged_on_gpu(self) -> bool:
@@ -624,9 +612,9 @@ class Controller:
         sessions = settings_of(self._config).sessions if self._writes_baselines else 1
         workers = max(1, len(self._cards))
         left_s = self._time_left.left_s(
-            self._progress.elapsed_s, self._finished, self._total, sessions, workers=workers
+            self._progress.elapsed_s, self._finished, len(self._selected), sessions, workers=workers
         )
-        self._progress.show(what, self._finished, self._total, left_s=left_s)
+        self._progress.show(what, self._finished, len(self._selected), left_s=left_s)
 
 
 def _state_of(result: Result) -> str:
@@ -638,7 +626,5 @@ def _state_of(result: Result) -> str:
 
 
 def _why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:
-    if hasattr(report, "wasxfail"):  # its `longrepr` is the whole expected failure
-        return f"expected to fail: {report.wasxfail or 'no reason given'}"
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return reason.removeprefix("Skipped: ")
+    why = why_not_passed(report)
+    return f"expected to fail: {why or 'no reason given'}" if hasattr(report, "wasxfail") else why

@@ -28,11 +28,9 @@ from pytest_gpukern.processes.messages import (
     Done,
     Exit,
     Listed,
-    Lost,
     Message,
     Reported,
     Run,
-    Stops,
     Tell,
     Uncollected,
     Unsendable,
@@ -42,7 +40,7 @@ from pytest_gpukern.processes.process import Gone, Process, last_lines
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.session.arguments import sessions_of
 from pytest_gpukern.session.collection import measured_case
-from pytest_gpukern.session.item import carried, may_use_gpu, timeout_of
+from pytest_gpukern.session.item import carried, may_use_gpu, tear_down, timeout_of
 from pytest_gpukern.session.stash import (
     Assignment,
     captures,
@@ -122,43 +120,53 @@ class Isolation:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
         """Runs a test in the other process, or here with the next one here."""
+        following = self._after(item, nextitem)
         if may_use_gpu(item):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-            self._run(item, self._wanted(item, nextitem))
+            self._run(item, following)
+            if self._given is not None and nextitem is None:
+                self._tear_down_here(item, None)
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             return True
-        next_here = self._after(item, nextitem)
-        if (
-            self._given is not None and self._last is not None
-        ):  # xdist takes reports of the current test alone
-            self._last.item = item
-        if nextitem is next_here:
+        if self._given is not None:  # xdist takes reports of the current test alone
+            self._tear_down_here(item, item)
+            if self._last is not None:
+                self._last.item = item
+        if nextitem is following:
             return None
         # Fixtures that the next test here needs stay, and no others. Wrappers are around us already.
         hook, plugins = item.config.hook.pytest_runtest_protocol, item.config.pluginmanager
         around = [impl.plugin for impl in hook.get_hookimpls() if impl.wrapper or impl.hookwrapper]
         inner = plugins.subset_hook_caller("pytest_runtest_protocol", remove_plugins=[self, *around])
-        return inner(item=item, nextitem=next_here)
+        return inner(item=item, nextitem=following)
 
-    def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
-        """Returns the next test that runs where this one does; a worker knows one test ahead only."""
+    def _after(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+        """Returns the next test that runs where this one does.
+
+        A worker knows one test ahead only. If that one runs elsewhere, the item's parent has wider fixtures
+        stay until the next test here is known.
+        """
         if self._given is None:
             return self._next[item]
-        same = nextitem is not None and may_use_gpu(nextitem) == may_use_gpu(item)
-        return nextitem if same else None
+        elsewhere = nextitem is not None and may_use_gpu(nextitem) != may_use_gpu(item)
+        return item.parent if elsewhere else nextitem
 
-    def _wanted(self, item: pytest.Item, nextitem: pytest.Item | None) -> Run:
-        following = self._after(item, nextitem)
-        keeps = self._given is not None and following is None and nextitem is not None
-        return Run(item.nodeid, following.nodeid if following is not None else None, keeps)
+    def _tear_down_here(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        report = tear_down(item, following)
+        if report is not None:
+            item.ihook.pytest_runtest_logreport(report=report)
 
-    def _run(self, item: pytest.Item, wanted: Run) -> None:
+    def _run(self, item: pytest.Item, following: Any) -> None:
         """Runs one test, in a new process if the old one was gone before the test began."""
+        wanted = Run(item.nodeid, following.nodeid if following else None, keeps=following is item.parent)
         timeout_s = timeout_of(item)
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         for _ in range(_MOST_TRIES):
             attempt = self._last = _Attempt(item)
-            process = self._running()
+            while self._process is None and self._cannot_start is None:
+                with phase("starting"):
+                    self._start()
+            process = self._process
             attempt.moved, self._moved = self._moved, None
             if process is None:
                 attempt.fail(f"the measuring process could not start: {self._cannot_start}; {_HERE}")
@@ -178,32 +186,24 @@ class Isolation:
             if not isinstance(ended, Gone) or attempt.begun:
                 break
             self._kill()
-        if isinstance(ended, Done):
-            self._pids |= set(ended.pids)
         if isinstance(ended, Gone):
             self._kill()
-        elif ended.lost is not None:
-            self._end()
+        else:
+            attempt.end(ended)
+            self._pids |= set(ended.pids)
+            if ended.lost is not None:
+                self._end()
         if attempt.ends_run is not None:
             raise attempt.ends_run
         if isinstance(ended, Gone):
             attempt.fail(f"its measuring process {ended.why}", ended.shown)
 
-    def _running(self) -> Process | None:
-        """Returns the process; None if it failed to start twice, on a worker's other GPUs, too."""
-        while self._process is None and self._cannot_start is None:
-            with phase("starting"):
-                self._start()
-        return self._process
-
     def _sessions(self) -> tuple[ChildSessions, ChildSessions]:
-        """Returns what starts the measuring process, and the sessions that it may start."""
-        given, config = self._given, self._config
+        given, config, card = self._given, self._config, self._cards[0]
         if given is None:
-            return sessions_of(config, device=self._cards[0], judges=True), children_of(config)
-        made = (ChildSessions.from_json(told) for told in (given.measuring, given.children))
-        measuring, children = (dataclasses.replace(sessions, card=self._cards[0]) for sessions in made)
-        return measuring, children
+            return sessions_of(config, device=card, judges=True), children_of(config)
+        measuring, children = map(ChildSessions.from_json, (given.measuring, given.children))
+        return dataclasses.replace(measuring, card=card), dataclasses.replace(children, card=card)
 
     def _new_process(self) -> Process:
         gpu = environment_of(self._config).gpu
@@ -211,7 +211,7 @@ class Isolation:
         return self._sessions()[0].start(
             {**gpu.for_children, **of_worker, "PYTHONHASHSEED": self._hash_seed},
             shows_output=not captures(self._config),
-            turns=(gpu.host, gpu.run_folder) if gpu.run_folder is not None else None,
+            turns=gpu.host,
         )
 
     def _start(self) -> None:
@@ -233,16 +233,8 @@ class Isolation:
             children=children.to_json(),
             worker={name: value for name, value in worker.items() if name != "gpukern"} or None,
         )
-        uncollected: list[str] = []
-
-        def hear(message: Message) -> None:
-            if isinstance(message, Tell):
-                tell(self._config, message.text)
-            elif isinstance(message, Uncollected):
-                uncollected.append(f"{message.nodeid}: {message.text}")
-
         try:
-            collected = process.begin(begin, hear)
+            collected = process.begin(begin, self._hear_outside)
         except BaseException:
             self._kill()
             raise
@@ -256,8 +248,8 @@ class Isolation:
         self._missing = collected.missing
         self._starts_in_vain = 0
         if self._starts == 1:
-            for line in [*uncollected, *(f"note: {note}" for note in collected.notes)]:
-                tell(self._config, line)
+            for note in collected.notes:
+                tell(self._config, f"note: {note}")
 
     def _leave_card(self, why: str) -> None:
         """Goes on with the GPU of another worker; if there is none, no process can start."""
@@ -280,9 +272,11 @@ class Isolation:
         return Path(factory.getbasetemp()) / f"gpukern-measuring-{self._starts}"
 
     def _hear_outside(self, message: Message) -> None:
-        """Shows lines that arrive while no test runs."""
+        """Shows what arrives while no test runs; later processes cannot collect the same files."""
         if isinstance(message, Tell):
             tell(self._config, message.text)
+        elif isinstance(message, Uncollected) and self._starts == 1:
+            tell(self._config, f"{message.nodeid}: {message.text}")
 
     def _end(self) -> None:
         """Ends the process in order: fixtures are torn down, and the last test reports what fails then."""
@@ -316,7 +310,6 @@ class _Attempt:
         """The exception that ended the run."""
 
     def hear(self, message: Message) -> None:
-        """Handles a message of the other process."""
         config = self.item.config
         match message:
             case Begun():
@@ -330,18 +323,19 @@ class _Attempt:
                 tell(config, message.text)
             case Listed():
                 add_entries(config, message.entries)
-            case Lost():
-                if not self._failed_early:
-                    self.fail(
-                        f"INCORRECT: launch failed: {message.fault}, found once the test's objects had gone"
-                    )
-            case Stops():
-                self.item.session.shouldfail, self.item.session.shouldstop = message.fail, message.stop
             case Unsendable():
                 self.fail(f"the measuring process could not send its report: {message.why}; {_HERE}")
             case Exit():
                 left = pytest.exit.Exception(message.text, message.returncode)
                 self.ends_run = KeyboardInterrupt(message.text) if message.interrupted else left
+
+    def end(self, done: Done) -> None:
+        """Reports what was found once the test had ended."""
+        session = self.item.session
+        session.shouldfail = done.fail or session.shouldfail
+        session.shouldstop = done.stop or session.shouldstop
+        if done.failed_late is not None and not self._failed_early:
+            self.fail(done.failed_late)
 
     def fail(self, why: str, shown: str = "") -> None:
         """Reports that the test failed in its current phase, and ends it."""
@@ -353,16 +347,16 @@ class _Attempt:
             when = "teardown"
         sections = [("measuring process", shown)] if shown else []
         failed = self._made(when, "failed", why, sections)
-        if when != "teardown":
-            data = _report_data(self.item, why)
-            if data is not None:
-                failed.gpukern = data  # type: ignore[attr-defined]
+        if when == "teardown":
+            self._report(failed)
+            return
+        failed.gpukern = _report_data(self.item, why)  # type: ignore[attr-defined]
         self._report(failed)
-        if when != "teardown":
-            self._report(self._made("teardown", "passed", None, []))
+        self._report(self._made("teardown", "passed", None, []))
 
     def _report(self, report: pytest.TestReport) -> None:
-        if not isinstance(report, getattr(pytest, "SubtestReport", ())):  # after which the test goes on
+        # After a subtest the test goes on, and before it begins wider fixtures of others are torn down.
+        if self.begun and not isinstance(report, pytest.SubtestReport):
             self._reported.append(str(report.when))
             self._failed_early = self._failed_early or not report.passed
         report.nodeid = self.item.nodeid
@@ -381,11 +375,10 @@ class _Attempt:
         )
 
 
-def _report_data(item: pytest.Item, why: str) -> JsonDict | None:
-    """Returns the report data of a test whose process is gone; None if it measures nothing."""
+def _report_data(item: pytest.Item, why: str) -> JsonDict:
     info = measured_case(item.config, item)
     if info is None:
-        return None
+        return {}
     environment = environment_of(item.config)
     result = Result(
         case=info,

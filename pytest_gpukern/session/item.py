@@ -26,11 +26,10 @@ from pytest_gpukern.session.stash import (
 from pytest_gpukern.values.note import NOT_SIMULATED, NotRun
 from pytest_gpukern.values.options import SettingsError, asked, try_the_simulator
 from pytest_gpukern.values.phases import ACCOUNT
-from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
-    from pytest_gpukern.run.measured_test import GpuBenchmark, MeasuredTest
+    from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.values.marker import MarkerOptions
     from pytest_gpukern.values.result import GateFailure, JsonDict
 
@@ -96,7 +95,7 @@ def place_of(item: pytest.Item) -> tuple[str, int]:
 def marker_of(item: pytest.Item) -> MarkerOptions:
     """Returns the arguments of an item's marker; a closer marker wins over a class's or module's.
 
-    A wrong marker counts as none, and fails its test (`refuse_bad_marker`).
+    A wrong marker counts as none, and fails its test (`begin`).
     """
     from pytest_gpukern.values.marker import MarkerOptions
 
@@ -106,18 +105,6 @@ def marker_of(item: pytest.Item) -> MarkerOptions:
             MarkerOptions.from_mark(mark.args, mark.kwargs, item.nodeid)
             merged.update(mark.kwargs)
     return MarkerOptions.from_mark((), merged, item.nodeid)
-
-
-def refuse_bad_marker(item: pytest.Item) -> None:
-    """Fails a test whose marker has an unknown or impossible argument, with file and line."""
-    file, line, name = item.location
-    for mark in item.iter_markers(MARKER):
-        from pytest_gpukern.values.marker import MarkerOptions  # only in runs that use this plugin
-
-        try:
-            MarkerOptions.from_mark(mark.args, mark.kwargs, f"{file}:{(line or 0) + 1}: {name}")
-        except SettingsError as error:
-            raise pytest.fail.Exception(str(error), pytrace=False) from None  # shown once
 
 
 def timeout_of(item: pytest.Item) -> float | None:
@@ -132,14 +119,15 @@ def new_test(item: pytest.Item) -> MeasuredTest:
     from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.run.spine import SubjectContext
 
-    child = item.config.stash.get(CHILD, None)
+    config = item.config
+    child, environment = config.stash.get(CHILD, None), environment_for_test(config)
     checked = child is not None and item.nodeid in child.begin.checked
-    rootdir = rootdir_of(item.config)
-    environment = environment_for_test(item.config)
-    context = SubjectContext(environment, marker_of(item), item.nodeid, item.path, checked, rootdir)
-    test = item.stash[MEASURED] = MeasuredTest(
-        context, begun_s=item.stash[BEGUN_S], replaceable=role_of(item.config).is_replaced
+    context = SubjectContext(
+        environment, marker_of(item), item.nodeid, item.path, checked, rootdir_of(config)
     )
+    replaceable = role_of(config).is_replaced
+    test = MeasuredTest(context, begun_s=item.stash[BEGUN_S], replaceable=replaceable)
+    item.stash[MEASURED] = test
     return test
 
 
@@ -157,17 +145,6 @@ def saying_what_is_missing(item: pytest.Item) -> Iterator[None]:
             raise pytest.skip.Exception(reason, _use_item_location=True) from None
         _end_without_gpu(item, error)
         raise
-
-
-@contextmanager
-def measured(item: pytest.Item) -> Iterator[GpuBenchmark]:
-    """Gives a test the value of our fixture, and drops the arrays that it keeps when it is torn down."""
-    from pytest_gpukern.run.measured_test import GpuBenchmark
-
-    test = new_test(item)
-    test.begin()
-    yield GpuBenchmark(test)
-    test.let_go()
 
 
 def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
@@ -190,15 +167,18 @@ def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
 
 
 def simulator_lacks(error: BaseException) -> str | None:
-    """Returns the reason for a skip if `error` says that the simulator lacks a feature, else None."""
     module = sys.modules.get("pytest_gpukern.gpu.simulator.errors")
     if module is None or not isinstance(error, module.SimulatorUnsupported):
         return None
     return NotRun(NOT_SIMULATED, error.feature)
 
 
-def forget(item: pytest.Item) -> None:
-    """Drops what an earlier attempt at the item found, when a plugin reruns failures; this one begins."""
+def begin(item: pytest.Item) -> None:
+    """Begins an attempt at a test, and forgets an earlier one, as a plugin that reruns failures makes them.
+
+    It fails a test whose marker has an unknown or impossible argument, with file and line, and one that may
+    use the GPU if an earlier test has lost this process's CUDA context.
+    """
     item.stash[BEGUN_S] = time.monotonic()
     ACCOUNT.begin(None)
     if ENVIRONMENT in item.config.stash:
@@ -209,10 +189,14 @@ def forget(item: pytest.Item) -> None:
     for key in kept:
         if key in item.stash:
             del item.stash[key]
+    file, line, name = item.location
+    for mark in item.iter_markers(MARKER):
+        from pytest_gpukern.values.marker import MarkerOptions  # only in runs that use this plugin
 
-
-def refuse_without_context(item: pytest.Item) -> None:
-    """Fails a test that may use the GPU if an earlier one has lost this process's CUDA context."""
+        try:
+            MarkerOptions.from_mark(mark.args, mark.kwargs, f"{file}:{(line or 0) + 1}: {name}")
+        except SettingsError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None  # shown once
     lost = item.config.stash.get(LOST, None)
     if lost is not None and may_use_gpu(item):
         pytest.fail(
@@ -222,16 +206,13 @@ def refuse_without_context(item: pytest.Item) -> None:
         )
 
 
-def fail_where_context_is_lost(item: pytest.Item) -> None:
+def _fail_where_context_is_lost(item: pytest.Item, test: MeasuredTest | None) -> None:
     """Fails a test whose asynchronous work failed after its last call; nobody else would notice."""
     error = _context_fault(item)
-    if error is None:
+    if error is None or _loses_it_on_purpose(test):  # then the next test has another process
         return
     from pytest_gpukern.values.result import Correctness  # on an error only: every run loads this module
 
-    test = item.stash.get(MEASURED, None)
-    if _loses_it_on_purpose(test):
-        return  # the next test has another process
     message = f"launch failed: {error}, found when we waited for all of the test's work on the device"
     if test is not None and test.result is not None:
         test.result = dataclasses.replace(test.result, correctness=Correctness.INCORRECT, diagnosis=message)
@@ -276,8 +257,8 @@ def _context_fault(item: pytest.Item) -> str | None:
 
 def conclude(item: pytest.Item) -> None:
     """Fails the test if the gate says so."""
-    fail_where_context_is_lost(item)
     test = item.stash.get(MEASURED, None)
+    _fail_where_context_is_lost(item, test)
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
         pytest.fail("the test never ran its case: call gpu_benchmark.run(case)", pytrace=False)
     names, marked = getattr(item, "fixturenames", ()), item.get_closest_marker(MARKER) is not None
@@ -288,13 +269,6 @@ def conclude(item: pytest.Item) -> None:
     if marked or TAKEN_OVER not in item.stash:  # it may get our fixture by name
         test.note_where_never_called()
     _fail_by_the_gate(item, test, test.settle())
-
-
-def stop_observing(item: pytest.Item) -> None:
-    """Stops watching the code that the test loads, before a teardown, which may fail."""
-    test = item.stash.get(MEASURED, None)
-    if test is not None:
-        test.stop_observing()
 
 
 def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -330,6 +304,8 @@ def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> N
 def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
     """Fails a test for the gate's reasons, if any; in a child session its parent judges."""
     if failures and role_of(item.config).judges:
+        from pytest_gpukern.values.untrusted_json import printable_lines
+
         test.gate_failures = tuple(failures)
         pytest.fail(printable_lines("\n".join(map(str, failures))), pytrace=False)  # may quote the record
 
@@ -352,15 +328,12 @@ def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[N
             from pytest_gpukern.gpu.live_threads import note_starter
 
             note_starter(item.nodeid)
-        if LOST in item.config.stash:
-            report.gpukern = {"lost": item.config.stash[LOST].error}  # type: ignore[attr-defined]
     if test is None:
         return
     carries: JsonDict = {"spent_s": ACCOUNT.lap()}
     if report.when == "teardown":
         taken_over = item.stash.get(TAKEN_OVER, None)
-        listed = taken_over.listed() if taken_over is not None else None
-        carries |= getattr(report, "gpukern", {}) | {"listed": listed} | test.torn_down_to_json()
+        carries |= {"listed": taken_over.listed() if taken_over else None, **test.torn_down_to_json()}
         del item.stash[MEASURED]  # pytest keeps items to the end of the run
     elif report.when != "setup" or not report.passed:  # else the test's body adds all there is to tell
         skipped = getattr(call.excinfo and call.excinfo.value, "msg", None)
@@ -377,6 +350,28 @@ def carried(item: pytest.Item, of_test: JsonDict) -> JsonDict:
         "place": list(place_of(item)),
         **of_test,
     }
+
+
+def why_not_passed(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Says why a test or a file did not pass; returns "" if it did."""
+    if report.passed:
+        return ""
+    if hasattr(report, "wasxfail"):  # its `longrepr` is the whole expected failure
+        return str(report.wasxfail)
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash is not None else report.longrepr).strip()
+
+
+def tear_down(item: pytest.Item, following: pytest.Item | None) -> pytest.TestReport | None:
+    """Tears down the wider fixtures that `following` does not need; returns the item's report if one fails.
+
+    pytest does so itself where it is told which test follows. It is not where that one runs elsewhere.
+    """
+    state = item.session._setupstate
+    call = pytest.CallInfo.from_call(lambda: state.teardown_exact(following), "teardown")
+    return None if call.excinfo is None else pytest.TestReport.from_item_and_call(item, call)
 
 
 def replay(item: pytest.Item, say: Callable[[], None]) -> None:

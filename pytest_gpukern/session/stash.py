@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE, SettingsError, asked
-from pytest_gpukern.values.untrusted_json import printable_lines
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.store import KnownCases
@@ -127,11 +126,11 @@ def role_of(config: pytest.Config) -> Role:
     """
     if ROLE not in config.stash:
         child = config.stash.get(CHILD, None)
-        if child is not None:
+        if child is None:
+            config.stash[ROLE] = Role(_where(config), reports=not hasattr(config, "workerinput"))
+        else:
             judges = child.begin.children is not None
             config.stash[ROLE] = Role(reports=False, judges=judges, is_replaced=True)
-        else:
-            config.stash[ROLE] = Role(_where(config), reports=not hasattr(config, "workerinput"))
     return config.stash[ROLE]
 
 
@@ -167,7 +166,6 @@ def distributes(config: pytest.Config) -> bool:
 
 
 def workers_of(config: pytest.Config) -> Any:
-    """Returns the `Workers` of a run that has workers of xdist run its tests, or None."""
     return config.pluginmanager.get_plugin("gpukern-workers")
 
 
@@ -180,7 +178,6 @@ def refuse_distribution(config: pytest.Config, option: str, what: str) -> None:
 
 
 def runs_tests(session: pytest.Session) -> bool:
-    """Returns whether the collected tests are about to run."""
     collected = not session.testsfailed or session.config.option.continue_on_collection_errors
     return bool(collected and not session.config.option.collectonly)
 
@@ -246,12 +243,11 @@ def environment_of(config: pytest.Config) -> Environment:
         from pytest_gpukern.run.environment import Environment
 
         given = Assignment.of(config)
-        if given is not None and given.seed is not None:
-            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=given.seed)
-        if given is not None and given.card is not None:  # the controller sees another
-            os.environ |= seeing(given.card)
-        if given is not None and given.run_folder is not None:
-            os.environ[RUN_FOLDER_VARIABLE] = given.run_folder
+        if given is not None:
+            seed = settings_of(config).seed if given.seed is None else given.seed
+            config.stash[SETTINGS] = dataclasses.replace(settings_of(config), seed=seed)
+            os.environ |= seeing(given.card) if given.card is not None else {}  # the controller sees another
+            os.environ |= {RUN_FOLDER_VARIABLE: given.run_folder} if given.run_folder is not None else {}
         gpu = DeviceSession(
             settings_of(config),
             simulator_of(config),
@@ -297,7 +293,6 @@ def children_of(config: pytest.Config) -> ChildSessions:
 
 
 def device_uuid(config: pytest.Config) -> str | None:
-    """Returns the UUID of the run's GPU, or None if there is none."""
     device = environment_of(config).gpu.device
     return None if device is None or device.is_simulated else device.uuid
 
@@ -327,9 +322,10 @@ def tell(config: pytest.Config, message: str) -> None:
     if child is not None:
         child.tell_user(message)
         return
-    capture = config.pluginmanager.get_plugin("capturemanager")
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    controller = config.pluginmanager.get_plugin("gpukern-controller")
+    from pytest_gpukern.values.untrusted_json import printable_lines
+
+    plugins = config.pluginmanager
+    controller, reporter = plugins.get_plugin("gpukern-controller"), plugins.get_plugin("terminalreporter")
     if controller is not None:
         controller.clear_progress()
     line = f"gpukern: {printable_lines(message)}\n"
@@ -340,9 +336,7 @@ def tell(config: pytest.Config, message: str) -> None:
         if reporter._tw.width_of_current_line:
             reporter.write_line("")
         reporter.flush()
-    if capture is None:
-        sys.stderr.write(line)
-        return
-    with capture.global_and_fixture_disabled():
+    capture = plugins.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
         sys.stderr.write(line)
         sys.stderr.flush()

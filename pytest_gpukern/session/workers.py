@@ -53,8 +53,8 @@ class Workers:
         numbers = (spec.partition("*")[0] for spec in config.getoption("tx"))  # as in 2*popen
         self.count = sum(int(number) if number.isdigit() else 1 for number in numbers)
         self.each = config.getoption("dist") == "each"
-        self._card_of: dict[Any, str | None] = {}
-        """Worker that runs or starts → its GPU."""
+        self._nodes: set[Any] = set()
+        """Workers that run or start."""
         self._failed: set[str | None] = set()
         self._recorded: Recorded | None = None
         self._folder: Path | None = None
@@ -72,7 +72,7 @@ class Workers:
     @property
     def in_use(self) -> list[str]:
         """Returns the GPUs of workers that run or start."""
-        of_nodes = (card for node, card in self._card_of.items() if not node.shutting_down)
+        of_nodes = [self.card_of(node) for node in self._nodes if not node.shutting_down]
         return [card for card in of_nodes if card in self.cards]
 
     @property
@@ -100,8 +100,8 @@ class Workers:
             used = self.in_use
             free = sorted(self.cards, key=lambda uuid: (uuid in self._failed, used.count(uuid)))
             card = spec.env.get(_PINNED) or free[0]
-        tells = not any(other.workerinput["gpukern"]["tells"] for other in self._card_of)
-        self._card_of[node] = card
+        tells = not any(other.workerinput["gpukern"]["tells"] for other in self._nodes)
+        self._nodes.add(node)
         assignment = Assignment(
             rootdir=str(config.rootpath),
             seed=environment_of(config).settings.seed,
@@ -117,9 +117,9 @@ class Workers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Has the worker that replaces another begin on the same GPU, unless that cannot be used."""
-        card = self._card_of.pop(node, None)
+        self._nodes.discard(node)
         if error and not hasattr(node, "gpukern_collected"):
-            self._failed.add(card)
+            self._failed.add(self.card_of(node))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
@@ -140,9 +140,8 @@ class Workers:
             report.nodeid = self.name_on(node, report.nodeid)
         return (yield)
 
-    def card_of(self, node: Any) -> str | None:
-        """Returns the GPU of a worker, or None."""
-        return Assignment(**node.workerinput["gpukern"]).card
+    def card_of(self, node: Any) -> Any:
+        return node.workerinput["gpukern"]["card"]
 
     def name_on(self, node: Any, nodeid: str) -> str:
         """Returns a test's name with its GPU, as `test_it.py::test_work@GPU-8d1f0a2c`, if each runs it."""
@@ -151,12 +150,8 @@ class Workers:
 
     def _too_many(self, workers: int) -> str:
         """Says that there are more workers than GPUs, and what to do."""
-        gpu, named, count = (
-            environment_of(self._config).gpu,
-            settings_of(self._config).device,
-            len(self.cards),
-        )
-        model = gpu.device.name if gpu.device is not None else ""
+        named, count = settings_of(self._config).device, len(self.cards)
+        model = environment_of(self._config).gpu.cards[0].name
         there = f"{count} visible {'GPU' if count == 1 else 'GPUs'} of the model {model}"
         if named is not None:
             there = f"the one GPU that --gpukern-device={named} names"
@@ -245,12 +240,9 @@ class CardScheduling:
         self._put_back(self._tests.index(item))
         self._fill_all()
 
-    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
-        raise NotImplementedError
-
     def remove_node(self, node: Any) -> str | None:
         """Takes back the tests of a worker that ended; returns the one that it ran, or None."""
-        self._collected.pop(node, None) if not self._tests else None
+        self._collected.pop(node, None)
         tests = self._given.pop(node)
         for index in reversed(tests[1:]):
             self._put_back(index)
@@ -276,7 +268,10 @@ class CardScheduling:
         recorded, nodeid = self._workers.recorded, self._tests[index]
         kind = (recorded.cards.get(nodeid, ()), recorded.data.get(nodeid))
         tests = self._left.setdefault(kind, deque())
-        tests.append(index) if not tests or index > tests[-1] else tests.appendleft(index)
+        if tests and index < tests[-1]:
+            tests.appendleft(index)
+        else:
+            tests.append(index)
 
     def _next_for(self, node: Any) -> int | None:
         """Takes the test that a worker should run next; returns None if there is none for it."""

@@ -55,7 +55,6 @@ class TimeAccount:
         return self.lap()
 
     def lap(self) -> dict[str, float]:
-        """Returns the seconds of each phase since the last lap."""
         self._change(self._current)
         spent_ns, self._spent_ns = self._spent_ns, {}
         return {name: ns / 1e9 for name, ns in spent_ns.items()}

@@ -157,7 +157,7 @@ def test_a_copy_takes_longer_than_its_floor_and_half_of_it_is_caught(runtime, nv
         for array in arrays:
             array.free()
     peaks = peaks_of(nvml, gpu_device, runtime.device.properties)
-    floor = peaks.floor(cache="cold", traffic_bytes=2 * nbytes, read_bytes=nbytes)
+    floor = peaks.floor(cache="cold", traffic_bytes=2 * nbytes)
     say(peaks)
     say(f"{whole / 1e3:.1f} µs, floor {floor.ns / 1e3:.1f} µs: {floor.bound}")
     assert below_floor(whole, floor) is None

@@ -193,33 +193,20 @@ def test_a_test_that_breaks_its_process_is_named_and_the_next_has_a_new_process(
     assert {f"test_{name}" for name in found} == properties_in(pytester.path / "junit.xml").keys()
 
 
-def test_the_child_of_a_fork_sends_nothing_though_it_fails(project):
-    forks = """if os.fork() == 0:
+def test_what_breaks_nothing_costs_no_process(project, pytester):
+    """A failing child of a fork, a wait for something else, an idle thread and a context of a fixture."""
+    harmless = f"""if os.fork() == 0:
         raise ValueError("in the child")
-    os.wait()"""
-    result = project(forks)
-    result.assert_outcomes(passed=7)
-
-
-def test_waiting_for_something_else_does_not_count_against_a_test(project, pytester):
-    waits = """from pytest_gpukern.session.stash import waiting
+    os.wait()
+    {THREAD}
+    from pytest_gpukern.session.stash import waiting
     with waiting(request.config):
         time.sleep(2.5)"""
-    project(waits, "--gpukern-timeout=2").assert_outcomes(passed=7)
-
-
-def test_a_context_that_a_module_fixture_made_costs_no_process(project, pytester):
     own = "@pytest.fixture(scope='module', autouse=True)\ndef _own():\n    fake_gpu.CONTEXTS.append(9)\n"
     tests = TESTS.replace("def work()", f"{own}    yield\n    fake_gpu.CONTEXTS.pop()\n\ndef work()", 1)
-    project("pass", tests=tests).assert_outcomes(passed=7)
-    assert len({pid for name, pid in pids(pytester).items() if "here" not in name}) == 1
-
-
-def test_a_thread_that_launches_nothing_costs_nothing(project, pytester):
-    project(THREAD).assert_outcomes(passed=7)
-    ran = pids(pytester)
-    assert ran["test_broken"] == ran["test_second"]
-    assert not is_alive(int(ran["test_second"]))
+    project(harmless, "--gpukern-timeout=2", tests=tests).assert_outcomes(passed=7)
+    (there,) = {pid for name, pid in pids(pytester).items() if "here" not in name}
+    assert not is_alive(int(there))
 
 
 LOST_ON_PURPOSE = """
@@ -321,13 +308,6 @@ def test_libraries_do_not_complain_at_the_end_of_a_process_without_a_context(pro
     assert result.ret == pytest.ExitCode.OK
 
 
-def test_a_test_that_takes_too_long_in_a_worker_shows_its_stack_and_the_others_go_on(project):
-    result = project("time.sleep(600)", "-n1", "--gpukern-timeout=3")
-    result.assert_outcomes(passed=6, failed=1)
-    assert "took longer than 3 s (--gpukern-timeout)" in failure(result)
-    result.stdout.fnmatch_lines(["*in test_broken*"])
-
-
 WIDER = """
 import warnings
 
@@ -427,19 +407,22 @@ def test_conftests_see_what_was_selected_and_wrap_each_test_once(project, pytest
     assert entered.count("test_here_before") == entered.count("test_here_between") == 1
 
 
-def test_pytests_plugins_may_be_blocked(project, pytester):
-    project("pass", *without_pytests_plugins("terminal", "junitxml", "reports")).assert_outcomes(passed=7)
-    assert len(set(pids(pytester).values())) == 2
-
-
-def test_without_the_plugin_that_sends_reports_no_test_is_isolated(project, pytester):
-    project("pass", "-pno:reports").assert_outcomes(passed=7)
-    assert len(set(pids(pytester).values())) == 1
+@pytest.mark.parametrize(
+    ("options", "processes"),
+    [
+        (without_pytests_plugins("terminal", "junitxml", "reports"), 2),
+        (("-pno:reports",), 1),  # which sends reports
+        (("--setup-show",), 1),
+    ],
+)
+def test_tests_are_isolated_without_pytests_plugins_unless_an_option_needs_them_here(
+    project, pytester, options, processes
+):
+    project("pass", *options).assert_outcomes(passed=7)
+    assert len(set(pids(pytester).values())) == processes
 
 
 def test_a_crash_after_a_subtest_is_the_tests_own(project, pytester):
-    if not hasattr(pytest, "SubtestReport"):
-        pytest.skip("subtests came with pytest 9")
     within = "with subtests.test(msg='one'):\n        pass\n    os.abort()"
     tests = TESTS.replace("gpu_benchmark, request", "gpu_benchmark, subtests")
     result = project(within, tests=tests)
@@ -459,6 +442,34 @@ def test_fixtures_of_a_module_are_set_up_once_in_each_process_and_torn_down(proj
     noted = [line.split() for line in (pytester.path / "module.log").read_text().splitlines()]
     assert sorted(kind for kind, _ in noted) == ["down", "down", "up", "up"]
     assert len({pid for _, pid in noted}) == 2
+
+
+def test_wider_fixtures_of_a_worker_stay_while_a_test_runs_elsewhere_and_go_before_one_that_lacks_them(
+    on_fake_gpu, pytester
+):
+    pytester.makeconftest(
+        """
+import os
+import pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def _session():
+    with open("ups.log", "a") as log:
+        print(os.getpid(), file=log)
+
+@pytest.fixture(scope="module", autouse=True)
+def _module(request):
+    yield
+    assert "test_a" not in request.node.nodeid, "LEAKED"
+"""
+    )
+    gpu, here = "def test_gpu(gpu_benchmark): gpu_benchmark(lambda: None)\n", "def test_here{}(): pass\n"
+    pytester.makepyfile(test_a=gpu, test_b=here.format(1) + gpu + here.format(2), test_c=gpu)
+    result = on_fake_gpu("--gpu-benchmark", "-n1")
+    result.assert_outcomes(passed=5, errors=1)
+    result.stdout.fnmatch_lines(["ERROR test_b.py::test_gpu - AssertionError: LEAKED*"])
+    ups = (pytester.path / "ups.log").read_text().split()
+    assert len(ups) == len(set(ups)) == 2
 
 
 def test_skips_errors_expected_failures_warnings_output_and_properties_arrive_as_they_are(project, pytester):
@@ -593,20 +604,10 @@ def test_output_is_shown_at_once_where_nothing_is_captured(pytester):
     assert result.stdout.str().count("test session starts") == 1
 
 
-def test_options_that_need_pytests_own_process_have_the_tests_there(project, pytester):
-    project("pass", "--setup-show").assert_outcomes(passed=7)
-    assert len(set(pids(pytester).values())) == 1
+def test_isolation_and_an_option_that_needs_the_tests_here_contradict_each_other(project):
     result = project("pass", "--pdb", "--gpukern-isolate=on")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --gpukern-isolate=on: --pdb needs the tests in pytest's own *"])
-
-
-def test_tests_that_are_only_checked_are_isolated_on_request(on_fake_gpu, pytester):
-    pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(test_it=TESTS.replace("BROKEN", "os.abort()"))
-    result = on_fake_gpu("--gpukern-isolate=on")
-    result.assert_outcomes(passed=6, failed=1)
-    assert len(set(pids(pytester).values())) == 3
 
 
 BOTH = """
@@ -702,15 +703,12 @@ def test_without_a_gpu_a_kernel_that_never_ends_is_ended_where_somebody_says_whe
     assert "[broken]" in failure(result)
 
 
-def test_without_a_gpu_a_crash_costs_its_own_test_where_tests_are_isolated(simulated, pytester):
+def test_without_a_gpu_a_crash_costs_its_own_test_where_somebody_asks_for_isolation(simulated, pytester):
+    simulated("double").assert_outcomes(passed=4)
+    assert len(set(pids(pytester).values())) == 1
     result = simulated("cuda.jit(lambda x, out: ctypes.string_at(0))", "--gpukern-isolate=on")
     result.assert_outcomes(passed=3, failed=1)
     assert "[broken] - its measuring process ended by SIGSEGV" in failure(result)
     found = results_in(pytester.path / "run.json")
     assert found["test_it/test_it[broken]"]["simulated"]
     assert found["test_it/test_it[broken]"]["correctness"] == "INCORRECT"
-
-
-def test_without_a_gpu_tests_stay_in_pytests_own_process_where_nobody_says_otherwise(simulated, pytester):
-    simulated("double").assert_outcomes(passed=4)
-    assert len(set(pids(pytester).values())) == 1

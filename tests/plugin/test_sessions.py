@@ -42,6 +42,10 @@ def pytest_configure(config):
     for name, value in [entry.split("=") for entry in os.environ.get("PARENT_ONLY", "").split()]:
         patch.delenv(name, raising=False) if config.in_child else patch.setenv(name, value)
 
+class Late:
+    def __del__(self):
+        __import__("fake_gpu").FAULTS.append("CUDA_ERROR_ILLEGAL_ADDRESS")
+
 add = Store.add
 
 def noted(self, result, **kwargs):
@@ -51,16 +55,13 @@ def noted(self, result, **kwargs):
 
 @pytest.fixture(autouse=True)
 def _fault(request):
-    import fake_gpu
-    if os.environ.get("FAULT") == "lose" and request.config.in_child and "first" in request.node.name:
-        if len(open("sessions.log").readlines()) == int(os.environ["FAULT_IN"]):
-            fake_gpu.FAULTS.append("CUDA_ERROR_ILLEGAL_ADDRESS")
-    yield
-    name = os.environ.get("FAULT", "")
-    if request.config.in_child and name and "first" in request.node.name:
-        count = len(open("sessions.log").readlines())
-        if count == int(os.environ["FAULT_IN"]):
-            {"exit": lambda: os._exit(3), "hang": lambda: time.sleep(60)}.get(name, str)()
+    name = os.environ.get("FAULT") if request.config.in_child and "first" in request.node.name else None
+    if name and len(open("sessions.log").readlines()) != int(os.environ["FAULT_IN"]):
+        name = None
+    if name == "lose":
+        Late()
+    yield Late() if name == "late" else None
+    {"exit": lambda: os._exit(3), "hang": lambda: time.sleep(60)}.get(name, str)()
 """
 """Has an option of its own, notes each session and what is recorded, and makes faults where asked to."""
 
@@ -290,6 +291,7 @@ def test_a_run_that_stops_early_records_nothing_of_fewer_sessions_than_were_aske
     [
         ("exit", "failed: it ended with status 3 while running *"),
         ("lose", "failed: Failed: INCORRECT: launch failed: CUDA_ERROR_ILLEGAL_ADDRESS*"),
+        ("late", "failed: INCORRECT: launch failed: CUDA_ERROR_ILLEGAL_ADDRESS, found once the test's *"),
     ],
 )
 def test_a_child_that_dies_or_loses_its_context_costs_its_test_the_record_and_the_others_nothing(

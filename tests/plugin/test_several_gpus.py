@@ -63,24 +63,22 @@ def test_auto_starts_a_worker_for_each_gpu_which_sees_no_other_from_its_first_im
     assert list(gpus(pytester)) == [f"test_work[{number}]" for number in range(12)]
 
 
-def test_workers_stay_within_the_visible_gpus(several, pytester, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-C,GPU-A")
-    several("-n", "auto").assert_outcomes(passed=12)
-    assert set(gpus(pytester).values()) == {"GPU-C", "GPU-A"}
-
-
-def test_fewer_workers_than_gpus_take_the_first_ones(several, pytester):
-    several("-n2").assert_outcomes(passed=12)
-    assert set(gpus(pytester).values()) == {"GPU-A", "GPU-B"}
-
-
-@pytest.mark.parametrize(("options", "count"), [("-n logical", 2), ("-n auto --maxprocesses=1", 1)])
-def test_the_number_of_gpus_is_that_of_workers_whatever_xdist_would_take(
-    several, pytester, monkeypatch, options, count
+@pytest.mark.parametrize(
+    ("options", "visible", "used"),
+    [
+        ("-n auto", "GPU-C,GPU-A", {"GPU-C", "GPU-A"}),
+        ("-n2", "", {"GPU-A", "GPU-B"}),
+        ("-n logical", "GPU-A,GPU-B", {"GPU-A", "GPU-B"}),
+        ("-n auto --maxprocesses=1", "", {"GPU-A"}),
+    ],
+)
+def test_workers_use_the_first_visible_gpus_whatever_number_xdist_would_take(
+    several, pytester, monkeypatch, options, visible, used
 ):
     monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "7")
-    several(*options.split(), there=TWO).assert_outcomes(passed=12)
-    assert len(set(gpus(pytester).values())) == count
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    several(*options.split()).assert_outcomes(passed=12)
+    assert set(gpus(pytester).values()) == used
 
 
 def test_the_header_names_gpus_of_another_model_which_no_worker_uses(several, pytester):
@@ -94,11 +92,16 @@ def test_the_header_names_gpus_of_another_model_which_no_worker_uses(several, py
     )
 
 
-def test_more_workers_than_gpus_are_refused_with_the_number_that_is_possible(several):
+def test_more_workers_than_gpus_and_records_of_each_gpu_are_refused(several):
     refused(
         several("-n4"),
         "-n 4: 4 workers cannot measure on 3 visible GPUs of the model Fake GPU. Workers that share a GPU "
         "take turns, and are slower than one. Use -n auto, which starts one worker for each GPU, or -n 3",
+    )
+    refused(
+        several("-n", "auto", "--dist=each", "--gpukern-baseline=create"),
+        "--dist=each with --gpukern-baseline=create: each GPU measures every case, but a run records "
+        "a case once. Drop --dist=each to record",
     )
 
 
@@ -164,14 +167,6 @@ def test_each_gpu_measures_every_test_and_names_tell_them_apart(several, pyteste
     result.stdout.fnmatch_lines(["note 18 cases (*@GPU-[AB], …): *"])
 
 
-def test_a_run_on_each_gpu_records_nothing(several):
-    refused(
-        several("-n", "auto", "--dist=each", "--gpukern-baseline=create", there=TWO),
-        "--dist=each with --gpukern-baseline=create: each GPU measures every case, but a run records "
-        "a case once. Drop --dist=each to record",
-    )
-
-
 def test_a_worker_that_dies_is_replaced_on_its_gpu(several, pytester):
     pytester.makepyfile(test_it=dying(KILLS_ITS_WORKER))
     result = several("-n", "auto", there=TWO)
@@ -192,7 +187,7 @@ def test_a_worker_whose_gpu_is_gone_goes_on_with_another_which_takes_its_cases(s
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*GPU-B failed, and its worker went on with GPU-A: *CUDA_VISIBLE_DEVICES=*"])
     found = gpus(pytester)
-    assert len(found) == 11
+    assert len(found) == 12
     assert {found[f"test_work[{number}]"] for number in range(5, 12)} == {"GPU-A"}
 
 

@@ -153,13 +153,18 @@ def test_under_a_sanitizer_only_the_gaps_are_ours(driver, monkeypatch):  # noqa:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_workspace_compares_and_hashes_as_if_in_c_order(runtime, layout, monkeypatch):  # noqa: F811
-    inputs, specs = {"a": np.arange(6.0).reshape(2, 3)}, {"out": Output((5,), np.float32)}
-    monkeypatch.setattr(type(runtime), "hash", lambda self, array: array.download().tobytes(), raising=False)
-    made = CudaWorkspace(inputs, specs, lambda array: array, placements(layout, ["a", "out"]))
+    inputs, specs = {"a": np.arange(6.0).reshape(2, 3), "b": np.ones(3)}, {"out": Output((5,), np.float32)}
+
+    def contents(self, array):
+        assert array.pointer, "it was freed"
+        return array.download().tobytes()
+
+    monkeypatch.setattr(type(runtime), "hash", contents, raising=False)
+    made = CudaWorkspace(inputs, specs, lambda array: array, placements(layout, ["a", "b", "out"]))
     assert made.digest() == made.digest_of(inputs)
     assert made.damage() == []
     made.arrays["out"].upload(np.arange(5, dtype=np.float32))
     assert made.fetch("out").tolist() == [0, 1, 2, 3, 4]
-    made.fill({"a": -inputs["a"]})
+    made.fill({"a": -inputs["a"], "b": inputs["b"]})
     assert made.digest() != made.digest_of(inputs)
     made.close()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 UUID = "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1"
 ROOT = Path(device_package.__file__).parents[2]
+CLEAN = {key: value for key, value in os.environ.items() if not key.startswith("GPUKERN_LOCK")}
 
 HOLD = """
 import sys; from pathlib import Path; from pytest_gpukern.gpu.lock import DeviceLock
@@ -90,14 +91,10 @@ def test_a_second_process_waits_no_longer_than_asked_and_says_who_holds_the_lock
     folder: Path, holder: subprocess.Popen[str]
 ) -> None:
     before = time.monotonic()
-    with pytest.raises(DeviceLockTimeout) as caught:
+    told = rf"{UUID} is in use by pid {holder.pid} \(.*-c.*, since .*gave up after 0.3 s"
+    with pytest.raises(DeviceLockTimeout, match=told):
         DeviceLock(UUID, folder).acquire(timeout_s=0.3, poll_s=0.02)
     assert 0.3 <= time.monotonic() - before < 3
-    message = str(caught.value)
-    assert f"{UUID} is in use by pid {holder.pid} (" in message
-    assert "-c" in message
-    assert ", since " in message
-    assert "gave up after 0.3 s" in message
 
 
 def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_released(
@@ -140,7 +137,6 @@ def test_a_child_of_the_holder_passes_and_so_does_its_child(folder: Path) -> Non
 
 
 def test_a_child_made_by_fork_passes_and_does_not_free_the_lock(folder: Path) -> None:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("GPUKERN_LOCK")}
     with DeviceLock(UUID, folder):
         child = os.fork()
         if child == 0:  # nothing of pytest may run here
@@ -151,7 +147,7 @@ def test_a_child_made_by_fork_passes_and_does_not_free_the_lock(folder: Path) ->
             except BaseException:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert answer(TRY, folder, environ=clean).startswith("refused:")
+        assert answer(TRY, folder, environ=CLEAN).startswith("refused:")
 
 
 def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock(folder: Path) -> None:
@@ -187,21 +183,18 @@ def test_a_process_that_is_no_child_of_the_holder_does_not_pass_with_its_variabl
 ) -> None:
     written = DeviceLock(UUID, folder).holder()
     assert written is not None
-    environ = dict(os.environ)
     name = "GPUKERN_LOCK_" + UUID.replace("-", "_").upper()
-    assert answer(TRY, folder, environ={**environ, name: f"{written.pid}:{written.nonce}"}).startswith(
-        "refused:"
-    )
+    environ = {**CLEAN, name: f"{written.pid}:{written.nonce}"}
+    assert answer(TRY, folder, environ=environ).startswith("refused:")
 
 
 def test_acquiring_again_in_one_process_counts(folder: Path) -> None:
     outer, inner = DeviceLock(UUID, folder), DeviceLock(UUID, folder)
-    clean = dict(os.environ)
     with outer:
         with inner, inner:
             pass
-        assert answer(TRY, folder, environ=clean).startswith("refused:")
-    assert answer(TRY, folder, environ=clean) == "passed"
+        assert answer(TRY, folder, environ=CLEAN).startswith("refused:")
+    assert answer(TRY, folder, environ=CLEAN) == "passed"
     with pytest.raises(RuntimeError, match="not held by this process"):
         outer.release()
 
@@ -263,8 +256,7 @@ def test_a_file_that_this_user_may_only_read_still_locks(
     holder.kill()
     lock = DeviceLock(UUID, folder)
     lock.acquire(timeout_s=5, poll_s=0.02)
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("GPUKERN_LOCK")}
-    refused = answer(TRY, folder, environ=clean)
+    refused = answer(TRY, folder, environ=CLEAN)
     lock.release()
     assert "in use by another process, which left no entry" in refused
 
@@ -283,10 +275,9 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lo
         return fd
 
     monkeypatch.setattr(lock_module, "open_lock_file", open_and_lose_once)
-    clean = dict(os.environ)
     lock = DeviceLock(UUID, folder)
     lock.acquire(timeout_s=5, poll_s=0.01)
-    refused = answer(TRY, folder, environ=clean)
+    refused = answer(TRY, folder, environ=CLEAN)
     lock.release()
     assert len(opened) == 2
     assert refused.startswith("refused:")
