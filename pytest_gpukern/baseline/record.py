@@ -77,15 +77,8 @@ def accuracy_of(error: OutputError) -> OutputAccuracy:
 
 
 def as_recorded(kernel: KernelFacts) -> KernelFacts:
-    return KernelFacts(
-        name=fitted(kernel.name, LONGEST_NAME),
-        registers=kernel.registers,
-        local_bytes=kernel.local_bytes,
-        shared_bytes=kernel.shared_bytes,
-        machine_code_sha256=kernel.machine_code_sha256,
-        grid=kernel.grid,
-        block=kernel.block,
-    )
+    unknown = dict.fromkeys(("symbol", "blocks_per_sm", "occupancy", "limited_by"))
+    return structs.replace(kernel, name=fitted(kernel.name, LONGEST_NAME), **unknown)
 
 
 def choice_of(result: Result) -> Choice:

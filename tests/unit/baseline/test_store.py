@@ -184,13 +184,10 @@ def test_what_must_not_become_a_baseline_is_refused_with_its_reason(folder, mode
     assert bad.id not in load(path_in(folder)).cases
 
 
-def test_a_time_below_a_nanosecond_is_recorded_where_the_declared_work_allows_it(tmp_path):
+def test_a_time_below_a_nanosecond_is_recorded_and_a_result_without_times_is_not(tmp_path):
     assert record("create", result_of(case_of(tmp_path), 0.25)).refused == []
     assert [time.median_ns for time in sessions(tmp_path)] == [0.25]
-
-
-def test_a_result_without_measurements_is_refused(tmp_path):
-    report = record("create", dataclasses.replace(result_of(case_of(tmp_path)), measurements=()))
+    report = record("update", dataclasses.replace(result_of(case_of(tmp_path)), measurements=()))
     assert report.refused == [Refusal(case_of(tmp_path).id, "nothing was measured")]
 
 
@@ -329,10 +326,6 @@ def epochs(folder, case_id=CASE):
     return load(path_in(folder)).cases[case_id].epochs
 
 
-def past(folder, case_id=CASE):
-    return load(path_in(folder)).past(case_id)
-
-
 def ids(folder):
     return [[each.session for each in epoch.sessions] for epoch in epochs(folder)]
 
@@ -353,31 +346,23 @@ def test_what_holds_for_a_session_is_stored_once_for_all_its_cases(tmp_path):
 
 
 def test_the_duration_of_a_test_is_that_of_its_newest_session_that_has_one(tmp_path):
-    def duration_s():
-        return store_of("compare").baseline(case_of(tmp_path), H200).duration_s(CASE)
-
-    assert duration_s() is None
-    record("create", session(tmp_path, 1))
-    assert duration_s() is None
-    record("append", session(tmp_path, 2, duration_s=20.0), session(tmp_path, 3, duration_s=30.0))
-    assert duration_s() == 30.0
-    record("update", session(tmp_path, 4, duration_s=40.0))
-    assert duration_s() == 40.0
-    record("append", session(tmp_path, 5))
-    assert duration_s() == 40.0
-    assert store_of("off").baseline(case_of(tmp_path), H200).duration_s(CASE) is None
-
-
-def test_a_session_that_joins_an_older_epoch_has_the_newest_duration(tmp_path):
-    both, kernel = scopes(50_000.0, 90_000.0), scopes(50_000.0, 90_000.0)[:1]
-    later = START + timedelta(hours=1)
-    record("create", session(tmp_path, 1, measurements=both, duration_s=10.0))
-    record("update", session(tmp_path, 2, measurements=kernel, duration_s=20.0))
+    """Also of a session that joins an older epoch."""
+    both, later = scopes(50_000.0, 90_000.0), START + timedelta(hours=1)
     store = store_of("append")
+
+    def duration_s():
+        return store.baseline(case_of(tmp_path), H200).duration_s(CASE)
+
+    record("create", session(tmp_path, 1, measurements=both))
+    assert duration_s() is None
+    record("update", session(tmp_path, 2, measurements=both[:1], duration_s=20.0))
     store.add(session(tmp_path, 3, measurements=both[1:], duration_s=30.0), model_key=H200, recorded=later)
     store.flush()
     assert ids(tmp_path) == [["00000001", "00000003"], ["00000002"]]
-    assert store.baseline(case_of(tmp_path), H200).duration_s(CASE) == 30.0
+    assert duration_s() == 30.0
+    record("append", session(tmp_path, 4))
+    assert duration_s() == 30.0
+    assert store_of("off").baseline(case_of(tmp_path), H200).duration_s(CASE) is None
 
 
 def test_a_duration_that_is_none_is_not_recorded(tmp_path):
@@ -400,22 +385,17 @@ def test_two_processes_under_one_id_keep_what_is_their_own(tmp_path):
     assert drivers == {CASE: "580.159", "vector_exp-cupy-n=1000": "590"}
 
 
-def test_correctness_and_kernels_that_all_sessions_agree_on_are_stored_once(tmp_path):
+def test_correctness_and_kernels_are_stored_once_unless_a_session_disagrees(tmp_path):
+    other = {"out": OutputError(1000, 0, 3e-7, None, None, bits="5eed")}
     record("create", *[session(tmp_path, number, kernels=KERNELS) for number in range(5)])
     assert path_in(tmp_path).read_text().count('"max_abs"') == 1
     assert path_in(tmp_path).read_text().count('"f(int)"') == 1
-    for each in past(tmp_path):
-        assert each.outputs["out"].max_abs == 1e-7
+    record("append", session(tmp_path, 5, errors=other))
+    *alike, last = load(path_in(tmp_path)).past(CASE)
+    for each in alike:
+        assert (each.outputs["out"].max_abs, each.outputs["out"].bits) == (1e-7, None)
         assert [kernel.grid for kernel in each.kernels] == [(63, 1, 1)]
-
-
-def test_a_session_that_disagrees_has_its_own(tmp_path):
-    other = {"out": OutputError(1000, 0, 3e-7, None, None, bits="5eed")}
-    record("create", session(tmp_path, 1, kernels=KERNELS), session(tmp_path, 2, errors=other))
-    first, second = past(tmp_path)
-    assert (first.outputs["out"].max_abs, second.outputs["out"].max_abs) == (1e-7, 3e-7)
-    assert (first.outputs["out"].bits, second.outputs["out"].bits) == (None, "5eed")
-    assert (len(first.kernels), len(second.kernels)) == (1, 0)
+    assert (last.outputs["out"].max_abs, last.outputs["out"].bits, last.kernels) == (3e-7, "5eed", ())
 
 
 def test_a_further_session_changes_no_line_of_those_that_are_there(tmp_path):
@@ -452,19 +432,15 @@ def test_what_was_measured_otherwise_joins_no_epoch_and_update_is_named(tmp_path
 
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_a_session_counts_once(tmp_path, mode):
-    record("create", session(tmp_path, 1))
+    report = record("create", session(tmp_path, 1), session(tmp_path, 1), session(tmp_path, 2))
+    assert ids(tmp_path) == [["00000001", "00000002"]]
+    assert report.refused == [Refusal(CASE, "session 00000001 is recorded already")]
     before = path_in(tmp_path).read_bytes()
     report = record(mode, session(tmp_path, 1))
     (refusal,) = report.refused
     assert "already" in refusal.reason
     assert report == WriteReport(refused=report.refused)
     assert path_in(tmp_path).read_bytes() == before
-
-
-def test_two_measurements_of_a_case_in_one_session_are_one_session(tmp_path):
-    report = record("create", session(tmp_path, 1), session(tmp_path, 1), session(tmp_path, 2))
-    assert ids(tmp_path) == [["00000001", "00000002"]]
-    assert report.refused == [Refusal(CASE, "session 00000001 is recorded already")]
 
 
 # --- cases that are no more -----------------------------------------------------------------------
