@@ -292,11 +292,6 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
     def fingerprint_of(self, session: RecordedSession) -> Fingerprint:
         return self.fingerprints[self.sessions[session.session].fingerprint]
 
-    def devices(self, case_id: str) -> set[str]:
-        """Returns the UUIDs of the GPUs of the machines on which a case was recorded."""
-        sessions = self.cases[case_id].sessions
-        return {str(self.fingerprint_of(session).device_uuid) for session in sessions}
-
     def duration_s(self, case_id: str) -> float | None:
         """Returns how long a case's test took in the newest session that knows it, in seconds, or None."""
         sessions = reversed(self.cases.get(case_id, _NO_RECORD).sessions)

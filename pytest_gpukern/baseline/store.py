@@ -154,7 +154,11 @@ class Store:
         baseline = self._cached(known.folder, known.name, model_key)
         if not any(path.is_relative_to(folder) for folder in SUITES):
             return baseline.cases.keys()
-        return {case for case in baseline.cases if not devices.isdisjoint(baseline.devices(case))}
+        return {
+            case_id
+            for case_id, record in baseline.cases.items()
+            if any(baseline.fingerprint_of(session).device_uuid in devices for session in record.sessions)
+        }
 
     def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
         """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`."""

@@ -428,7 +428,7 @@ class _Validation:
         further = range(2, ROUNDS + 1) if classes else ()
         again = [self._again(f"session {number} of {ROUNDS}", uuids, classes) for number in further]
         rounds = [_times(on_cards), *again]
-        by_card = combined((shifts_in(times, classes) for times in rounds), statistics.median_low)
+        by_card = combined(shifts_in(times, classes) for times in rounds)
         shifts = {uuid: by_card.get(uuid, {}) for uuid in uuids}
         facts = {uuid: self.watch.facts(uuid, self.results) for uuid in uuids}
         suspects, held = self._decided(shifts, classes)

@@ -26,7 +26,7 @@ import enum
 import math
 import operator
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -111,16 +111,14 @@ def _medians(logs_of: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: statistics.median(logs) for name, logs in logs_of.items() if len(logs) >= FEWEST_CASES}
 
 
-def combined(
-    rounds: Iterable[Mapping[str, Mapping[str, float]]], combine: Callable[[Sequence[float]], float]
-) -> dict[str, dict[str, float]]:
-    """Returns card → class → what `combine` makes of the shifts of all rounds."""
+def combined(rounds: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Returns card → class → the lower median of the shifts of all rounds."""
     shifts_of: dict[str, dict[str, list[float]]] = {}
     for shifts in rounds:
         for card, classes in shifts.items():
             for name, shift in classes.items():
                 shifts_of.setdefault(card, {}).setdefault(name, []).append(shift)
-    return {card: {name: combine(of[name]) for name in of} for card, of in shifts_of.items()}
+    return {card: {name: statistics.median_low(of[name]) for name in of} for card, of in shifts_of.items()}
 
 
 def suspected(shifts: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
@@ -165,7 +163,7 @@ def confirmed(
     held = {}
     for card, names in suspects.items():
         rounds = [{card: _differences(times, card, beside[card], classes)} for times in fresh]
-        held[card] = _reaching(combined(rounds, statistics.median_low).get(card, {}), names)
+        held[card] = _reaching(combined(rounds).get(card, {}), names)
     return {card: names for card, names in held.items() if names}
 
 

@@ -108,12 +108,6 @@ def _choice_changes(result: Result, past: Sequence[SessionTime]) -> list[Differe
     return differences
 
 
-def significant(verdict: Verdict) -> bool:
-    """Says whether a verdict says that the time changed, be it by less than the threshold."""
-    low, high = verdict.ratio_low, verdict.ratio_high
-    return low is not None and high is not None and (low > 1 or high < 1)
-
-
 def other_machine(
     now: Fingerprint, recorded: Sequence[Fingerprint], *, host: bool, unused: Collection[str] = ()
 ) -> tuple[Difference, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.findings.explain import because, is_about, significant
+from pytest_gpukern.findings.explain import because, is_about
 from pytest_gpukern.findings.regressions import (
     ACCURACY,
     BITS,
@@ -106,8 +106,9 @@ def findings_that_fail(findings: Iterable[Finding], fail_on: Collection[str]) ->
 def _with_reasons(
     result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Sequence[SessionTime]
 ) -> Verdict:
-    row = verdict.kind.row
-    if not row.changed and not (row.tone is Tone.DOUBTFUL and significant(verdict)):
+    row, low, high = verdict.kind.row, verdict.ratio_low, verdict.ratio_high
+    significant = low is not None and high is not None and (low > 1 or high < 1)  # if below the threshold
+    if not row.changed and not (row.tone is Tone.DOUBTFUL and significant):
         return verdict
     opening = [session for session in past if session.opening]
     if opening and verdict.ratio and not is_about(verdict.ratio, deciding, past):

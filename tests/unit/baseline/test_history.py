@@ -156,7 +156,7 @@ def test_a_time_of_the_host_has_no_device_though_the_machine_has_one(model, devi
 
 def test_a_kernel_just_seen_is_compared_as_a_record_would_have_it():
     for length, shown in ((120, f"f<{'a' * 114}>(x)"), (121, "f<…>(…)")):
-        seen = structs.replace(facts(shared=1024), name=f"f<{'a' * (length - 6)}>(x)")
+        seen = structs.replace(facts(shared_bytes=1024), name=f"f<{'a' * (length - 6)}>(x)")
         assert as_recorded(seen).name == shown
         assert as_recorded(seen).shared_bytes == 1024
 

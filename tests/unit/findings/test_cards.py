@@ -102,7 +102,7 @@ def session(rng, cards):
 
 def named(rng, cards):
     """Returns the cards that are named without a physical cause, as `gpukern validate --all-gpus` does."""
-    shifts = combined((shifts_in(session(rng, cards), CLASSES) for _ in range(ROUNDS)), statistics.median_low)
+    shifts = combined(shifts_in(session(rng, cards), CLASSES) for _ in range(ROUNDS))
     suspects = suspected(shifts)
     fresh = [session(rng, cards) for _ in range(FRESH_ROUNDS if suspects else 0)]
     held = confirmed(suspects, fresh, CLASSES, neighbours(shifts, suspects))

@@ -44,9 +44,10 @@ def test_a_changed_time_has_reasons_and_an_unchanged_one_needs_none():
     assert reasons(slower)[:2] == (SAME_CODE, CLOCK)
     assert reasons(now(), deciding={KEY: slower.measurements})[:2] == (SAME_CODE, CLOCK)
     for kind in VerdictKind:
-        expected = kind in ("SLOWER", "FASTER", "UNDECIDED")
-        assert bool(reasons(now(kind=kind))) is expected, kind
-        assert bool(reasons(within(now(kind=kind), 0.9, 1.2))) is (expected and kind != "UNDECIDED")
+        for low, high in ((1.001, 1.03), (0.9, 0.99), (1.0, 1.02), (0.9, 1.0), (None, None)):
+            significant = kind == "UNDECIDED" and (low, high) in ((1.001, 1.03), (0.9, 0.99))
+            expected = kind in ("SLOWER", "FASTER") or significant
+            assert bool(reasons(within(now(kind=kind), low, high))) is expected, (kind, low, high)
 
 
 @pytest.mark.parametrize(

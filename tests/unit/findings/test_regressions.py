@@ -141,7 +141,7 @@ def test_other_bits_in_other_processes_of_the_same_code_are_run_to_run(before, c
 def test_growth_beyond_every_session_is_a_finding_a_kernel():
     recorded = past(session(kernel(registers=32), kernel("scale")), session(kernel(registers=40)))
     fresh = facts("fresh", registers=255)
-    grown = grown_resources([facts(registers=96, local=48), facts("scale"), fresh], recorded)
+    grown = grown_resources([facts(registers=96, local_bytes=48), facts("scale"), fresh], recorded)
     assert grown == (Finding("resources", "saxpy: registers 40 → 96, local 0 → 48 B"),)
     for registers in (24, 32, 40, 39):
         assert grown_resources([facts(registers=registers)], recorded) == ()
@@ -149,7 +149,7 @@ def test_growth_beyond_every_session_is_a_finding_a_kernel():
 
 def test_a_kernel_launched_twice_grows_by_its_largest_launch():
     before = [kernel(shared_bytes=0), kernel(shared_bytes=2048)]
-    new = [as_recorded(facts(shared=size)) for size in (1024, 2048)]
+    new = [as_recorded(facts(shared_bytes=size)) for size in (1024, 2048)]
     assert resource_changes(new, before, grown=True) == []
     assert resource_changes(new, before) == [Difference("shared", "2048", "2048 B")]
     larger = Difference("shared", "2048", "4096 B")
