@@ -74,7 +74,6 @@ class WriteReport:
         added: ids of cases that were recorded for the first time, or in a scope that they lacked.
         appended: ids of cases whose current epoch has more sessions now.
         updated: ids of cases whose record has a new epoch.
-        kept: ids of cases that `create` found recorded already and left untouched.
         refused: results that must not become a baseline.
         errors: files that could not be read or written; they are as they were.
     """
@@ -83,7 +82,6 @@ class WriteReport:
     added: list[str] = field(default_factory=list)
     appended: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     errors: list[FileError] = field(default_factory=list)
 
@@ -123,8 +121,6 @@ class Merge:
             self._report.appended += self._into(keys, group, record)
         elif missing := keys - record.keys:
             self._report.added += self._into(missing, group, record)
-        else:
-            self._report.kept.append(case.id)
 
     def _open(self, group: list[Entry], record: Record | None) -> None:
         case = group[0].case

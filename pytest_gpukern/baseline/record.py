@@ -209,7 +209,6 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         return structs.replace(longer, sessions=tuple(session for session in trimmed if session.times))
 
     def _sharing(self, session: RecordedSession) -> RecordedSession:
-        """Returns a session without what its epoch has for it."""
         return structs.replace(
             session,
             correctness=None if session.correctness == self.correctness else session.correctness,

@@ -197,7 +197,6 @@ class Store:
             self._queue.setdefault(path, []).append(entry)
 
     def refuse(self, case: CaseInfo, reason: str) -> None:
-        """Lists a case in the report as not recorded."""
         self._report.refused.append(Refusal(case.id, reason))
 
     def would_write(self, result: Result, *, model_key: str) -> bool:

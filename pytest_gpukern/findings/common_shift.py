@@ -154,7 +154,6 @@ def canary_changes(
 
 
 def told(shift: Shift, changed: Sequence[Difference]) -> str:
-    """Says in words how all kernels changed, and whether the canaries did."""
     median, *ends = (100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high))
     text = (
         f"all kernels {median:.1f} % {'slower' if shift.ratio > 1 else 'faster'} (median of {shift.cases}, "

@@ -170,7 +170,6 @@ class ClockChange(NamedTuple):
     now_mhz: float
 
     def difference(self, what: str = CLOCK) -> Difference:
-        """Returns it in MHz, of a clock of this name."""
         return Difference(what, f"{self.before_mhz:.0f}", f"{self.now_mhz:.0f} MHz")
 
 

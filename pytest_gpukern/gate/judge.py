@@ -202,7 +202,6 @@ def _confirmed(
     *,
     since: str = "",
 ) -> Verdict:
-    """Returns the verdict of fresh sessions on a suspicion, against some of the recorded ones."""
     change = basis.change(recorded, fresh)
     slowest = sorted(session.median_ns for session in recorded)[-1 - len(recorded) // _EXCUSED]
     apart = min(timed.summary.median_ns for timed in fresh) > slowest
@@ -286,7 +285,6 @@ def confirm_paired(
 
 
 def _screened_pairs(change: Change, threshold: float, pairs: Sequence[Pair]) -> Verdict:
-    """Returns the verdict of one look at pairs, with what it rests on."""
     screened = _screened(change, threshold, confirming=max(MOST_FRESH_PAIRS, len(pairs)))
     return dataclasses.replace(
         _unless_busy(screened, [head for _, head in pairs]),
@@ -296,7 +294,6 @@ def _screened_pairs(change: Change, threshold: float, pairs: Sequence[Pair]) -> 
 
 
 def _with_remedy(verdict: Verdict, change: Change, threshold: float) -> Verdict:
-    """Returns a verdict of pairs whose reason names the option that would settle it."""
     remedy = settling_words(change, math.log1p(threshold))
     return dataclasses.replace(verdict, reason=f"{verdict.reason}; {remedy}")
 
@@ -465,13 +462,11 @@ def _decided(
 
 
 def _unconfirmed(suspicion: Verdict, again: Verdict, sessions: str = "fresh sessions") -> Verdict:
-    """Returns the verdict of fresh sessions that do not confirm a suspicion, with a reason that names it."""
     reason = f"suspected {_first(suspicion)}, not confirmed by {sessions}: {again.reason}"
     return _without_confirmation(again, again.kind, reason)
 
 
 def _without_confirmation(verdict: Verdict, kind: VerdictKind, reason: str) -> Verdict:
-    """Returns the end of a suspicion that was not confirmed: a verdict of this kind, for this reason."""
     return dataclasses.replace(verdict, kind=kind, reason=reason, suspected=False, unconfirmed=True)
 
 
