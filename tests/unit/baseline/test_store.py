@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
-import math
 import os
-import random
 import signal
 import stat
 import subprocess
@@ -590,30 +588,12 @@ def test_the_temporary_folder_of_a_killed_process_is_removed_and_no_other(tmp_pa
 # --- what the gate gets beside a case's own sessions ------------------------------------------------
 
 
-def noisy(folder, name, variant, sigma, rng):
-    case = case_of(folder, variant=variant, name=name)
-    return [result_of(case, 50_000.0 * math.exp(rng.gauss(0, sigma))) for _ in range(5)]
-
-
-@pytest.fixture
-def suite(tmp_path):
-    """Makes two files of thirty cases with five sessions each: one of them four times as noisy."""
-    rng = random.Random(4)
-    for name, sigma in (("quiet", 0.002), ("loud", 0.008)):
-        results = [noisy(tmp_path, name, f"v{number}", sigma, rng) for number in range(30)]
-        record("create", *(result for session in results for result in session))
-    return tmp_path
-
-
-def test_the_spread_is_shared_by_the_cases_of_all_files_that_were_read(suite):
+def test_the_spread_is_shared_by_the_cases_of_all_files_that_were_read(tmp_path):
+    for name in ("one", "other"):
+        record("create", *(result_of(case_of(tmp_path, f"v{n % 5}", name), 5e4 + n) for n in range(10)))
     store = store_of("compare")
     assert store.shared_spread(H200) == {}
-    store.baseline(case_of(suite, name="quiet"), H200)
-    quiet = store.shared_spread(H200)["kernel/event"]
-    store.baseline(case_of(suite, name="loud"), H200)
-    both = store.shared_spread(H200)["kernel/event"]
-    assert (quiet.cases, both.cases) == (30, 60)
-    assert quiet.s0 == pytest.approx(0.002, rel=0.2)
-    assert both.s0 > 1.3 * quiet.s0
-    assert both.d0 < quiet.d0
+    for name, cases in (("one", 5), ("other", 10)):
+        store.baseline(case_of(tmp_path, name=name), H200)
+        assert store.shared_spread(H200)["kernel/event"].cases == cases
     assert store.shared_spread("nvidia-a100") == {}
