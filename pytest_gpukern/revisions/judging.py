@@ -11,6 +11,7 @@ from pytest_gpukern.gate.change import Pair, log_ratios, percent
 from pytest_gpukern.gate.judge import (
     confirm_paired,
     judge_paired,
+    keys_to_judge,
     of_host,
     shared_spread_of_pairs,
     undecidable,
@@ -70,11 +71,7 @@ class CaseRuns:
     def judged_keys(self) -> list[str]:
         """Returns the key that is judged in each scope: the main timer's, else one that both sides have."""
         measurements = self.shown.measurements if self.shown is not None else ()
-        chosen = []
-        for main in (measurement for measurement in measurements if not measurement.beside):
-            others = [m.key for m in measurements if m.beside and m.scope == main.scope]
-            chosen.append(next((key for key in (main.key, *others) if self.pairs(key)), main.key))
-        return chosen
+        return keys_to_judge(measurements, [time.key for time in measurements if self.pairs(time.key)])
 
     @property
     def same_code(self) -> bool | None:
