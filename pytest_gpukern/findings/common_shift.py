@@ -146,7 +146,7 @@ def canary_changes(
     """Says how each canary moved between recorded sessions and those of a run, copy first."""
     new, old = _by_canary(now), _by_canary(recorded)
     changes = {}
-    for name in sorted(new.keys() & old.keys(), key=lambda name: (_ORDER.get(_plain(name), 9), name)):
+    for name in sorted(new.keys() & old.keys(), key=lambda name: (_ORDER.get(name.split("/")[0], 9), name)):
         ratio = statistics.median(new[name]) / statistics.median(old[name])
         outside = max(new[name]) < min(old[name]) or min(new[name]) > max(old[name])
         changes[name] = CanaryChange(ratio, outside and abs(math.log(ratio)) >= math.log1p(LEAST) / 2)
@@ -155,22 +155,22 @@ def canary_changes(
 
 def told(shift: Shift, changed: Sequence[Difference]) -> str:
     median, *ends = (100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high))
-    text = (
-        f"all kernels {median:.1f} % {'slower' if shift.ratio > 1 else 'faster'} (median of {shift.cases}, "
-    )
-    text += f"95 %: {min(ends):.1f} … {max(ends):.1f} %)"
+    (low, high), way = sorted(ends), "slower" if shift.ratio > 1 else "faster"
+    text = f"all kernels {median:.1f} % {way} (median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"
     if not shift.canaries:
         return f"{text}; the record has no canaries by this timer, which could tell whether it is the machine"
-    readings = {name: f"{_name(name)} {_change(c)}" for name, c in shift.canaries.items()}
+    readings = {
+        name: (_SPOKEN.get(name.split("/")[0], name), percent(math.log(canary.ratio)))
+        for name, canary in shift.canaries.items()
+    }
     moved = shift.with_it
     if moved:
         first, *others = moved + [name for name in readings if name not in moved]
-        so_is = f"so is {_name(first)} ({_change(shift.canaries[first])})"
-        rest = "".join(f", {readings[name]}" for name in others)
-        return f"{text}, {so_is}{rest}: the machine, not your change"
+        rest = "".join(f", {' '.join(readings[name])}" for name in others)
+        return f"{text}, so is {' ('.join(readings[first])}){rest}: the machine, not your change"
     differs = f" ({', '.join(map(str, changed))})"
     what = differs if changed else "; no recorded version differs, so look at the code"
-    still = f"{text}; the canaries were not ({', '.join(readings.values())})"
+    still = f"{text}; the canaries were not ({', '.join(map(' '.join, readings.values()))})"
     if any(change.what == DEVICE for change in changed):
         return f"{still}, but this is another card, and cards of a model differ a little"
     return f"{still}: something that all cases share - compiler, libraries, code - changed{what}"
@@ -183,15 +183,3 @@ def _by_canary(sessions: Iterable[Mapping[str, float | None]]) -> dict[str, list
             if ns:
                 times.setdefault(name, []).append(ns)
     return times
-
-
-def _plain(name: str) -> str:
-    return name.partition("/")[0]
-
-
-def _name(name: str) -> str:
-    return _SPOKEN.get(_plain(name), name)
-
-
-def _change(canary: CanaryChange) -> str:
-    return percent(math.log(canary.ratio))

@@ -94,8 +94,8 @@ def because(
 def _choice_changes(result: Result, past: Sequence[SessionTime]) -> list[Difference]:
     """Returns for which kernels an autotuner chose otherwise than in the sessions that judge it."""
     now = Choice.of(result.autotuned, ())
-    reference = of_one_choice(past, now, FEWEST)
-    before = {name: dict(values) for name, values in reference[0].choice.configurations} if reference else {}
+    reference = of_one_choice(past, now, FEWEST)[0]
+    before = {name: dict(values) for name, values in reference.choice.configurations}
     differences = []
     for kernel, values in now.configurations:
         recorded = before.get(kernel, {})
