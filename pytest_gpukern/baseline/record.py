@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -196,15 +197,14 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         These are the ones that opened it, against steps that add up, and the newest.
         """
         longer = structs.replace(self, sessions=(*self.sessions, *map(self._sharing, sessions)))
-        surplus: dict[int, set[str]] = {}
+        surplus = defaultdict[int, set[str]](set)
         for key in longer.keys:
             holders = [i for i, session in enumerate(longer.sessions) if key in session.times]
             first = longer.first(key, entries)
             for index in holders[first : first - MOST_SESSIONS]:
-                surplus.setdefault(index, set()).add(key)
+                surplus[index].add(key)
         trimmed = (
-            session.only(session.times.keys() - surplus[i]) if i in surplus else session
-            for i, session in enumerate(longer.sessions)
+            session.only(session.times.keys() - surplus[i]) for i, session in enumerate(longer.sessions)
         )
         return structs.replace(longer, sessions=tuple(session for session in trimmed if session.times))
 

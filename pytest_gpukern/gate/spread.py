@@ -151,21 +151,20 @@ def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float
 
 
 def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSpread:
-    variances, variances_of_devices, between = [], [], []
+    variances, apart, several = [], [], []
     for sessions in group:
         cards = by_device(sessions)
-        variance, dof = within_devices(cards)
         floor = _resolved(timer, min(session.median_ns for session in sessions))
+        variance, dof = within_devices(cards)
         if dof:
             variances.append((max(variance, floor), dof))
         if len(cards) > 1:
-            between.append(cards)
-            apart, devices_dof = between_devices(cards)
-            variances_of_devices.append((max(apart, floor), devices_dof))
+            variance, dof = between_devices(cards)
+            apart.append((max(variance, floor), dof))
+            several.append(cards)
     spread = _fitted(variances, assumed_spread(timer))
-    tau, tau_dof = _of_devices(between, spread.s0**2)
-    enough = len(variances_of_devices) >= FEWEST_CASES
-    by_case = _fitted(variances_of_devices, spread) if enough else None
+    tau, tau_dof = _of_devices(several, spread.s0**2)
+    by_case = _fitted(apart, spread) if len(apart) >= FEWEST_CASES else None
     return SharedSpread(spread.s0, spread.d0, spread.cases, tau, tau_dof, by_case)
 
 
