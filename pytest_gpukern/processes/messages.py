@@ -31,7 +31,7 @@ class Begin(Message, frozen=True):
     Attributes:
         arguments: pytest's.
         path: `sys.path`, so that both processes import the same.
-        nodeids: the tests that may be asked for.
+        nodeids: the tests that may be asked for; None for all that the command line names.
         rootdir: pytest's, in the process that reports.
         terminal: file for what pytest itself prints.
         stacks: file for the stacks of all threads.
@@ -46,7 +46,7 @@ class Begin(Message, frozen=True):
 
     arguments: tuple[str, ...]
     path: tuple[str, ...]
-    nodeids: tuple[str, ...]
+    nodeids: tuple[str, ...] | None
     rootdir: str
     terminal: str = ""
     stacks: str = ""
@@ -91,12 +91,12 @@ class Collected(Message, frozen=True):
     """Says that the process is ready.
 
     Attributes:
-        missing: wanted tests that it does not have.
+        nodeids: the tests that it has.
         others: this plugin's tests that nobody wanted, if it collected all.
         notes: on libraries.
     """
 
-    missing: tuple[str, ...] = ()
+    nodeids: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -57,7 +57,7 @@ POLL_S = 0.05
 _START_TIMEOUT_S = 600.0
 _LOOK_S = 1.0
 _TO_WRITE_STACKS_S = 2.0
-_TO_TEAR_DOWN_S = 60.0
+TO_TEAR_DOWN_S = 60.0
 _TO_BE_INTERRUPTED_S = 5.0
 _MOST_CHARACTERS = 4000
 _LAST_LINES = 3
@@ -109,7 +109,7 @@ class Process:
         busy = turns.busy_from_its_start() if turns is not None else None
         told = {
             "module": CHILD,
-            "package": str(FOLDER),
+            "package": str(FOLDER.parent),
             "path": list(path),
             "connection": theirs.fileno(),
             # A tool that stands between the two does not end with this process.
@@ -150,9 +150,12 @@ class Process:
     def imports(self, module: str) -> None:
         self._send(Import(module))
 
-    def begin(self, begin: Begin, hear: Hear, *, timeout_s: float = _START_TIMEOUT_S) -> Collected | Gone:
-        """Has it collect, and waits until it is ready; earlier messages go to `hear`."""
+    def begin(self, begin: Begin) -> None:
+        """Has it collect."""
         self._send(msgspec.structs.replace(begin, terminal=str(self._output), stacks=str(self._stacks)))
+
+    def collected(self, hear: Hear, *, timeout_s: float = _START_TIMEOUT_S) -> Collected | Gone:
+        """Waits until it has collected; earlier messages go to `hear`."""
         return self._listen(Collected, hear, timeout_s, f"took over {timeout_s:g} s to collect")
 
     def run(self, wanted: Run, hear: Hear, *, timeout_s: float | None, too_long: str = "") -> Done | Gone:
@@ -165,13 +168,10 @@ class Process:
         return self._listen(Done, hear, timeout_s, too_long)
 
     def end(self, hear: Hear) -> TornDown | Gone:
-        """Lets it tear down and end; kills it if that takes too long."""
+        """Lets it tear down and end, and waits until it is torn down; kills it if that takes too long."""
         self._read_from = self._output.stat().st_size
         self._send(End())
-        ended = self._listen(TornDown, hear, _TO_TEAR_DOWN_S, f"took longer than {_TO_TEAR_DOWN_S:g} s")
-        if isinstance(ended, TornDown) and not self._watched:
-            self._wait(_TO_TEAR_DOWN_S)  # a library may still fail at its end, which is no test's fault
-        return ended
+        return self._listen(TornDown, hear, TO_TEAR_DOWN_S, f"took longer than {TO_TEAR_DOWN_S:g} s")
 
     def status(self, timeout_s: float) -> int | None:
         """Waits for its end; returns its exit status, negative for a signal, or None if it takes too long."""
@@ -239,7 +239,7 @@ class Process:
     def _ended(self) -> Gone:
         """Says how it ended, or that it only closed the connection."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_TO_TEAR_DOWN_S)
+            self._process.wait(TO_TEAR_DOWN_S)
         status = self._process.poll()
         why = "closed its connection" if status is None else f"ended {end_in_words(status)}"
         return Gone(why, self._shown())

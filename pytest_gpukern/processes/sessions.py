@@ -121,7 +121,7 @@ class ChildSessions:
     def begin(
         self,
         process: Process,
-        nodeids: tuple[str, ...],
+        nodeids: tuple[str, ...] | None,
         *,
         moved: Mapping[str, str] | None = None,
         basetemp: Path | None = None,
@@ -207,12 +207,14 @@ class ChildSessions:
             watched_roots=request.watched_roots,
             watched_names=request.watched_names,
         )
-        collected = process.begin(begin, ran.hear, timeout_s=limit_s)
+        process.begin(begin)
+        collected = process.collected(ran.hear, timeout_s=limit_s)
         if isinstance(collected, Gone):
             ran.end_with(process, collected)
             return
         ran.others = ran.others or collected.others
-        left = [nodeid for nodeid in nodeids if nodeid not in collected.missing]
+        found = frozenset(collected.nodeids)
+        left = [nodeid for nodeid in nodeids if nodeid in found]
         lost = None
         while left and lost is None:
             ran.during = left.pop(0)

@@ -58,6 +58,7 @@ _OF_A_TEST = (
     *("--verbose", "--quiet", "--verbosity", "--tb", "--full-trace", "--showlocals", "--no-showlocals"),
     *("--reruns", "--only-rerun", "--rerun-except", "--benchmark-cprofile"),
     *("-k", "-m"),  # which conftests may ask for
+    *("--deselect", "--ignore"),  # a worker's process collects beside it, and is not told what
 )
 """What begins the names of options that shape a test's report, repeat or profile it. The measuring process
 gets them."""

@@ -148,7 +148,7 @@ class Child:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Collects the files of the wanted tests only.
+        """Collects the files of the wanted tests only, if it was told which these are.
 
         The command line stays as the parent's: it decides which conftests are loaded at once, so which
         options there are, and where the ini file lies.
@@ -157,6 +157,8 @@ class Child:
         config.stash[CHILD] = self
         if self.begin.worker is not None:
             config.workerinput, config.workeroutput = self.begin.worker, {}  # type: ignore[attr-defined]
+        if self.begin.nodeids is None:
+            return
         files = None if self.begin.collects_all else files_to_collect(self.begin.nodeids, config.rootpath)
         if files is not None:
             config.args, config.option.pyargs = files, False
@@ -191,6 +193,8 @@ class Child:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if self.begin.nodeids is None:
+            return
         wanted = frozenset(self.begin.nodeids)
         others = [item for item in items if item.nodeid not in wanted]
         if others:
@@ -204,8 +208,7 @@ class Child:
         """Runs tests as told, until the other end has no more, or is gone."""
         items = {item.nodeid: item for item in session.items}
         environment = environment_of(session.config)
-        missing = tuple(nodeid for nodeid in self.begin.nodeids if nodeid not in items)
-        self._tell(Collected(missing, self._others, tuple(environment.libraries.notes)))
+        self._tell(Collected(tuple(items), self._others, tuple(environment.libraries.notes)))
         last = None
         while (wanted := self._next_test()) is not None:
             item = items[wanted.nodeid]

@@ -22,7 +22,6 @@ import pytest
 
 from pytest_gpukern.benchmark_interop.pytest_benchmark import add_entries
 from pytest_gpukern.gpu.model import short_uuid
-from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.messages import (
     Begun,
     Done,
@@ -32,11 +31,12 @@ from pytest_gpukern.processes.messages import (
     Reported,
     Run,
     Tell,
+    TornDown,
     Uncollected,
     Unsendable,
     Warned,
 )
-from pytest_gpukern.processes.process import Gone, Process, last_lines
+from pytest_gpukern.processes.process import TO_TEAR_DOWN_S, Gone, Process, last_lines
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.session.arguments import sessions_of
 from pytest_gpukern.session.collection import measured_case
@@ -71,11 +71,12 @@ class Isolation:
         self._given = given = Assignment.of(config)
         self._cards = [given.card, *given.others] if given is not None else [device_uuid(config)]
         self._process: Process | None = None
-        self._ahead: Process | None = None
         self._mine: list[pytest.Item] = []
         self._next: dict[pytest.Item, pytest.Item | None] = {}
         """Test → the next one that runs where it does."""
-        self._missing: tuple[str, ...] = ()
+        self._is_ready = self._torn_down = False
+        self._found: frozenset[str] = frozenset()
+        """The tests that the process has."""
         self._starts = 0
         self._starts_in_vain = 0
         self._cannot_start: str | None = None
@@ -86,18 +87,11 @@ class Isolation:
         # Objects in the order of their hashes may be parameters; each process must have the same.
         self._hash_seed = os.environ.get("PYTHONHASHSEED", str(secrets.randbits(32)))
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection(self) -> Generator[None, object, object]:
-        """Starts a worker's process first: it imports what this one imports meanwhile."""
-        if self._given is None:
-            return (yield)
-        beside = Beside()
-        try:
-            self._ahead = self._new_process()
-            beside.add(self._ahead)
-            return (yield)
-        finally:
-            beside.close()
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Starts a worker's process before the worker collects: both import at the same time."""
+        if self._given is not None:
+            self._begin()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -108,14 +102,20 @@ class Isolation:
             self._next |= itertools.zip_longest(kind, kind[1:])
         try:
             looped = yield
-            self._end()
+            self._tear_down()
             return looped
         except (pytest.Session.Failed, pytest.Session.Interrupted):  # as by -x
-            self._end()
+            self._tear_down()
             raise
         finally:
-            self._kill()
-            self._closing += environment_of(self._config).gpu.left_on_device(self._pids - self._own_pids)
+            if self._given is None:
+                self._end()
+                gpu = environment_of(self._config).gpu
+                self._closing += gpu.left_on_device(self._pids - self._own_pids)
+
+    def pytest_unconfigure(self) -> None:
+        """Ends a worker's process when the worker has told the controller that it is done."""
+        self._end()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
@@ -163,15 +163,15 @@ class Isolation:
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         for _ in range(_MOST_TRIES):
             attempt = self._last = _Attempt(item)
-            while self._process is None and self._cannot_start is None:
+            while not self._is_ready and self._cannot_start is None:
                 with phase("starting"):
                     self._start()
             process = self._process
             attempt.moved, self._moved = self._moved, None
-            if process is None:
+            if process is None or not self._is_ready:
                 attempt.fail(f"the measuring process could not start: {self._cannot_start}; {_HERE}")
                 return
-            if wanted.nodeid in self._missing:
+            if wanted.nodeid not in self._found:
                 attempt.fail(
                     "the measuring process has no test of this name: parameters and their ids must be the "
                     f"same in every process; {_HERE}"
@@ -192,6 +192,7 @@ class Isolation:
             attempt.end(ended)
             self._pids |= set(ended.pids)
             if ended.lost is not None:
+                self._tear_down()
                 self._end()
         if attempt.ends_run is not None:
             raise attempt.ends_run
@@ -205,47 +206,50 @@ class Isolation:
         measuring, children = map(ChildSessions.from_json, (given.measuring, given.children))
         return dataclasses.replace(measuring, card=card), dataclasses.replace(children, card=card)
 
-    def _new_process(self) -> Process:
+    def _begin(self) -> None:
+        """Starts a process, which collects from now on."""
         gpu = environment_of(self._config).gpu
         of_worker = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_XDIST_")}
-        return self._sessions()[0].start(
-            {**gpu.for_children, **of_worker, "PYTHONHASHSEED": self._hash_seed},
-            shows_output=not captures(self._config),
-            turns=gpu.host,
-        )
-
-    def _start(self) -> None:
-        ahead, self._ahead = self._ahead, None
+        measuring, children = self._sessions()
         if not self._starts:
-            self._own_pids = set(environment_of(self._config).gpu.own_pids)
+            self._own_pids = set(gpu.own_pids)
         try:
-            process = self._process = ahead or self._new_process()
+            process = self._process = measuring.start(
+                {**gpu.for_children, **of_worker, "PYTHONHASHSEED": self._hash_seed},
+                shows_output=not captures(self._config),
+            )
         except OSError as error:  # no descriptors are left, or no space
             self._cannot_start = str(error)
             return
         self._pids.add(process.pid)
         self._starts += 1
-        measuring, children = self._sessions()
         worker = getattr(self._config, "workerinput", {})
-        nodeids = tuple(item.nodeid for item in self._mine)
-        begin = msgspec.structs.replace(
+        nodeids = tuple(item.nodeid for item in self._mine) if self._given is None else None
+        told = msgspec.structs.replace(
             measuring.begin(process, nodeids, basetemp=self._basetemp()),
             children=children.to_json(),
             worker={name: value for name, value in worker.items() if name != "gpukern"} or None,
         )
+        process.begin(told)
+
+    def _start(self) -> None:
+        """Waits until a process has collected, which may have begun before."""
+        if self._process is None:
+            self._begin()
+        if self._process is None:
+            return
         try:
-            collected = process.begin(begin, self._hear_outside)
+            collected = self._process.collected(self._hear_outside)
         except BaseException:
             self._kill()
             raise
         if isinstance(collected, Gone):
             self._kill()
-            if ahead is None:  # else it may have ended before its turn
-                self._starts_in_vain += 1
+            self._starts_in_vain += 1
             if self._starts_in_vain >= _MOST_STARTS_IN_VAIN:
                 self._leave_card(f"it {collected.why}: {last_lines(collected.shown)}")
             return
-        self._missing = collected.missing
+        self._is_ready, self._found = True, frozenset(collected.nodeids)
         self._starts_in_vain = 0
         if self._starts == 1:
             for note in collected.notes:
@@ -278,22 +282,26 @@ class Isolation:
         elif isinstance(message, Uncollected) and self._starts == 1:
             tell(self._config, f"{message.nodeid}: {message.text}")
 
+    def _tear_down(self) -> None:
+        """Has the process tear its fixtures down; the last test reports what fails then."""
+        last = self._last
+        if self._process is None or not self._is_ready:
+            return
+        ended = self._process.end(self._hear_outside if last is None else last.hear)
+        self._is_ready, self._torn_down = False, isinstance(ended, TornDown)
+        if isinstance(ended, Gone) and last is not None:
+            last.fail(f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown)
+
     def _end(self) -> None:
-        """Ends the process in order: fixtures are torn down, and the last test reports what fails then."""
-        process, last, self._process = self._process, self._last, None
-        if process is not None:
-            ended = process.end(self._hear_outside if last is None else last.hear)
-            process.kill()
-            if isinstance(ended, Gone) and last is not None:
-                last.fail(
-                    f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown
-                )
+        """Ends the process; one that has torn down may end by itself, and may still fail: no test's fault."""
+        if self._process is not None and self._torn_down:
+            self._process.status(TO_TEAR_DOWN_S)
+        self._kill()
 
     def _kill(self) -> None:
-        for process in (self._process, self._ahead):
-            if process is not None:
-                process.kill()
-        self._process = self._ahead = None
+        if self._process is not None:
+            self._process.kill()
+        self._process, self._is_ready, self._torn_down = None, False, False
 
 
 class _Attempt:

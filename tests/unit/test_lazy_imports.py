@@ -134,7 +134,6 @@ def test_the_rule_about_gpu_libraries_has_something_to_hold():
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module or "pytest_gpukern")
 def test_importing_any_module_needs_the_standard_library_pytest_and_msgspec_only(module):
     allowed = {*sys.stdlib_module_names, "pytest", "_pytest", "pytest_gpukern", "msgspec"}
-
     allowed |= {"greenlet"} if module == "gpu.simulator.threads" else set()  # only the simulator does
     foreign = {
         name for name, inside in imports_of(module) if not inside and name.partition(".")[0] not in allowed
@@ -156,7 +155,7 @@ def test_importing_the_plugin_loads_its_light_modules_and_the_standard_library_o
     new = after - before
     ours = {name for name in new if name.startswith("pytest_gpukern")}
     light = ("package", "plugin", "session", "session.item", "session.stash", "values.phases")
-    light += ("values", "values.option", "values.options")
+    light += ("values", "values.note", "values.option", "values.options")
     tables = {name for name in ours if name.endswith("_table")}
     assert ours - tables == {"pytest_gpukern", *(f"pytest_gpukern.{name}" for name in light)}
     tops = {name.partition(".")[0] for name in new} - {"pytest_gpukern"}

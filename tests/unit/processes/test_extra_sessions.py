@@ -22,95 +22,62 @@ class Children:
     def __init__(self, *runs):
         self._runs = list(runs)
         self.asked = []
-        self.environ = []
 
     def run(self, request, progress=None):
+        assert request.environ == {"X": "1"}
         self.asked.append(request.nodeids)
-        self.environ.append(request.environ)
         if progress is not None:
             progress(1, len(request.nodeids))
         return self._runs.pop(0)
 
 
-def ran(**results):
+def ran(results, **changes):
     """Returns a finished session in which these tests passed with these results."""
-    found = {f"t.py::{name}": each for name, each in results.items()}
-    return ChildRun(results=found, outcomes=dict.fromkeys(found, PASSED), status=0)
+    return ChildRun(
+        **{"results": results, "outcomes": dict.fromkeys(results, PASSED), "status": 0, **changes}
+    )
 
 
 def extra(children, nodeids=(A, B), last=3, **options):
     return measure_extra_sessions(children, nodeids, first=2, last=last, environ={"X": "1"}, **options)
 
 
-def test_every_session_runs_all_tests_and_each_gets_its_results():
-    other = dataclasses.replace(GOOD, measurements=(measured(50_000.0),))
-    children = Children(ran(a=GOOD, b=GOOD), ran(a=other, b=GOOD))
-    found = extra(children)
+def test_every_session_runs_all_tests_and_each_gets_its_results_and_says_what_they_are_for():
+    other, told = dataclasses.replace(GOOD, measurements=(measured(50_000.0),)), []
+    children = Children(ran({A: GOOD, B: GOOD}), ran({A: other, B: GOOD}))
+    found = extra(children, progress=lambda *counts: told.append(counts), role=SessionRole.CONFIRMING)
     assert children.asked == [(A, B), (A, B)]
-    assert children.environ == [{"X": "1"}] * 2
-    assert found.of(A, 2) == ([GOOD, other], None)
-    assert found.of(B, 2) == ([GOOD, GOOD], None)
+    assert told == [(2, 0, 2), (2, 1, 2), (3, 0, 2), (3, 1, 2)]
+    good, other = (dataclasses.replace(one, role=SessionRole.CONFIRMING) for one in (GOOD, other))
+    assert [found.of(test, 2) for test in (A, B)] == [([good, other], None), ([good, good], None)]
 
 
 @pytest.mark.parametrize(
     ("outcome", "results", "reason"),
     [
-        (("failed", "assert 1 == 2"), {A: GOOD}, "session 2: failed: assert 1 == 2"),
-        (("skipped", "no GPU"), {}, "session 2: skipped: no GPU"),
-        (PASSED, {}, "session 2: it measured nothing"),
-        (
-            PASSED,
-            {A: result("cupy.exp", measured(invalid="throttled"))},
-            "session 2: kernel/event/cold is INVALID: throttled",
-        ),
+        ({A: ("failed", "assert 1 == 2")}, {A: GOOD}, "failed: assert 1 == 2"),
+        ({A: ("skipped", "no GPU")}, {}, "skipped: no GPU"),
+        ({A: PASSED}, {}, "it measured nothing"),
+        ({A: PASSED}, {A: result("", measured(invalid="hot"))}, "kernel/event/cold is INVALID: hot"),
+        ({}, {}, "the test was not found"),
     ],
 )
 def test_a_test_that_fails_to_measure_again_is_refused_and_not_run_again(outcome, results, reason):
-    bad = ChildRun(results={**results, B: GOOD}, outcomes={A: outcome, B: PASSED}, status=1)
-    children = Children(bad, ran(b=GOOD))
+    bad = ran({**results, B: GOOD}, outcomes={**outcome, B: PASSED})
+    children, alone = Children(bad, ran({B: GOOD})), Children(bad)
     found = extra(children)
-    assert found.of(A, 2) == ([], reason)
+    assert found.of(A, 2) == ([], f"session 2: {reason}")
     assert found.of(B, 2) == ([GOOD, GOOD], None)
     assert children.asked == [(A, B), (B,)]
-
-
-def test_a_test_that_is_not_found_is_refused():
-    lost = ChildRun(results={B: GOOD}, outcomes={B: PASSED}, problem="not found: t.py::a", status=0)
-    found = extra(Children(lost, ran(b=GOOD)))
-    assert found.of(A, 2) == ([], "session 2: the test was not found")
-    assert found.of(B, 2) == ([GOOD, GOOD], None)
+    extra(alone, (A,), last=5)
+    assert alone.asked == [(A,)]
 
 
 def test_a_test_that_kills_its_process_is_refused_and_later_tests_have_a_session_less():
-    died = ChildRun(
-        results={A: GOOD},
-        outcomes={A: PASSED},
-        problem="it ended by SIGSEGV",
-        during=B,
-        ended_early=True,
-        status=-11,
-    )
-    children = Children(died, ran(a=GOOD, c=GOOD))
+    died = ran({A: GOOD}, problem="it ended by SIGSEGV", during=B, ended_early=True, status=-11)
+    children = Children(died, ran({A: GOOD, C: GOOD}))
     found = extra(children, (A, B, C))
-    assert found.of(A, 2) == ([GOOD, GOOD], None)
-    assert found.of(B, 2) == ([], "session 2: it ended by SIGSEGV")
-    assert found.of(C, 2) == ([GOOD], "session 2: it ended by SIGSEGV")
+    why = "session 2: it ended by SIGSEGV"
+    assert [found.of(test, 2) for test in (A, B, C)] == [([GOOD, GOOD], None), ([], why), ([GOOD], why)]
     assert found.refused.keys() == {B}
     assert children.asked[1] == (A, C)
-
-
-def test_nothing_is_started_once_every_test_is_refused():
-    children = Children(ChildRun(outcomes={A: ("failed", "x")}, status=1))
-    extra(children, (A,), last=5)
-    assert len(children.asked) == 1
-
-
-def test_progress_gets_the_sessions_number():
-    told = []
-    extra(Children(ran(a=GOOD, b=GOOD), ran(a=GOOD, b=GOOD)), progress=lambda *each: told.append(each))
-    assert told == [(2, 0, 2), (2, 1, 2), (3, 0, 2), (3, 1, 2)]
-
-
-def test_each_session_says_what_it_was_measured_for():
-    found = extra(Children(ran(a=GOOD), ran(a=GOOD)), (A,), role=SessionRole.CONFIRMING)
-    assert [each.role for each in found.results[A]] == 2 * [SessionRole.CONFIRMING]

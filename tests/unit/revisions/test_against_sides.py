@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from made_up_results import measured, result
@@ -51,8 +50,12 @@ class Children:
         return run if run.modules else dataclasses.replace(run, modules=(own,))
 
 
-def turns_of(*arguments, ahead=None):
-    return Turns(*arguments, ahead or Ahead(None, 0, (), None), Path("run"))
+NOBODY_WAITS = Ahead(None, 0, None)
+NOBODY_WAITS.close()
+
+
+def turns_of(*arguments, ahead=NOBODY_WAITS):
+    return Turns(*arguments, ahead, Path("run"))
 
 
 RAN = ChildRun(outcomes={A: ("passed", "")}, status=0)
@@ -148,12 +151,12 @@ class Waiting:
 
     def __init__(self, on_base, *, dead=False):
         self.on_base = on_base
-        self.process = SimpleNamespace(poll=lambda: 1 if dead else None)
+        self.has_ended = dead
         self.ended = False
         self.imported = []
         self.imports = self.imported.append
 
-    def end(self):
+    def kill(self):
         self.ended = True
 
 
@@ -173,7 +176,7 @@ def started():
 
 def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(sides, started):
     counts = []
-    ahead, children = Ahead(started, 2, (), None), Children(RAN)
+    ahead, children = Ahead(started, 2, None), Children(RAN)
     measure = children.run
 
     def run(*arguments):
@@ -198,7 +201,8 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
         (tmp_path / f"{name}.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("known_early")
-    ahead = Ahead(started, 2, ["known_early", "known_late", "known_never"], None)
+    before = [*sys.meta_path]
+    ahead = Ahead(started, 2, None, ["known_early", "known_late", "known_never"])
     try:
         ahead.prepare([True])
         importlib.import_module("other")
@@ -209,12 +213,12 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
     first, second = ([name for name in each.imported if name.startswith("known")] for each in started)
     assert first == second == ["known_early", "known_late"]
     assert started[0].imported[0].startswith("pytest_gpukern.")
-    assert ahead not in sys.meta_path
+    assert sys.meta_path == before
 
 
 def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides, started):
     said, children, started.dead = [], Children(RAN), True
-    turns_of(sides, children, [].append, {}, ahead=Ahead(started, 1, (), said.append)).take([A], 2)
+    turns_of(sides, children, [].append, {}, ahead=Ahead(started, 1, said.append)).take([A], 2)
     assert children.started == [None] * 4
     assert len(started) == 1
     assert started[0].ended

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pytest_gpukern.processes.child_main import ROOTDIR
 
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.call_subject import case_of_test
-from pytest_gpukern.session.stash import rootdir_of
+from pytest_gpukern.session.stash import CHILD, Assignment, rootdir_of
 
 PARTS = st.text("aé_-.+ ", min_size=1, max_size=3).filter(lambda part: part.strip("."))
 FILES = st.lists(PARTS, min_size=1, max_size=3).map(lambda parts: Path(*parts[:-1], f"{parts[-1]}.py"))
@@ -23,11 +22,12 @@ def roles(here, there, rootdir, own):
     """Each process's own rootdir is `own`; that of the reporting process is `rootdir`."""
     sessions = ChildSessions((), (), str(here), (), rootdir=str(rootdir))
     yield here, SimpleNamespace(rootpath=rootdir, stash=pytest.Stash())
-    told = {"gpukern_rootdir": str(rootdir)}
-    yield here, SimpleNamespace(rootpath=own, stash=pytest.Stash(), workerinput=told)
+    told = vars(Assignment(str(rootdir), None, {}, {}))
+    yield here, SimpleNamespace(rootpath=own, stash=pytest.Stash(), workerinput={"gpukern": told})
     for tree in (here, there):  # measuring and confirming sessions, and those of the other revision
         child = SimpleNamespace(rootpath=own, stash=pytest.Stash())
-        child.stash[ROOTDIR] = Path(sessions.spec(Path(), (), moved={str(here): str(tree)})["rootdir"])
+        begin = sessions.begin(SimpleNamespace(place=Path()), (), moved={str(here): str(tree)})
+        child.stash[CHILD] = SimpleNamespace(begin=begin)
         yield tree, child
 
 

@@ -1,0 +1,73 @@
+"""Checks what a process does for its run, by what it was asked and by who started it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_gpukern.session import stash
+from pytest_gpukern.session.stash import CHILD, ENVIRONMENT, SETTINGS, Role, Where, role_of
+
+HERE, MEASURING, SESSIONS = Role(), Role(Where.MEASURING), Role(Where.SESSIONS)
+ASKED = {"against": None, "sanitize": None, "isolate": None, "bounds_tests": False}
+
+
+def config(*options, gpu=True, worker=False, child=None, asked=True, **settings):
+    """A run with these of pytest's options and our settings, where it measures on a GPU or not."""
+    given = dict.fromkeys(options, True) | {"dist": "load" if "tx" in options else "no"}
+    made = SimpleNamespace(
+        stash=pytest.Stash(),
+        asked=asked,
+        getoption=lambda name, default=None: given.get(name, default),
+        pluginmanager=SimpleNamespace(is_blocked=lambda name: f"no:{name}" in options),
+    )
+    if worker:
+        made.workerinput = {}
+    if child is not None:
+        made.stash[CHILD] = SimpleNamespace(begin=SimpleNamespace(children=child or None))
+    made.stash[SETTINGS] = SimpleNamespace(**{**ASKED, **settings})
+    made.stash[ENVIRONMENT] = SimpleNamespace(gpu=SimpleNamespace(measures=gpu))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _asked(monkeypatch):
+    monkeypatch.setattr(stash, "asked", lambda config: config.asked)
+
+
+@pytest.mark.parametrize(
+    ("config", "role"),
+    [
+        (config(asked=False), HERE),
+        (config(gpu=False), HERE),
+        (config(), MEASURING),
+        (config(isolate=False), HERE),
+        (config(isolate=True, gpu=False), MEASURING),
+        (config(bounds_tests=True, gpu=False), MEASURING),
+        (config("usepdb"), HERE),
+        (config("trace", bounds_tests=True), HERE),
+        (config("setupplan"), HERE),
+        (config("no:reports"), HERE),
+        (config("no:terminal"), MEASURING),
+        (config(against="main"), SESSIONS),
+        (config(sanitize=("memcheck",), isolate=True), SESSIONS),
+        (config("tx"), Role(Where.WORKERS)),
+        (config("tx", asked=False), Role(Where.WORKERS)),
+        (config(worker=True), Role(Where.MEASURING, reports=False)),
+        (config(worker=True, isolate=False), Role(reports=False)),
+        (config(child={"options": []}), Role(reports=False, is_replaced=True)),
+        (config(child={}), Role(reports=False, judges=False, is_replaced=True)),
+    ],
+)
+def test_a_process_knows_what_it_does_for_its_run(config, role):
+    assert role_of(config) == role
+    assert role_of(config) is role_of(config)
+
+
+@pytest.mark.parametrize(
+    ("option", "named"), [("usepdb", "--pdb"), ("setupshow", "--setup-show"), ("no:reports", "-p no:reports")]
+)
+def test_isolation_is_refused_with_what_needs_the_tests_in_this_process(option, named):
+    with pytest.raises(pytest.UsageError, match=f"--gpukern-isolate=on: {named} needs the tests in pytest's"):
+        role_of(config(option, isolate=True))
