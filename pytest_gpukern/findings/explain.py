@@ -193,7 +193,7 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Sequence[SessionTime]
     clocks = [DeviceClocks.of(measurement) for measurement in deciding]
     own = [clock.sm_mhz for clock in clocks if clock.sm_mhz]
     ranges = [(clock.sm_mhz_high or 0.0) - (clock.sm_mhz_low or 0.0) for clock in clocks]
-    spread = max([*ranges, max(own, default=0.0) - min(own, default=0.0)])
+    spread = max([*ranges, *(max(own) - mhz for mhz in own)])
     return _clock_change(own, [time.sm_mhz for time in past], spread)
 
 

@@ -60,6 +60,8 @@ MOVED = "so is the copy (+2.9 %), FMA +3.1 %, launch +0.20 %"
 def test_a_common_shift_is_told_with_what_may_have_caused_it(canaries, changed, words):
     slower = "all kernels 3.0 % slower (median of 118, 95 %: 2.9 … 3.1 %)"
     assert told(shift(1.03, 1.029, 1.031, canaries), changed) == slower + words
+    half = "all kernels 50.0 % slower (median of 118, 95 %: 40.0 … 60.0 %)"
+    assert told(shift(1.5, 1.4, 1.6, canaries), changed).startswith(half)
     if canaries is not SLOWER:
         faster = "all kernels 3.0 % faster (median of 118, 95 %: 2.9 … 3.1 %)"
         assert told(shift(0.97, 0.969, 0.971, canaries), changed) == faster + words
