@@ -37,7 +37,7 @@ from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
 from pytest_gpukern.values import atomic_file as file
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import Correctness, KernelFacts, OutputError, Result, Verdict
+from pytest_gpukern.values.result import Correctness, KernelFacts, OutputError, Verdict
 from pytest_gpukern.values.untrusted_json import FileError
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -187,16 +187,6 @@ def test_a_time_below_a_nanosecond_is_recorded_and_a_result_without_times_is_not
     assert [time.median_ns for time in sessions(tmp_path)] == [0.25]
     report = record("update", dataclasses.replace(result_of(case_of(tmp_path)), measurements=()))
     assert report.refused == [Refusal(case_of(tmp_path).id, "nothing was measured")]
-
-
-def test_numpy_scalars_and_tuples_in_a_point_compare_equal_after_storing(tmp_path):
-    np = pytest.importorskip("numpy")
-    case = dataclasses.replace(case_of(tmp_path), measured_point={"n": np.int64(3), "shape": (1, 2)})
-    record("create", Result.from_json(result_of(case).to_json()))
-    now = Conditions.of(case, device_model=H200)
-    basis = Basis(sessions(tmp_path, case), now, threshold=0.02)
-    verdict = judge([measurement_of()], basis)
-    assert verdict.kind is VerdictKind.SAME
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -245,7 +245,8 @@ def test_an_error_as_large_as_the_time_is_said_and_has_no_interval():
 
 
 def test_a_point_is_the_same_before_and_after_json():
-    before = dataclasses.replace(HERE, measured_point={"shape": (3, 4), "n": 1000})
+    np = pytest.importorskip("numpy")
+    before = dataclasses.replace(HERE, measured_point={"shape": (3, 4), "n": np.int64(1000)})
     after = dataclasses.replace(HERE, measured_point={"n": 1000, "shape": [3, 4]})
     assert verdict(FRESH, around(0, conditions=after), conditions=before).kind is SAME
 
