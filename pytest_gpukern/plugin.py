@@ -73,10 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if asked(config):
         environment = environment_of(config)
-        if sanitizing_tool() is not None:
-            from pytest_gpukern.sanitizer.child_setup import prepare
+        if sanitizing_tool() is not None and environment.gpu.has_gpu:
+            from pytest_gpukern.sanitizer.child_setup import prepare_libraries
 
-            prepare(config, environment)
+            config.add_cleanup(prepare_libraries())
     role, closing = role_of(config), []
     if role.reports:
         from pytest_gpukern.session.controller import Controller, end_on_sigterm

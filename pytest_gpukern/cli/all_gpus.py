@@ -13,7 +13,6 @@ import itertools
 import os
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -21,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from pytest_gpukern.cli import exits
@@ -39,6 +37,7 @@ from pytest_gpukern.findings.cards import (
     confirmed,
     findings,
     is_valid,
+    median_of_known,
     neighbours,
     shifts_in,
     since_own_record,
@@ -47,7 +46,7 @@ from pytest_gpukern.findings.cards import (
 from pytest_gpukern.gate.change import ratio_of
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import Device, short_uuid
-from pytest_gpukern.gpu.nvml import Configuration, DeviceState, Nvml, PcieLink, PowerLimits, open_nvml
+from pytest_gpukern.gpu.nvml import Configuration, Nvml, PcieLink, PowerLimits, open_nvml
 from pytest_gpukern.gpu.selection import visible_devices
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.processes.sessions import environment, seeing
@@ -89,23 +88,20 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
         options: of pytest.
         command: returns the command that runs the suites with options, or only those of their tests.
     """
-    known = _options_of_pytest()
     try:
-        given = _Given.of(options, known)
+        given = _Given.of(options)
     except ValueError as error:
         exits.complain(_COMMAND, error)
         return _USAGE_ERROR
-    if given.problem is not None:
-        exits.complain(_COMMAND, given.problem)
-        return _USAGE_ERROR
-    signal.signal(signal.SIGTERM, _end)  # Python would die on the spot, and leave pytest running
+    # Python would die on the spot, and leave pytest running.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with open_nvml() as nvml, TemporaryFolder("validate") as folder:
             host = _Host.of(nvml)
-            if given.baseline == "append":
+            if given.records:
                 return _record(host, given, command, Path(folder))
             watch = _Watch(nvml, host.uuids)
-            return _Validation(host, watch, options, given, command, Path(folder)).run()
+            return _Validation(host, watch, options, given.further, command, Path(folder)).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
         exits.complain(_COMMAND, error)
         return exits.BAD
@@ -121,51 +117,47 @@ class _Given:
     """Holds what the options of pytest mean for us.
 
     Attributes:
-        baseline: what is to be done with baselines.
+        records: whether every GPU is to be recorded.
         reports: files that the run is to write.
         options: the options without these files.
-        device: the GPU that was named, if one was.
         further: the options that further rounds get: how to measure, and nothing that reports or selects.
     """
 
-    baseline: str
+    records: bool
     reports: tuple[Path, ...]
     options: tuple[str, ...]
-    device: str | None
     further: tuple[str, ...]
 
     @classmethod
-    def of(cls, options: Sequence[str], known: Sequence[KnownOption]) -> _Given:
-        """Reads them as pytest does; ValueError if one lacks its value."""
+    def of(cls, options: Sequence[str]) -> _Given:
+        """Reads them as pytest does; ValueError says what cannot be done on all GPUs."""
+        known = _options_of_pytest()
         own, positional = tokenized(options, known)
         tokens = [*tokenized(shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), known)[0], *own]
         values = {token.name: token.values[-1] for token in tokens if token.values}
-        others = [argument for token in own if token.name != _REPORT for argument in token.written]
-        kept = [argument for token in tokens if is_for_children(token.option) for argument in token.written]
-        return cls(
-            values.get("--gpukern-baseline", "compare"),
-            tuple(Path(value) for token in own if token.name == _REPORT for value in token.values),
-            (*others, *positional),
-            values.get("--gpukern-device"),
-            tuple(kept),
-        )
-
-    @property
-    def problem(self) -> str | None:
-        """Says what cannot be done on all GPUs."""
-        if self.device is not None:
-            return (
-                f"--gpukern-device={self.device} leaves one GPU; drop it, or choose some of the GPUs with "
+        device, baseline = values.get("--gpukern-device"), values.get("--gpukern-baseline", "compare")
+        if device is not None:
+            raise ValueError(
+                f"--gpukern-device={device} leaves one GPU; drop it, or choose some of the GPUs with "
                 "CUDA_VISIBLE_DEVICES"
             )
-        if self.baseline not in ("compare", "append", "off"):
-            return (
-                f"--gpukern-baseline={self.baseline} records a case once, on one GPU; "
+        if baseline not in ("compare", "append", "off"):
+            raise ValueError(
+                f"--gpukern-baseline={baseline} records a case once, on one GPU; "
                 "--gpukern-baseline=append records every GPU"
             )
         if importlib.util.find_spec("xdist") is None:
-            return "pytest-xdist runs the GPUs side by side, and is not installed: pip install pytest-xdist"
-        return None
+            raise ValueError(
+                "pytest-xdist runs the GPUs side by side, and is not installed: pip install pytest-xdist"
+            )
+        others = [argument for token in own if token.name != _REPORT for argument in token.written]
+        kept = [argument for token in tokens if is_for_children(token.option) for argument in token.written]
+        return cls(
+            baseline == "append",
+            tuple(Path(value) for token in own if token.name == _REPORT for value in token.values),
+            (*others, *positional),
+            tuple(kept),
+        )
 
 
 def _options_of_pytest() -> list[KnownOption]:
@@ -217,7 +209,6 @@ class _Host:
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """The UUIDs of the GPUs that are validated."""
         return tuple(card.uuid for card in self.cards)
 
     def name(self, uuid: str) -> str:
@@ -235,19 +226,13 @@ def _started(
     with subprocess.Popen(arguments, env=environ, stdout=log, stderr=errors) as process:
         try:
             yield process
-        except KeyboardInterrupt:  # which it has got as well, and ends by itself
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_TO_END_S)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):  # which it has got as well, and ends by itself
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_TO_END_S)
             process.terminate()
             process.wait()
             raise
-        except BaseException:
-            process.terminate()
-            raise
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 # --- recording ------------------------------------------------------------------------------------
@@ -277,23 +262,20 @@ def _record(host: _Host, given: _Given, command: Callable[..., list[str]], folde
 def _of_gpu(path: Path, gpu: str) -> Path:
     """Returns the file of one GPU: `run-GPU-8d1f0a2c.json` for `run.json`."""
     suffix = suffix_of(path) or ""
-    return path.with_name(f"{path.name[: len(path.name) - len(suffix)]}-{gpu}{suffix}")
+    return path.with_name(f"{path.name.removesuffix(suffix)}-{gpu}{suffix}")
 
 
 # --- measuring ------------------------------------------------------------------------------------
 
 
-@dataclass
 class _Watch:
     """Asks NVML about the GPUs while others use them."""
 
-    nvml: Nvml
-    uuids: Sequence[str]
-    begun: dict[str, DeviceState] = field(default_factory=dict)
-    links: dict[str, PcieLink] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.begun = {uuid: state for uuid in self.uuids if (state := self._state(uuid)) is not None}
+    def __init__(self, nvml: Nvml, uuids: Sequence[str]) -> None:
+        self.nvml = nvml
+        self.uuids = uuids
+        self.limited_ns = {uuid: self._limited_ns(uuid) for uuid in uuids}
+        self.links: dict[str, PcieLink] = {}
 
     def look(self) -> None:
         """Notes the links to the host: an idle GPU may have another."""
@@ -315,39 +297,28 @@ class _Watch:
             for measurement in result.measurements
             if measurement.scope == "kernel"
         ]
-        setup, limits, ended = Configuration(), PowerLimits(), self._state(uuid)
+        setup, limits = Configuration(), PowerLimits()
         with contextlib.suppress(DeviceError):
             setup, limits = self.nvml.configuration(uuid), self.nvml.limits(uuid)
-        before = self.begun[uuid].limited_ns if uuid in self.begun else {}
-        after = ended.limited_ns if ended is not None else {}
-        waits = (setup.row_remap_pending, setup.row_remap_failed)
+        before, after = self.limited_ns[uuid], self._limited_ns(uuid)
         return CardFacts(
-            sm_mhz=_middle(_without_none(seen.sm_mhz for seen in clocks)),
-            memory_mhz=_middle(_without_none(seen.memory_mhz for seen in clocks)),
-            power_w=max(_without_none(seen.power_w for seen in clocks), default=None),
+            sm_mhz=median_of_known(seen.sm_mhz for seen in clocks),
+            memory_mhz=median_of_known(seen.memory_mhz for seen in clocks),
+            power_w=max((seen.power_w for seen in clocks if seen.power_w is not None), default=None),
             power_limit_w=limits.power_w,
-            temperature_c=max(_without_none(seen.temperature_c for seen in clocks), default=None),
+            temperature_c=max(
+                (seen.temperature_c for seen in clocks if seen.temperature_c is not None), default=None
+            ),
             limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
-            ecc=setup.ecc,
-            corrected_errors=setup.corrected_errors,
-            uncorrected_errors=setup.uncorrected_errors,
-            remapped_rows=setup.remapped_rows,
-            remap_waits=None if waits == (None, None) else any(waits),
+            setup=setup,
             pcie=self.links.get(uuid, PcieLink()),
         )
 
-    def _state(self, uuid: str) -> DeviceState | None:
+    def _limited_ns(self, uuid: str) -> Mapping[str, int]:
+        """Returns how long each clock event has held down the clocks, as far as NVML tells."""
         with contextlib.suppress(DeviceError):
-            return self.nvml.state(uuid)
-        return None
-
-
-def _without_none(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
-def _middle(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
+            return self.nvml.state(uuid).limited_ns
+        return {}
 
 
 _OnCards = dict[str, dict[str, tuple["Result", "Measurement"]]]
@@ -400,16 +371,16 @@ class _Validation:
     """Validates the GPUs of a host.
 
     Attributes:
-        folder: for the files of its rounds.
+        options: of pytest, for the first round.
+        further: of pytest, for all others.
         tests: kernel → the test that measures it.
-        results: of all rounds.
         statuses: pytest's, a round each.
     """
 
     host: _Host
     watch: _Watch
     options: Sequence[str]
-    given: _Given
+    further: Sequence[str]
     command: Callable[..., list[str]]
     folder: Path
     tests: dict[str, str] = field(default_factory=dict)
@@ -419,7 +390,7 @@ class _Validation:
     def run(self) -> int:
         """Measures all rounds and reports; returns the exit status."""
         uuids = self.host.uuids
-        run = self._first_round()
+        run = self._round(self.options, os.environ | seeing(*uuids))
         if run is None:
             return self.statuses[0]
         on_cards = _on_cards(run)
@@ -427,26 +398,13 @@ class _Validation:
         self.tests = {kernel: next(iter(on_cards[kernel].values()))[0].test for kernel in classes}
         further = range(2, ROUNDS + 1) if classes else ()
         again = [self._again(f"session {number} of {ROUNDS}", uuids, classes) for number in further]
-        rounds = [_times(on_cards), *again]
-        by_card = combined(shifts_in(times, classes) for times in rounds)
+        by_card = combined(shifts_in(times, classes) for times in (_times(on_cards), *again))
         shifts = {uuid: by_card.get(uuid, {}) for uuid in uuids}
         facts = {uuid: self.watch.facts(uuid, self.results) for uuid in uuids}
         suspects, held = self._decided(shifts, classes)
         judged = findings(shifts, suspects, held, facts, since_own_record(run.results, run.history))
         exits.show(_report(self.host, judged, facts, _failed(run, self.host), compared=bool(classes)))
         return max(*self.statuses, int(any(finding.bad for finding in judged.values())))
-
-    def _first_round(self) -> RunResults | None:
-        """Runs all suites; returns the run, or None if it did not come to its end."""
-        output = self.folder / "first.json"
-        options = [_KERNELS_ONLY, *self.options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"]
-        status = self._wait(self.command(options), os.environ | seeing(*self.host.uuids))
-        self.statuses.append(status)
-        if status not in _RAN:
-            return None
-        run = read_run(output)
-        self.results += run.results
-        return run
 
     def _decided(
         self, shifts: Mapping[str, Mapping[str, float]], classes: Mapping[str, str]
@@ -470,31 +428,40 @@ class _Validation:
     def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> Times:
         """Measures kernels again in fresh processes, without judging; shows the run only if it failed."""
         begun, tests = time.monotonic(), sorted({self.tests[kernel] for kernel in kernels})
-        output, log = self.folder / "again.json", self.folder / "again.log"
-        output.unlink(missing_ok=True)
-        unjudged = ("--gpukern-baseline=off", "--gpukern-fail-on=none", f"{_REPORT}={output}")
-        options = [_KERNELS_ONLY, *self.given.further, *_SIDE_BY_SIDE, *unjudged]
+        unjudged = ("--gpukern-baseline=off", "--gpukern-fail-on=none")
+        log = self.folder / "log"
         with log.open("w+b") as file:
-            status = self._wait(self.command(options, tests), environment(seeing(*uuids)), file)
+            run = self._round([*self.further, *unjudged], environment(seeing(*uuids)), tests, file)
+        status = self.statuses[-1]
         if status != exits.FINE:
             sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
-        if status not in _RAN:
+        if run is None:
             raise DeviceError(f"pytest ended with status {status}, so the GPUs were not compared")
-        self.statuses.append(status)
-        run = read_run(output)
-        self.results += run.results
         _say(f"{what}: {_count(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
         return _times(_on_cards(run))
 
-    def _wait(
-        self, arguments: Sequence[str], environ: Mapping[str, str], log: IO[bytes] | None = None
-    ) -> int:
-        """Runs a pytest to its end, and looks at the GPUs meanwhile."""
-        with _started(arguments, environ, log) as process:
-            while True:
+    def _round(
+        self,
+        options: Sequence[str],
+        environ: Mapping[str, str],
+        tests: Sequence[str] = (),
+        log: IO[bytes] | None = None,
+    ) -> RunResults | None:
+        """Runs a pytest, and looks at the GPUs meanwhile; returns None if it did not come to its end."""
+        output = self.folder / f"{len(self.statuses)}.json"
+        given = [_KERNELS_ONLY, *options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"]
+        status = None
+        with _started(self.command(given, tests), environ, log) as process:
+            while status is None:
                 self.watch.look()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    return process.wait(timeout=_LOOK_EVERY_S)
+                    status = process.wait(timeout=_LOOK_EVERY_S)
+        self.statuses.append(status)
+        if status not in _RAN:
+            return None
+        run = read_run(output)
+        self.results += run.results
+        return run
 
 
 def _failed(run: RunResults, host: _Host) -> Counter[str]:
@@ -526,7 +493,11 @@ def _report(
         )
     for uuid, finding in judged.items():
         lines += _lines_of(host, uuid, finding)
-    return [*lines, *_not_validated(host), _last_line(judged, failed)]
+    slow, failures = sum(finding.bad for finding in judged.values()), sum(failed.values())
+    text = f"{_count(slow, 'GPU')} slow" if slow else "no GPU is slow"
+    text += f"; {_count(failures, 'failed test')}" if failures else ""
+    last = f"gpukern {_COMMAND}: {_count(len(judged), 'GPU')}, {text}"
+    return [*lines, *_not_validated(host), last]
 
 
 def _times_table(host: _Host, judged: Mapping[str, CardFinding], failed: Mapping[str, int]) -> list[str]:
@@ -562,9 +533,9 @@ def _facts_table(host: _Host, facts: Mapping[str, CardFacts]) -> list[str]:
         numbers("power of limit", lambda gpu: f"{_known(gpu.power_w)} of {_known(gpu.power_limit_w, ' W')}"),
         numbers("hottest", lambda gpu: _known(gpu.temperature_c, " °C")),
         Column("clocks held down", tuple(map(_limited, facts.values()))),
-        numbers("ECC corrected", lambda gpu: _known(gpu.corrected_errors)),
-        numbers("uncorrected", lambda gpu: _known(gpu.uncorrected_errors)),
-        numbers("replaced rows", lambda gpu: _known(gpu.remapped_rows)),
+        numbers("ECC corrected", lambda gpu: _known(gpu.setup.corrected_errors)),
+        numbers("uncorrected", lambda gpu: _known(gpu.setup.uncorrected_errors)),
+        numbers("replaced rows", lambda gpu: _known(gpu.setup.remapped_rows)),
         Column("PCIe", tuple(_link(gpu.pcie) for gpu in facts.values())),
     ]
     return table(columns, exits.width(), indent="  ")[0]
@@ -622,14 +593,6 @@ def _lines_of(host: _Host, uuid: str, finding: CardFinding) -> list[str]:
 
 def _not_validated(host: _Host) -> list[str]:
     return [part.text for why in host.left_out for part in wrapped(f"left out: {why}", exits.width())]
-
-
-def _last_line(judged: Mapping[str, CardFinding], failed: Mapping[str, int]) -> str:
-    slow = sum(finding.bad for finding in judged.values())
-    text = f"{_count(slow, 'GPU')} slow" if slow else "no GPU is slow"
-    failures = sum(failed.values())
-    text += f"; {_count(failures, 'failed test')}" if failures else ""
-    return f"gpukern {_COMMAND}: {_count(len(judged), 'GPU')}, {text}"
 
 
 def _say(text: str) -> None:

@@ -305,7 +305,7 @@ def _lines(a: Side, b: Side, rows: list[ComparedTime]) -> list[str]:
     lines += [
         f"{row.verdict.kind}: {row.case} ({row.key}): {row.verdict.reason}"
         for row in rows
-        if row.verdict.kind.row.told and row.verdict.kind.row.tone in (Tone.BAD, Tone.PLAIN)
+        if row.fails or (row.verdict.kind.row.told and row.verdict.kind.row.tone in (Tone.BAD, Tone.PLAIN))
     ]
     for words, ids in (("only in B", _only(b, a)), ("only in A", _only(a, b))):
         if ids:

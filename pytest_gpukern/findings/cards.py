@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.gate.change import percent
-from pytest_gpukern.gpu.nvml import PcieLink
+from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.measure.device_clocks import INVALIDATING, ORDINARY, DeviceClocks
 from pytest_gpukern.values.result import Measurement, Result
 
@@ -190,11 +190,7 @@ class CardFacts:
         power_limit_w: the limit that it runs under.
         temperature_c: highest temperature behind a batch.
         limited_s: clock event → seconds for which it held down the clocks.
-        ecc: whether memory errors are corrected.
-        corrected_errors: memory errors that were, since the driver was loaded.
-        uncorrected_errors: those that could not be.
-        remapped_rows: broken memory rows that were replaced.
-        remap_waits: whether broken rows wait to be replaced, or could not be.
+        setup: among other things, errors and rows of its memory.
         pcie: the link to the host, at its best while the card was in use.
     """
 
@@ -204,11 +200,7 @@ class CardFacts:
     power_limit_w: float | None = None
     temperature_c: float | None = None
     limited_s: Mapping[str, float] = field(default_factory=dict)
-    ecc: bool | None = None
-    corrected_errors: int | None = None
-    uncorrected_errors: int | None = None
-    remapped_rows: int | None = None
-    remap_waits: bool | None = None
+    setup: Configuration = field(default_factory=Configuration)
     pcie: PcieLink = field(default_factory=PcieLink)
 
 
@@ -244,7 +236,7 @@ def causes(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
     look = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
     reseat = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
     for event, seconds in card.limited_s.items():
-        usual = _median(other.limited_s.get(event) for other in others)
+        usual = median_of_known(other.limited_s.get(event) for other in others)
         if usual is not None and seconds >= usual + max(_LIMITED_S, usual):
             words = (INVALIDATING | ORDINARY)[event]
             text = f"{words} ({event}) for {seconds:.0f} s, on the others {usual:.0f} s"
@@ -259,26 +251,27 @@ def causes(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
         ("pcie.generation", "PCIe generation", reseat, _COPIES),
     ):
         figure = operator.attrgetter(name)
-        own, usual = figure(card), _median(map(figure, others))
+        own, usual = figure(card), median_of_known(map(figure, others))
         if own is not None and usual is not None and own < (1 - _LOWER) * usual:
             yield Cause(f"{words}: {own:.0f}, of the others {usual:.0f}", remedy, slows)
-    if card.ecc and any(other.ecc is False for other in others):
+    setup, setups = card.setup, [other.setup for other in others]
+    if setup.ecc and any(other.ecc is False for other in setups):
         text = "ECC is on, and off on another card"
         yield Cause(text, "set it alike (nvidia-smi -e 1 -i {index}), then reset the GPU", _MEMORY)
     reset = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
-    if card.remap_waits:
+    if setup.row_remap_pending or setup.row_remap_failed:
         yield Cause("broken memory rows wait to be replaced, or could not be", reset, _MEMORY)
     for name, words, least in (
         ("uncorrected_errors", "uncorrected memory errors", 1),
         ("corrected_errors", "corrected memory errors", _MANY_CORRECTED),
         ("remapped_rows", "replaced memory rows", 1),
     ):
-        own, usual = getattr(card, name), _median(getattr(other, name) for other in others)
+        own, usual = getattr(setup, name), median_of_known(getattr(other, name) for other in setups)
         if own is not None and usual is not None and own >= usual + least:
             yield Cause(f"{own} {words}, on the others {usual:.0f}", reset, _MEMORY)
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def median_of_known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 

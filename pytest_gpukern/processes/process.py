@@ -112,6 +112,7 @@ class Process:
             "package": str(FOLDER.parent),
             "path": list(path),
             "connection": theirs.fileno(),
+            "asked_by": os.getpid(),
             # A tool that stands between the two does not end with this process.
             "parent": None if prefix else os.getpid(),
             "busy": busy,

@@ -490,8 +490,7 @@ def _outcome(run: RunResults) -> str:
 
 
 def _device(run: RunResults) -> str:
-    names = dict.fromkeys(fingerprint.device_name for fingerprint in run.on_gpus())
-    return " and ".join(filter(None, names)) or "no GPU"
+    return " and ".join(dict.fromkeys(of.device_name for of in run.on_gpus() if of.device_name)) or "no GPU"
 
 
 def _facts(run: RunResults) -> list[tuple[str, str]]:

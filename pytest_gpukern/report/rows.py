@@ -242,7 +242,7 @@ def _unmeasured(case: ResultRow, failure: str | None) -> ResultRow:
         state=kind or state,
         kind=kind,
         time=units.NOTHING if kind or unchecked else state,
-        footnotes=(*([Footnote(kind, reason)] if reason else ()), *_told(result.notes)),
+        footnotes=(*([Footnote(kind, reason)] if reason else ()), *_about(result)),
     )
 
 
@@ -250,10 +250,7 @@ def _measured(case: ResultRow, time: ScopeTime, peers: Sequence[Result]) -> Resu
     result, first = case.result, bool(case.variant)
     measurement = time.shown
     kind, reason, verdict = came_to = judged(result, time)
-    footnotes = _told(_remarks(measurement))
-    if first:
-        footnotes += _told(result.notes)
-        footnotes += [Footnote(finding.kind, finding.text) for finding in result.findings]
+    footnotes = _told(_remarks(measurement)) + (_about(result) if first else [])
     if kind and STATES[kind].told:
         quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not came_to.unsettled else ""
         ratio = verdict.ratio if verdict is not None else None
@@ -289,6 +286,10 @@ def _measured(case: ResultRow, time: ScopeTime, peers: Sequence[Result]) -> Resu
 
 def _told(notes: Iterable[Note]) -> list[Footnote]:
     return [Footnote("", note.text, quiet=note.about.counted) for note in notes]
+
+
+def _about(result: Result) -> list[Footnote]:
+    return _told(result.notes) + [Footnote(finding.kind, finding.text) for finding in result.findings]
 
 
 def _remarks(measurement: Measurement) -> Iterator[Note]:

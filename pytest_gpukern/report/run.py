@@ -119,7 +119,7 @@ class RunResults:
 
     def on_gpus(self) -> list[Fingerprint]:
         """Returns what was measured on, of each result that is from a real GPU."""
-        return [each.fingerprint for each in self.results if each.case.on_gpu and not each.simulated]
+        return [of.fingerprint for of in self.results if of.case.on_gpu and not of.fingerprint.is_simulated]
 
     def own_failure(self, result: Result) -> str | None:
         """Returns why a test failed by itself, not by the gate, or None."""

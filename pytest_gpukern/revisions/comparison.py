@@ -10,7 +10,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,10 @@ from pytest_gpukern.gate.change import FRESH_PAIRS, MOST_FRESH_PAIRS
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.processes.process import Process
 from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.git import GitError, Revisions, Worktree, resolve, short
-from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Turns
+from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
+from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
 from pytest_gpukern.session.controller import Controller
-from pytest_gpukern.session.item import end_as, marker_of, measures_in, new_test, replay
+from pytest_gpukern.session.item import marker_of, measures_in, replay
 from pytest_gpukern.session.stash import (
     BEGAN_WITH,
     children_of,
@@ -35,15 +35,11 @@ from pytest_gpukern.session.stash import (
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import Result, SessionRole
+from pytest_gpukern.values.result import SessionRole
 
 
 class Against:
     """Compares revisions in a run with `--gpukern-against`; a pytest plugin of the process that reports.
-
-    Args:
-        config: of the run.
-        controller: collects what is reported.
 
     Raises:
         pytest.UsageError: git cannot tell the base, or tests are distributed.
@@ -61,7 +57,7 @@ class Against:
         refuse_distribution(config, f"--gpukern-against={revision}", "the sessions of both sides")
         try:
             self._revisions = resolve(revision, config.rootpath)
-        except GitError as error:
+        except AgainstError as error:
             raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error
 
     @pytest.hookimpl(trylast=True)
@@ -71,12 +67,8 @@ class Against:
         in_vain = not runs_tests(session) or settings.against_setup is not None
         if in_vain or not environment_of(self._config).gpu.measures:
             return
-        try:
-            self._begin()
-        except GitError:
-            return  # said when the tests are to run
-        if self._ahead is not None:
-            self._ahead.prepare([True, False])
+        with suppress(AgainstError):  # said when the tests are to run
+            self._begin().prepare(_BOTH)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -92,46 +84,45 @@ class Against:
             try:
                 with phase("paired sessions"):
                     self._compare(items)
-            except (AgainstError, GitError) as error:
+            except AgainstError as error:
                 revision = self._revisions.asked
                 raise pytest.UsageError(f"--gpukern-against={revision}: {error}") from error
         return (yield)
 
     def _compare(self, items: Mapping[str, pytest.Item]) -> None:
-        """Measures both sides and has each of the tests report its outcome."""
         settings = settings_of(self._config)
         if not items:
             raise AgainstError("no selected test measures anything")
         gpu = environment_of(self._config).gpu
         if "no-gpu" in settings.fail_on and not gpu.has_gpu:
             raise AgainstError(f"--gpukern-fail-on=no-gpu cannot be met: {gpu.why_no_gpu}")
-        if self._ahead is None:
-            self._begin()
+        ahead = self._ahead or self._begin()
         try:
             if settings.against_setup is not None:
-                tell(self._config, f"setting up the base: {settings.against_setup}")
-                self._worktree.set_up(settings.against_setup)
-            self._measure(items)
+                self._say(f"setting up the base: {settings.against_setup}")
+                set_up(self._worktree, settings.against_setup)
+            self._measure(items, ahead)
         finally:
             self._held.close()
 
-    def _begin(self) -> None:
+    def _begin(self) -> Ahead:
         """Makes the base's worktree and the run's folder, which go with `self._held`, as sessions do."""
-        self._worktree = Worktree.make(self._revisions)
-        self._held.callback(self._worktree.remove)
+        self._worktree = self._held.enter_context(worktree(self._revisions))
         top = self._revisions.top
         for needed in (self._config.invocation_params.dir, self._config.rootpath):
             if needed.is_relative_to(top):  # it may be new in the working tree, and so all its tests
-                (self._worktree.path / needed.relative_to(top)).mkdir(parents=True, exist_ok=True)
-        folder = TemporaryFolder("run")
-        self._folder = Path(self._held.enter_context(folder))
+                (self._worktree / needed.relative_to(top)).mkdir(parents=True, exist_ok=True)
+        self._folder = Path(self._held.enter_context(TemporaryFolder("run")))
         self._host = HostTurns(self._folder)
-        most = most_ahead() if environment_of(self._config).gpu.measures else 0
-        self._ahead = Ahead(self._start, most, self._say)
-        self._held.callback(self._ahead.close)
+        most = 0
+        if environment_of(self._config).gpu.measures and sys.platform == "linux":
+            # Each needs a processor beside the measuring one.
+            most = min(_MOST_AHEAD, len(os.sched_getaffinity(0)) - 1)
+        self._ahead = ahead = Ahead(self._start, most, self._say)
+        self._held.callback(ahead.close)
+        return ahead
 
     def _start(self, on_base: bool) -> Process:
-        """Starts a session that waits for its turn."""
         moved = Sides.of(self._revisions, self._worktree).moved if on_base else {}
         return children_of(self._config).start(self._environ, moved=moved, turns=self._host)
 
@@ -151,121 +142,93 @@ class Against:
         }
         return {**changed, **gpu.for_children, RUN_FOLDER_VARIABLE: str(self._folder)}
 
-    def _say(self, line: str) -> None:
-        tell(self._config, line)
-
-    def _measure(self, items: Mapping[str, pytest.Item]) -> None:
+    def _measure(self, items: Mapping[str, pytest.Item], ahead: Ahead) -> None:
         """Runs the sessions of both sides, and those that a suspicion needs, and judges by them."""
-        children = environment_of(self._config).children
+        settings, children = settings_of(self._config), environment_of(self._config).children
         # Else an ini file that only one side has would change the node ids of that side.
         root = f"--rootdir={self._config.rootpath}"
         options = (*children.options, root, "--continue-on-collection-errors")
-        children = dataclasses.replace(children, options=options)
-        sides = Sides.of(self._revisions, self._worktree)
-        assert self._ahead is not None
-        turns = Turns(sides, children, self._say, self._environ, self._ahead, self._folder)
-        settings = settings_of(self._config)
-        base_and_head = (True, False)
-        thresholds = {
-            nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()
-        }
-
-        def does_the_same(nodeid: str, case: judging.CaseRuns) -> bool:
-            return judging.does_the_same(case, thresholds[nodeid])
-
-        turns.take(
-            list(items),
-            settings.sessions,
-            then=base_and_head,
-            does_the_same=None if self._revisions.identical else does_the_same,
+        turns = Turns(
+            Sides.of(self._revisions, self._worktree),
+            dataclasses.replace(children, options=options),
+            self._say,
+            self._environ,
+            ahead,
+            self._folder,
+            {nodeid: marker_of(item).threshold or settings.threshold for nodeid, item in items.items()},
         )
-        cases = turns.cases(list(items))
-        hosts = "host" in settings.fail_on
-        conclusions = judging.conclusions(cases, thresholds, hosts=hosts)
-        suspects = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.suspected]
-        if suspects:
-            fresh, spreads = turns.again(), judging.shared_spreads(cases.values())
-            most = max(MOST_FRESH_PAIRS, settings.sessions)
-            while suspects:
-                still = "still " if fresh.base else ""
-                last = len(fresh.base) + FRESH_PAIRS >= most
-                fresh.take(
-                    suspects,
-                    FRESH_PAIRS,
-                    f" for {len(suspects)} {still}suspected to be slower",
-                    then=(False,) if last else base_and_head,
-                )
-                for nodeid, again in fresh.cases(suspects).items():
-                    conclusions[nodeid] = judging.confirm(
-                        *(conclusions[nodeid], cases[nodeid], again, thresholds[nodeid], spreads),
-                        hosts=hosts,
-                        last=last,
-                    )
-                suspects = [nodeid for nodeid in suspects if conclusions[nodeid].suspected]
+        does_the_same = None if self._revisions.identical else judging.does_the_same
+        turns.take(list(items), settings.sessions, then=_BOTH, does_the_same=does_the_same)
+        first = len(turns.base)
+        cases = turns.cases(items)
+        conclusions = judging.conclusions(cases, hosts="host" in settings.fail_on)
+        self._confirm(turns, cases, conclusions)
         slower = [nodeid for nodeid, conclusion in conclusions.items() if conclusion.confirmed]
-        more: Mapping[str, judging.CaseRuns] = {}
         if slower and settings.run_file is not None:
-            more = self._once_more(turns.again(), slower)
+            self._once_more(turns, slower, conclusions)
         for nodeid, item in items.items():
-            sessions = more[nodeid].sessions(SessionRole.FURTHER) if nodeid in more else ()
-            self._replay(item, conclusions[nodeid], sessions)
+            self._replay(item, conclusions[nodeid])
             if nodeid in turns.head[0].listed:
                 self._controller.listed[nodeid] = turns.head[0].listed[nodeid]
-        self._report(turns, cases)
+        removed = [nodeid for nodeid in turns.base[0].others if nodeid not in self._collected]
+        uncollected = any(map(turns.base[0].why_uncollected, cases))
+        self._controller.compared_with = f"against {self._revisions.short}"
+        self._controller.heading = heading(self._revisions, 2 * first, turns.code())
+        self._controller.closing = closing(cases, removed, uncollected=uncollected)
 
-    def _once_more(self, turns: Turns, slower: list[str]) -> Mapping[str, judging.CaseRuns]:
-        """Runs one more session of the working tree, so that an epoch accepted from the run file gates."""
+    def _confirm(
+        self,
+        turns: Turns,
+        cases: Mapping[str, judging.CaseRuns],
+        conclusions: dict[str, judging.Conclusion],
+    ) -> None:
+        """Runs fresh sessions of what is suspected to be slower, until these decide; notes what they say."""
+        first, spreads = len(turns.base), judging.shared_spreads(cases.values())
+        most = max(MOST_FRESH_PAIRS, settings_of(self._config).sessions)
+        still = ""
+        while suspects := [nodeid for nodeid, conclusion in conclusions.items() if conclusion.suspected]:
+            last = len(turns.base) - first + FRESH_PAIRS >= most
+            why = f" for {len(suspects)} {still}suspected to be slower"
+            turns.take(suspects, FRESH_PAIRS, why, then=(False,) if last else _BOTH)
+            for nodeid, again in turns.cases(suspects, since=first).items():
+                conclusions[nodeid] = judging.confirm(
+                    conclusions[nodeid], cases[nodeid], again, spreads, last=last
+                )
+            still = "still "
+
+    def _once_more(
+        self, turns: Turns, slower: Sequence[str], conclusions: dict[str, judging.Conclusion]
+    ) -> None:
+        """Adds one more session of the working tree, so that an epoch accepted from the run file gates."""
+        before, what = len(turns.head), f"one more session for {len(slower)} confirmed to be slower"
         try:
-            turns.take_head(slower, f"one more session for {len(slower)} confirmed to be slower")
+            turns.take_one(slower, what, on_base=False)
         except AgainstError as error:  # everything is decided: the file has one session fewer
-            tell(self._config, str(error))
-        return turns.cases(slower)
+            self._say(str(error))
+        for nodeid, case in turns.cases(slower, since=before).items():
+            sessions = (*conclusions[nodeid].sessions, *case.sessions(SessionRole.FURTHER))
+            conclusions[nodeid] = dataclasses.replace(conclusions[nodeid], sessions=sessions)
 
-    def _report(self, turns: Turns, cases: Mapping[str, judging.CaseRuns]) -> None:
-        """Has the controller say what was compared, and what the tests do not show."""
-        self._controller.compared_with = f"against {short(self._revisions.base)}"
-        self._controller.heading = heading(self._revisions, 2 * len(turns.base), turns.code())
-        removed = [nodeid for nodeid in turns.removed if nodeid not in self._collected]
-        self._controller.closing = closing(
-            {nodeid: case.same_code for nodeid, case in cases.items()},
-            same_work=sum(case.same_work for case in cases.values()),
-            new=[nodeid for nodeid, case in cases.items() if not any(case.base)],
-            removed=removed,
-            failed_on_base={
-                nodeid: judging.first_line(text)
-                for nodeid, case in cases.items()
-                if (text := judging.failure_on_base(case)) is not None
-            },
-            uncollected=any(map(turns.base[0].why_uncollected, cases)),
-        )
+    def _say(self, line: str) -> None:
+        tell(self._config, line)
 
-    def _replay(self, item: pytest.Item, conclusion: judging.Conclusion, more: tuple[Result, ...]) -> None:
-        """Has a test report what its sessions found, instead of running."""
+    def _replay(self, item: pytest.Item, conclusion: judging.Conclusion) -> None:
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about
         verdicts = {
             key: dataclasses.replace(verdict, reason=f"{verdict.reason}; {about}")
             for key, verdict in conclusion.verdicts.items()
         }
-
-        def say() -> None:
-            test = new_test(item)
-            test.verified = True  # else the child session has said that the test never called us
-            if conclusion.result is not None:
-                test.result = dataclasses.replace(conclusion.result, verdicts=verdicts, inputs=None)
-                test.sessions = (*conclusion.sessions, *more)
-            end_as(conclusion.outcome, conclusion.text)
-
-        replay(item, say)
+        result = conclusion.result
+        if result is not None:
+            result = dataclasses.replace(result, verdicts=verdicts, inputs=None)
+        replay(item, conclusion.outcome, conclusion.text, result, sessions=conclusion.sessions)
 
 
+_BOTH = (True, False)
+"""The sessions that may follow: of the base, then of the working tree."""
 _MOST_AHEAD = 2
 """Sessions that wait for their turn at a time: their imports take longer than a turn with few cases."""
 _NAMED = 3
-
-
-def most_ahead() -> int:
-    """Returns how many sessions may wait at a time; each needs a processor beside the measuring one."""
-    return min(_MOST_AHEAD, len(os.sched_getaffinity(0)) - 1) if sys.platform == "linux" else 0
 
 
 def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[str]:
@@ -278,31 +241,23 @@ def heading(revisions: Revisions, sessions: int, code: Sequence[str]) -> list[st
     return [*lines, "  times below are the working tree's; stored baselines are not used", ""]
 
 
-def closing(
-    same_code: Mapping[str, bool | None],
-    *,
-    same_work: int,
-    new: Sequence[str],
-    removed: Sequence[str],
-    failed_on_base: Mapping[str, str],
-    uncollected: bool = False,
-) -> list[str]:
-    """Returns the lines below the tables.
+def closing(cases: Mapping[str, judging.CaseRuns], removed: Sequence[str], *, uncollected: bool) -> list[str]:
+    """Returns the lines below the tables: what was compared, and what the tests do not show.
 
-    Args:
-        same_code: test → whether its kernels' machine code is the same on both sides, where that is known.
-        same_work: how many tests were not measured again, since both sides do the same.
-        new: tests that the base does not have.
-        removed: tests that only the base has.
-        failed_on_base: test → why.
-        uncollected: whether some of these could not be collected there.
+    `removed` are tests that only the base has; with `uncollected`, it could not collect some of the others.
     """
-    known = {nodeid: same for nodeid, same in same_code.items() if same is not None}
+    known = {nodeid: case.same_code for nodeid, case in cases.items() if case.same_code is not None}
     changed = [nodeid for nodeid, same in known.items() if not same]
+    same_work = sum(case.same_work for case in cases.values())
+    new = [nodeid for nodeid, case in cases.items() if not any(case.base)]
+    failed: dict[str, list[str]] = {}
+    for nodeid, case in cases.items():
+        if (text := judging.failure_on_base(case)) is not None:
+            failed.setdefault(judging.first_line(text), []).append(nodeid)
     lines = []
     if known:
         some = f" ({_some(changed)})" if changed else ""
-        unknown = f", unknown in {len(same_code) - len(known)}" if len(known) < len(same_code) else ""
+        unknown = f", unknown in {len(cases) - len(known)}" if len(known) < len(cases) else ""
         equal = len(known) - len(changed)
         same = f"machine code: same in {equal} case{'' if equal == 1 else 's'}"
         lines.append(f"{same}, changed in {len(changed)}{some}{unknown}")
@@ -311,9 +266,8 @@ def closing(
             f"{same_work} measured in one pair of sessions: the same machine code, launches, inputs and "
             "libraries on both sides, and times that agree"
         )
-    for why in dict.fromkeys(failed_on_base.values()):
-        failed = [nodeid for nodeid, reason in failed_on_base.items() if reason == why]
-        lines.append(f"{len(failed)} failed on the base, so not compared: {_some(failed)}: {why}")
+    for why, nodeids in failed.items():
+        lines.append(f"{len(nodeids)} failed on the base, so not compared: {_some(nodeids)}: {why}")
     if uncollected:
         lines.append("if the base has to be built first, give --gpukern-against-setup=CMD")
     if new:

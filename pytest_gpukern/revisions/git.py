@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpukern.processes.process import last_lines
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 _OF_A_REPOSITORY = (
@@ -27,13 +29,12 @@ _OF_A_REPOSITORY = (
 """
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")  # SHA-1 or SHA-256
-_SHORT = 7
 _REFS_SHOWN = 5
-_LAST_LINES = 5
+_LAST_LINES = 15
 
 
-class GitError(Exception):
-    """Says why git cannot do what was asked, and what to do."""
+class AgainstError(Exception):
+    """Says why two revisions cannot be compared, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -43,29 +44,23 @@ class Revisions:
     Attributes:
         asked: the revision as the user wrote it.
         base: merge base of it and HEAD, the commit that is measured.
-        changed: whether the working tree holds changes that are not committed, or untracked files.
+        identical: whether both sides are the same code: that commit, and no change or untracked file.
         notes: what a checkout of the base will lack, in words.
     """
 
     top: Path
     asked: str
     base: str
-    head: str
-    changed: bool
+    identical: bool
     notes: tuple[str, ...] = ()
 
     @property
-    def identical(self) -> bool:
-        """Returns whether both sides are the same code."""
-        return self.base == self.head and not self.changed
+    def short(self) -> str:
+        """Returns the beginning of the base's name, as git abbreviates it."""
+        return self.base[:7]
 
     def __str__(self) -> str:
-        return f"merge-base {short(self.base)} of {self.asked}"
-
-
-def short(commit: str) -> str:
-    """Returns the beginning of a commit's name, as git abbreviates it."""
-    return commit[:_SHORT]
+        return f"merge-base {self.short} of {self.asked}"
 
 
 def _environment() -> dict[str, str]:
@@ -77,24 +72,35 @@ def resolve(revision: str, folder: Path) -> Revisions:
     """Finds the commit that the working tree around `folder` is to be measured against.
 
     Raises:
-        GitError: there is no git, no repository, no such revision or no common commit.
+        AgainstError: there is no git, no repository, no such revision or no common commit.
     """
-    top = _top(folder)
+    try:
+        top = Path(run(["rev-parse", "--show-toplevel"], folder).removesuffix("\n")).resolve()
+    except AgainstError as error:
+        if "not a git repository" in str(error):
+            raise AgainstError(f"{folder} is in no git repository") from None
+        raise  # such as a folder of another user: git's own words name the remedy
     head = _commit("HEAD", top)
     if head is None:
-        raise GitError(f"{top} has no commit yet, so there is nothing to measure it against")
+        raise AgainstError(f"{top} has no commit yet, so there is nothing to measure it against")
     commit = _commit(revision, top)
     if commit is None:
-        raise GitError(_unknown(revision, top))
+        raise AgainstError(_unknown(revision, top))
     bases = run(["merge-base", head, commit], top, accepted=(0, 1)).splitlines()
+    if not bases and _is_shallow(top):
+        raise AgainstError(
+            f"this shallow clone lacks the last common commit of {revision} and HEAD: {_UNSHALLOW}, "
+            f"and fetch {revision}"
+        )
     if not bases:
-        raise GitError(_no_merge_base(revision, top))
+        raise AgainstError(
+            f"{revision} and HEAD have no commit in common: name a revision of this branch's history"
+        )
     return Revisions(
         top=top,
         asked=revision,
         base=bases[0],
-        head=head,
-        changed=bool(run(["status", "--porcelain"], top).strip()),
+        identical=bases[0] == head and not run(["status", "--porcelain"], top).strip(),
         notes=_not_checked_out(bases[0], top),
     )
 
@@ -106,10 +112,10 @@ def run(arguments: list[str], folder: Path, *, accepted: tuple[int, ...] = (0,))
     password and git-lfs fetches nothing.
 
     Raises:
-        GitError: there is no git, or it ended with another status.
+        AgainstError: there is no git, or it ended with another status.
     """
     if shutil.which("git") is None:
-        raise GitError("there is no git here: install it, or put it on PATH")
+        raise AgainstError("there is no git here: install it, or put it on PATH")
     env = _environment() | {
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
@@ -128,24 +134,8 @@ def run(arguments: list[str], folder: Path, *, accepted: tuple[int, ...] = (0,))
     )
     if done.returncode not in accepted:
         said = last_lines(done.stderr or done.stdout)
-        raise GitError(f"git {arguments[0]} in {folder} ended with status {done.returncode}: {said}")
+        raise AgainstError(f"git {arguments[0]} in {folder} ended with status {done.returncode}: {said}")
     return done.stdout
-
-
-def last_lines(text: str, count: int = _LAST_LINES) -> str:
-    """Returns the last lines of a process's output that are not blank."""
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[-count:]) or "it said nothing"
-
-
-def _top(folder: Path) -> Path:
-    try:
-        top = run(["rev-parse", "--show-toplevel"], folder)
-    except GitError as error:
-        if "not a git repository" in str(error):
-            raise GitError(f"{folder} is in no git repository") from None
-        raise  # such as a folder of another user: git's own words name the remedy
-    return Path(top.removesuffix("\n")).resolve()
 
 
 def _commit(revision: str, top: Path) -> str | None:
@@ -165,29 +155,14 @@ _UNSHALLOW = "in GitHub Actions give actions/checkout `fetch-depth: 0`, elsewher
 
 
 def _unknown(revision: str, top: Path) -> str:
-    known = run(
-        ["for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags"], top
-    ).split()
+    refs = ("refs/heads", "refs/remotes", "refs/tags")
+    known = run(["for-each-ref", "--format=%(refname:short)", *refs], top).split()
     there = f"; known here: {', '.join(known[:_REFS_SHOWN])}" if known else ""
     more = ", …" if len(known) > _REFS_SHOWN else ""
-    remedy = _UNSHALLOW if _is_shallow(top) else f"fetch it: {_fetch(revision)}"
+    of_remote = re.fullmatch(r"([\w.-]+)/([\w./-]+)", revision)
+    fetched = "{0} {1}:refs/remotes/{0}/{1}".format(*of_remote.groups()) if of_remote else "--all --tags"
+    remedy = _UNSHALLOW if _is_shallow(top) else f"fetch it: git fetch {fetched}"
     return f"{revision!r} names no commit in {top}{there}{more}. {remedy[0].upper()}{remedy[1:]}"
-
-
-def _fetch(revision: str) -> str:
-    remote, slash, branch = revision.partition("/")
-    if slash and re.fullmatch(r"[\w.-]+", remote) and re.fullmatch(r"[\w./-]+", branch):
-        return f"git fetch {remote} {branch}:refs/remotes/{remote}/{branch}"
-    return "git fetch --all --tags"
-
-
-def _no_merge_base(revision: str, top: Path) -> str:
-    if _is_shallow(top):
-        return (
-            f"this shallow clone lacks the last common commit of {revision} and HEAD: {_UNSHALLOW}, "
-            f"and fetch {revision}"
-        )
-    return f"{revision} and HEAD have no commit in common: name a revision of this branch's history"
 
 
 def _not_checked_out(commit: str, top: Path) -> tuple[str, ...]:
@@ -209,73 +184,57 @@ WORKTREE_VARIABLE = "GPUKERN_WORKTREE"
 """In the environment of the set-up command: the worktree's folder."""
 
 
-@dataclass(frozen=True)
-class Worktree:
-    """Holds a detached checkout of the base in a temporary folder, ours until `remove`.
+@contextlib.contextmanager
+def worktree(revisions: Revisions) -> Iterator[Path]:
+    """Checks the base out in a temporary folder, detached; first removes what killed runs left over.
 
-    Its top folder `path` is named like the working tree's: with `__init__.py` that is a package's name.
+    Its top folder is named like the working tree's: with `__init__.py` that is a package's name.
+
+    Raises:
+        AgainstError: git refuses; nothing is left behind.
     """
+    folder = TemporaryFolder(f"against-{revisions.short}")
+    path = Path(folder.name).resolve() / revisions.top.name
+    try:
+        with folder:
+            forget_left_over(revisions.top)
+            run(["worktree", "add", "--detach", str(path), revisions.base], revisions.top)
+            yield path
+    finally:
+        forget_left_over(revisions.top)
 
-    path: Path
-    _folder: TemporaryFolder
-    _top: Path
 
-    @classmethod
-    def make(cls, revisions: Revisions) -> Worktree:
-        """Checks the base out in a new temporary folder; first removes what killed runs left over.
+def set_up(worktree: Path, command: str) -> None:
+    """Runs a shell command of the user's in a worktree.
 
-        Raises:
-            GitError: git refuses; nothing is left behind.
-        """
-        top = revisions.top
-        folder = TemporaryFolder(f"against-{short(revisions.base)}")
-        made = cls(Path(folder.name).resolve() / top.name, folder, top)
-        try:
-            forget_left_over(top)
-            run(["worktree", "add", "--detach", str(made.path), revisions.base], top)
-        except BaseException:
-            made.remove()
-            raise
-        return made
-
-    def set_up(self, command: str) -> None:
-        """Runs a shell command of the user's in the worktree.
-
-        Raises:
-            GitError: it failed; the message holds the last lines of its output.
-        """
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=self.path,
-            env=_environment() | {WORKTREE_VARIABLE: str(self.path)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
+    Raises:
+        AgainstError: it failed; the message holds the last lines of its output.
+    """
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=worktree,
+        env=_environment() | {WORKTREE_VARIABLE: str(worktree)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = [line for line in map(str.rstrip, done.stdout.splitlines()) if line]
+        said = "\n".join(lines[-_LAST_LINES:]) or "it said nothing"
+        raise AgainstError(
+            f"--gpukern-against-setup={command}: ended with status {done.returncode} in the base's "
+            f"worktree:\n{said}"
         )
-        if done.returncode != 0:
-            raise GitError(
-                f"--gpukern-against-setup={command}: ended with status {done.returncode} in the base's "
-                f"worktree:\n{last_lines(done.stdout, 15)}"
-            )
-
-    def remove(self) -> None:
-        """Removes the folder and git's entry for it, as far as they are there."""
-        self._folder.cleanup()
-        _forget(self.path, self._top)
 
 
 def forget_left_over(top: Path) -> None:
     """Removes git's entries of our worktrees whose folder is gone, as those of killed runs."""
-    for line in run(["worktree", "list", "--porcelain"], top).splitlines():
-        path = Path(line.removeprefix("worktree "))
-        if path.parent.name.startswith("gpukern-against-") and not path.parent.exists():
-            _forget(path, top)
-
-
-def _forget(worktree: Path, top: Path) -> None:
-    with contextlib.suppress(GitError):  # as where git never made it
-        run(["worktree", "remove", "--force", str(worktree)], top)
+    with contextlib.suppress(AgainstError):  # the user's own commands will meet it
+        for line in run(["worktree", "list", "--porcelain"], top).splitlines():
+            path = Path(line.removeprefix("worktree "))
+            if path.parent.name.startswith("gpukern-against-") and not path.parent.exists():
+                run(["worktree", "remove", "--force", str(path)], top)

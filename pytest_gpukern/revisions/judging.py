@@ -39,10 +39,12 @@ class CaseRuns:
     """Holds how one test ended in each session of both sides, in order; None where it was not reported.
 
     With `same_work`, both sides did the same, so it was measured in one session each (see `does_the_same`).
+    `threshold` is the smallest change that counts, 0.02 for 2 %.
     """
 
     base: tuple[SessionEnding | None, ...]
     head: tuple[SessionEnding | None, ...]
+    threshold: float
     same_work: bool = False
 
     @property
@@ -80,7 +82,7 @@ class CaseRuns:
         return None if None in codes else codes[0] == codes[1]
 
 
-def does_the_same(case: CaseRuns, threshold: float) -> bool:
+def does_the_same(case: CaseRuns) -> bool:
     """Returns whether a test, by the first session of each side, has the device do the same in the same time.
 
     The same are machine code, launches, copies, inputs, device and libraries. Arguments that are no inputs,
@@ -96,7 +98,7 @@ def does_the_same(case: CaseRuns, threshold: float) -> bool:
     if not all(map(_is_known, both)) or _does(both[0]) != _does(both[1]):
         return False
     base, head = (_main(result)[0] for result in both)
-    return abs(log_ratios([(base, head)])[0]) < math.log1p(threshold) / 2
+    return abs(log_ratios([(base, head)])[0]) < math.log1p(case.threshold) / 2
 
 
 def _is_known(result: Result) -> bool:
@@ -151,22 +153,18 @@ class Conclusion:
 
     @property
     def suspected(self) -> bool:
-        """Returns whether it is suspected to be slower."""
         return any(verdict.suspected for verdict in self.verdicts.values())
 
     @property
     def confirmed(self) -> bool:
         """Returns whether fresh sessions confirmed that it is slower."""
-        slower = [verdict for verdict in self.verdicts.values() if verdict.kind is VerdictKind.SLOWER]
         again = any(session.role is SessionRole.CONFIRMING for session in self.sessions)
-        return again and not all(verdict.suspected for verdict in slower)
+        kinds = [verdict.kind for verdict in self.verdicts.values() if not verdict.suspected]
+        return again and VerdictKind.SLOWER in kinds
 
     @classmethod
-    def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict], *, hosts: bool = False) -> Conclusion:
-        """Returns the conclusion from a test's verdicts; a test that fails in the working tree keeps none.
-
-        With `hosts`, times of host variants can fail it too.
-        """
+    def of(cls, case: CaseRuns, verdicts: Mapping[str, Verdict]) -> Conclusion:
+        """Returns the conclusion from a test's verdicts; a test that fails in the working tree keeps none."""
         failure = failure_of(case)
         if failure is not None:
             return cls("failed", failure, case.shown, {})
@@ -174,9 +172,7 @@ class Conclusion:
         if not reported:
             return cls("failed", "no session of the working tree reported this test", None, {})
         last, shown = reported[-1], case.shown
-        gated = hosts or shown is None or shown.case.on_gpu
-        kept = verdicts if gated else {key: of_host(verdict) for key, verdict in verdicts.items()}
-        return cls(last.outcome, last.text, shown, kept, case.sessions(SessionRole.FURTHER, but=shown))
+        return cls(last.outcome, last.text, shown, verdicts, case.sessions(SessionRole.FURTHER, but=shown))
 
 
 def failure_of(case: CaseRuns) -> str | None:
@@ -188,11 +184,9 @@ def failure_of(case: CaseRuns) -> str | None:
     ]
     if not failed:
         return None
-    number, text = failed[0]
-    many, every = len(failed), len(case.head)
-    if many == every:
-        return text
-    return f"failed in {many} of {every} sessions of the working tree, first in session {number}: {text}"
+    (number, text), every = failed[0], len(case.head)
+    some = f"failed in {len(failed)} of {every} sessions of the working tree, first in session {number}: "
+    return text if len(failed) == every else some + text
 
 
 def failure_on_base(case: CaseRuns) -> str | None:
@@ -206,46 +200,36 @@ def shared_spreads(cases: Iterable[CaseRuns]) -> dict[str, SharedSpread]:
     return shared_spread_of_pairs(_valid(case.pairs(key)) for case in right for key in case.judged_keys())
 
 
-def verdicts_of(case: CaseRuns, threshold: float, spreads: Mapping[str, SharedSpread]) -> dict[str, Verdict]:
-    """Returns a verdict for each scope of what is shown; none for what is not timed.
-
-    Args:
-        case: one test in all sessions.
-        threshold: smallest change that counts, 0.02 for 2 %.
-        spreads: see `shared_spreads`.
-    """
-    if case.shown is None:
-        return {}
-    if case.same_work:
-        return {key: _same_work(case.pairs(key), threshold) for key in case.judged_keys()}
-    verdicts = {}
-    for key in case.judged_keys():
-        verdicts[key] = _barred(case, key) or _judged(case, key, threshold, spreads)
-    return verdicts
-
-
-def conclusions(
-    cases: Mapping[str, CaseRuns], thresholds: Mapping[str, float], *, hosts: bool = False
-) -> dict[str, Conclusion]:
+def conclusions(cases: Mapping[str, CaseRuns], *, hosts: bool = False) -> dict[str, Conclusion]:
     """Returns the conclusion on every test of a run, with suspicions that `confirm` decides.
 
     With `hosts`, times of host variants can fail a test.
     """
     spreads = shared_spreads(cases.values())
     return {
-        nodeid: Conclusion.of(case, verdicts_of(case, thresholds[nodeid], spreads), hosts=hosts)
-        for nodeid, case in cases.items()
+        nodeid: Conclusion.of(case, _verdicts(case, spreads, hosts=hosts)) for nodeid, case in cases.items()
     }
+
+
+def _verdicts(case: CaseRuns, spreads: Mapping[str, SharedSpread], *, hosts: bool) -> dict[str, Verdict]:
+    """Returns a verdict for each scope of what is shown; none for what is not timed."""
+    verdicts = {}
+    for key in case.judged_keys():
+        if case.same_work:
+            verdict = _same_work(case.pairs(key), case.threshold)
+        else:
+            verdict = _barred(case, key) or _judged(case, key, spreads)
+        fails = hosts or (case.shown is not None and case.shown.case.on_gpu)
+        verdicts[key] = verdict if fails else of_host(verdict)
+    return verdicts
 
 
 def confirm(
     first: Conclusion,
     case: CaseRuns,
     again: CaseRuns,
-    threshold: float,
     spreads: Mapping[str, SharedSpread],
     *,
-    hosts: bool = False,
     last: bool = True,
 ) -> Conclusion:
     """Decides a suspicion by fresh sessions alone; INVALID where these cannot be compared.
@@ -254,9 +238,7 @@ def confirm(
         first: the conclusion from the first sessions, or what is left of it after a look at fewer fresh ones.
         case: the test in the first sessions.
         again: the test in all fresh sessions of both sides.
-        threshold: smallest change that counts.
         spreads: those of all cases of the run, since the suspects may be few.
-        hosts: as in `conclusions`.
         last: whether no more sessions are measured; else a suspicion may stay one.
     """
     verdicts = dict(first.verdicts)
@@ -266,12 +248,12 @@ def confirm(
             verdicts[key] = (
                 undecidable(suspicion, barred.reason)
                 if barred is not None
-                else _judged(again, key, threshold, spreads, suspicion, last=last)
+                else _judged(again, key, spreads, suspicion, last=last)
             )
-    conclusion = Conclusion.of(again, verdicts, hosts=hosts)
+    conclusion = Conclusion.of(again, verdicts)
     if conclusion.outcome == "failed":
         return conclusion
-    conclusion = Conclusion.of(case, verdicts, hosts=hosts)
+    conclusion = Conclusion.of(case, verdicts)
     confirming = again.sessions(SessionRole.CONFIRMING)
     return dataclasses.replace(conclusion, sessions=(*conclusion.sessions, *confirming))
 
@@ -279,7 +261,6 @@ def confirm(
 def _judged(
     case: CaseRuns,
     key: str,
-    threshold: float,
     spreads: Mapping[str, SharedSpread],
     suspicion: Verdict | None = None,
     *,
@@ -288,7 +269,7 @@ def _judged(
     """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
     all_pairs = case.pairs(key)
     pairs = _valid(all_pairs)
-    shared = spreads.get(spread_key(key))
+    shared, threshold = spreads.get(spread_key(key)), case.threshold
     if suspicion is None:
         verdict = judge_paired(pairs, threshold=threshold, shared=shared)
     else:
@@ -325,17 +306,7 @@ def _barred(case: CaseRuns, key: str) -> Verdict | None:
     if not any(case.base):
         return Verdict(VerdictKind.NEW, "not in the base")
     reason = _why_not_comparable(case, key)
-    if reason is not None:
-        return Verdict(VerdictKind.UNCOMPARABLE, reason)
-    pairs = case.pairs(key)
-    if len(_valid(pairs)) >= FEWEST_PAIRS:
-        return None
-    reasons = (measurement.invalid for pair in pairs for measurement in pair)
-    invalid = next(filter(None, reasons), "not measured")
-    return Verdict(
-        VerdictKind.UNCOMPARABLE,
-        f"{len(_valid(pairs))} of {len(pairs)} pairs of sessions are valid, {FEWEST_PAIRS} needed: {invalid}",
-    )
+    return None if reason is None else Verdict(VerdictKind.UNCOMPARABLE, reason)
 
 
 def _valid(pairs: Iterable[Pair]) -> list[Pair]:
@@ -361,14 +332,20 @@ def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
     ):
         if old != new:
             return f"{label} {old} on the base, {new} in the working tree"
-    if not case.pairs(key):
+    pairs = case.pairs(key)
+    if not pairs:
         measured = ", ".join(measurement.key for measurement in base.measurements)
         return f"measured as {measured} on the base, as {key} in the working tree"
-    return None
+    valid = len(_valid(pairs))
+    if valid >= FEWEST_PAIRS:
+        return None
+    invalid = next(
+        filter(None, (measurement.invalid for pair in pairs for measurement in pair)), "not measured"
+    )
+    return f"{valid} of {len(pairs)} pairs of sessions are valid, {FEWEST_PAIRS} needed: {invalid}"
 
 
 def first_line(text: str) -> str:
-    """Returns the first line of a failure."""
     return text.strip().partition("\n")[0]
 
 

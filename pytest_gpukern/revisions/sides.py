@@ -7,25 +7,23 @@ So every session says where its modules came from: its own tree, the other one, 
 from __future__ import annotations
 
 import hashlib
-import importlib.machinery
+import inspect
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_gpukern.processes.ahead import MODULES, Beside
+from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.process import Process, last_lines
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, LoadedModule
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.revisions.git import Revisions, Worktree, short
+from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
 from pytest_gpukern.values.result import Correctness
-
-
-class AgainstError(Exception):
-    """Says why the two sides cannot be compared, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +39,18 @@ class Sides:
     moved: Mapping[str, str]
 
     @classmethod
-    def of(cls, revisions: Revisions, worktree: Worktree, path: Sequence[str] = ()) -> Sides:
-        """Returns both trees; `path` are entries of `sys.path`, by default those of this process."""
-        head = Tree.at("the working tree", revisions.top)
-        base = Tree.at(f"the base ({short(revisions.base)})", worktree.path)
+    def of(cls, revisions: Revisions, worktree: Path) -> Sides:
+        """Returns both trees, as this process finds its modules."""
+        head = Tree("the working tree", revisions.top)
+        base = Tree(f"the base ({revisions.short})", worktree)
         moved = {str(head.top): str(base.top)}
-        for entry in filter(None, dict.fromkeys([sys.prefix, sys.base_prefix, *(path or sys.path)])):
+        for entry in filter(None, dict.fromkeys([sys.prefix, sys.base_prefix, *sys.path])):
             folder, lies = Path(entry), Path(entry).resolve()
             if folder.is_relative_to(head.top) and not head.holds(folder / "module.py"):
                 moved[str(base.top / folder.relative_to(head.top))] = str(folder)
             elif not folder.is_relative_to(head.top) and head.holds(lies / "module.py"):  # by way of a link
                 moved[entry] = str(base.top / lies.relative_to(head.top))
         return cls(base, head, moved)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Returns what either tree provides, by its top-level name."""
-        return tuple(dict.fromkeys([*self.base.names, *self.head.names]))
 
 
 class Ahead:
@@ -67,21 +60,14 @@ class Ahead:
         start: starts one, of the base or of the working tree.
         most: how many wait at a time; 0 for none.
         tell: is given a line if one ends before its turn. Then no more are started.
-        modules: what they import as soon as this process begins to; see `Beside`.
     """
 
-    def __init__(
-        self,
-        start: Callable[[bool], Process],
-        most: int,
-        tell: Callable[[str], None],
-        modules: Iterable[str] = MODULES,
-    ) -> None:
+    def __init__(self, start: Callable[[bool], Process], most: int, tell: Callable[[str], None]) -> None:
         self._start = start
         self._most = most
         self._tell = tell
         self._waiting: dict[bool, list[Process]] = {True: [], False: []}
-        self._beside = Beside(modules)
+        self._beside = Beside()
 
     def take(self, on_base: bool, coming: Sequence[bool]) -> Process | None:
         """Returns the session of a side that waits, or None, and starts those that come after it."""
@@ -106,44 +92,33 @@ class Ahead:
                 self._beside.add(waiting[-1])
 
     def close(self) -> None:
-        """Ends the sessions that wait."""
         self._beside.close()
         for waiting in self._waiting.values():
             while waiting:
                 waiting.pop().kill()
 
 
+@dataclass
 class Turns:
     """Runs child sessions of both sides in turn, and keeps their runs.
 
-    Args:
-        sides: both trees.
-        children: starts the sessions.
-        tell: is given one line for each.
-        environ: environment variables of all sessions.
-        ahead: starts those to come while one measures.
+    Attributes:
         folder: where sessions of one side keep data sets for each other.
+        thresholds: test → smallest change that counts.
+        base: runs of the base's sessions, in order; `head` has those of the working tree's.
+        same_work: tests that do the same on both sides, so that they were measured once on each.
     """
 
-    def __init__(
-        self,
-        sides: Sides,
-        children: ChildSessions,
-        tell: Callable[[str], None],
-        environ: Mapping[str, str | None],
-        ahead: Ahead,
-        folder: Path,
-    ) -> None:
-        self._sides = sides
-        self._ahead = ahead
-        self._folder = folder
-        self._earlier = {True: _EarlierSessions(), False: _EarlierSessions()}
-        self._same_work: set[str] = set()
-        self._environ = environ
-        self._children = children
-        self._tell = tell
-        self.base: list[ChildRun] = []
-        self.head: list[ChildRun] = []
+    sides: Sides
+    children: ChildSessions
+    tell: Callable[[str], None]
+    environ: Mapping[str, str | None]
+    ahead: Ahead
+    folder: Path
+    thresholds: Mapping[str, float]
+    base: list[ChildRun] = field(default_factory=list)
+    head: list[ChildRun] = field(default_factory=list)
+    same_work: set[str] = field(default_factory=set)
 
     def take(
         self,
@@ -151,63 +126,80 @@ class Turns:
         pairs: int,
         why: str = "",
         then: Sequence[bool] = (),
-        does_the_same: Callable[[str, CaseRuns], bool] | None = None,
+        does_the_same: Callable[[CaseRuns], bool] | None = None,
     ) -> None:
-        """Runs `pairs` sessions of each side: base, head, head, base, and so on.
+        """Runs `pairs` sessions of each side: base, head, head, base, and so on, so that a trend cancels.
 
-        Args:
-            nodeids: the tests.
-            pairs: sessions of each side.
-            why: what they are for, in words.
-            then: whether each of the sessions that may follow is the base's.
-            does_the_same: says by the first pair of sessions which tests the others leave out.
+        `then` says whether each of the sessions that may follow is the base's. `does_the_same` says by the
+        first pair of sessions which tests the others leave out.
 
         Raises:
             AgainstError: a session did not come to its end, or did not run its side's code.
         """
-        order = [*turns(pairs)]
+        order = [number % 4 in (0, 3) for number in range(2 * pairs)]
         for number, on_base in enumerate(order, 1):
-            side = self._sides.base if on_base else self._sides.head
-            line = f"session {number} of {2 * pairs}{why}: {side.label}"
-            self._tell(line)
-            runs = self.base if on_base else self.head
-            started = self._ahead.take(on_base, [*order[number:], *then])
-            runs.append(self._run(nodeids, line, started, on_base=on_base))
-            if runs[-1].results and not own_files(runs[-1].modules, side):
-                raise AgainstError(f"{side.label} loaded no module from {side.top}: other code was run")
+            what = f"session {number} of {2 * pairs}{why}"
+            self.take_one(nodeids, what, on_base=on_base, coming=[*order[number:], *then])
             if number == 2 and does_the_same is not None:
                 cases = self.cases(nodeids)
-                self._same_work = {nodeid for nodeid in nodeids if does_the_same(nodeid, cases[nodeid])}
-                nodeids = [nodeid for nodeid in nodeids if nodeid not in self._same_work]
+                self.same_work = {nodeid for nodeid in nodeids if does_the_same(cases[nodeid])}
+                nodeids = [nodeid for nodeid in nodeids if nodeid not in self.same_work]
                 if not nodeids:
                     return
 
-    def take_head(self, nodeids: Sequence[str], why: str) -> None:
-        """Runs one session of the working tree alone, or raises as `take` does."""
-        line = f"{why}: {self._sides.head.label}"
-        self._tell(line)
-        self.head.append(self._run(nodeids, line, self._ahead.take(False, ()), on_base=False))
+    def take_one(
+        self, nodeids: Sequence[str], what: str, *, on_base: bool, coming: Sequence[bool] = ()
+    ) -> None:
+        """Runs one session, before those that are `coming`, or raises as `take` does."""
+        both = (self.sides.base, self.sides.head)
+        (side, other), runs = (both, self.base) if on_base else (both[::-1], self.head)
+        line = f"{what}: {side.label}"
+        self.tell(line)
+        if on_base and runs:  # what it lacks, or what failed, is not compared
+            first = runs[0].outcomes
+            nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid][0] != "failed"]
+        # If the run names single tests, the others in their files were not removed.
+        names_tests = any("::" in argument for argument in self.children.positional)
+        request = ChildRequest(
+            nodeids=tuple(nodeids),
+            moved=self.sides.moved if on_base else {},
+            environ=self.environ,
+            watched_roots=tuple(str(tree.top) for tree in both),
+            watched_names=tuple({*side.names, *other.names}),
+            collects_all=on_base and not runs and not names_tests,
+            checked=_checked(runs),
+            datasets=self.folder / ("base" if on_base else "head"),
+        )
+        started = self.ahead.take(on_base, coming)
+        run = self.children.run(request, telling_now_and_then(self.tell, line), started)
+        if run.ended_early and (on_base or not run.outcomes):
+            build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
+            hint = build if on_base else ""
+            raise AgainstError(f"a session of {side.label} failed: {run.problem}{hint}")
+        wrong = misplaced(run.modules, side, other) or _changed(runs, run)
+        if run.results and not own_files([run], side):
+            wrong = wrong or f"{side.label} loaded no module from {side.top}: other code was run"
+        if wrong is not None:
+            raise AgainstError(wrong)
+        runs.append(run)
 
-    def again(self) -> Turns:
-        """Returns turns for more sessions of the same sides, which know what these checked."""
-        more = Turns(self._sides, self._children, self._tell, self._environ, self._ahead, self._folder)
-        more._earlier = self._earlier
-        return more
-
-    def cases(self, nodeids: Sequence[str]) -> dict[str, CaseRuns]:
-        """Returns how each test ended in all sessions."""
+    def cases(self, nodeids: Iterable[str], since: int = 0) -> dict[str, CaseRuns]:
+        """Returns how each test ended in all sessions, but for the first ones of each side."""
         cases = {}
         for nodeid in nodeids:
-            once = nodeid in self._same_work
-            base, head = (runs[: 1 if once else None] for runs in (self.base, self.head))
-            cases[nodeid] = CaseRuns(_ends(base, nodeid), _ends(head, nodeid), once)
+            once = nodeid in self.same_work
+            of_side = slice(since, 1 if once else None)
+            base, head = (
+                tuple(_ending(run, nodeid) for run in runs[of_side]) for runs in (self.base, self.head)
+            )
+            cases[nodeid] = CaseRuns(base, head, self.thresholds[nodeid], once)
         return cases
 
     def code(self) -> list[str]:
         """Says how many modules of its own each side loaded, and one hash over them."""
-        base, head = self._sides.base, self._sides.head
-        on_base, later = own_files(_modules(self.base), base), own_files(_modules(self.base[1:]), base)
-        on_head = own_files(_modules(self.head), head)
+        base, head = self.sides.base, self.sides.head
+        on_base, later = own_files(self.base, base), own_files(self.base[1:], base)
+        on_head = own_files(self.head, head)
         # Its first session alone loads the files of removed tests.
         on_base = {name: file for name, file in on_base.items() if name in later or name in on_head}
         lines = [
@@ -216,84 +208,34 @@ class Turns:
         ]
         return [*lines, *(["the modules of both are the same"] if on_base == on_head else [])]
 
-    @property
-    def removed(self) -> list[str]:
-        """Returns the tests of the base that were not asked for."""
-        return list(self.base[0].others) if self.base else []
 
-    def _run(self, nodeids: Sequence[str], line: str, started: Process | None, *, on_base: bool) -> ChildRun:
-        sides = self._sides
-        side, other = (sides.base, sides.head) if on_base else (sides.head, sides.base)
-        earlier = self._earlier[on_base]
-        if on_base and self.base:  # what it lacks, or what failed, is not compared
-            first = self.base[0].outcomes
-            nodeids = [nodeid for nodeid in nodeids if nodeid in first and first[nodeid][0] != "failed"]
-        # If the run names single tests, the others in their files were not removed.
-        names_tests = any("::" in argument for argument in self._children.positional)
-        request = ChildRequest(
-            nodeids=tuple(nodeids),
-            moved=sides.moved if on_base else {},
-            environ=self._environ,
-            watched_roots=(str(sides.base.top), str(sides.head.top)),
-            watched_names=sides.names,
-            collects_all=on_base and not self.base and not names_tests,
-            checked=frozenset(earlier.checked),
-            datasets=self._folder / ("base" if on_base else "head"),
-        )
-        run = self._children.run(request, telling_now_and_then(self._tell, line), started)
-        if run.ended_early and (on_base or not run.outcomes):
-            build = "\nIf the base has to be built first, give --gpukern-against-setup=CMD"
-            hint = build if on_base else ""
-            raise AgainstError(f"a session of {side.label} failed: {run.problem}{hint}")
-        wrong = misplaced(run.modules, side, other) or earlier.changed(run.modules)
-        if wrong is not None:
-            raise AgainstError(wrong)
-        earlier.add(run)
-        return run
+def _checked(runs: Iterable[ChildRun]) -> frozenset[str]:
+    """Returns the tests that passed all their checks in a session."""
+    return frozenset(
+        nodeid
+        for run in runs
+        for nodeid, result in run.results.items()
+        if run.outcomes[nodeid][0] == "passed" and result.correctness is Correctness.PASSED
+    )
 
 
-class _EarlierSessions:
-    """Holds what the sessions of a side found so far: tests that passed their checks, and loaded files."""
-
-    def __init__(self) -> None:
-        self.checked: set[str] = set()
-        self._files: dict[str, str] = {}
-
-    def changed(self, modules: Iterable[LoadedModule]) -> str | None:
-        """Says which file is another than an earlier session loaded, or returns None."""
-        for module in modules:
-            if self._files.get(module.file, module.sha256) != module.sha256:
-                return f"{module.file} changed while it was measured; run it again"
-        return None
-
-    def add(self, run: ChildRun) -> None:
-        """Adds what a session found."""
-        self._files |= {module.file: module.sha256 for module in run.modules}
-        self.checked |= {
-            nodeid
-            for nodeid, result in run.results.items()
-            if run.outcomes[nodeid][0] == "passed" and result.correctness is Correctness.PASSED
-        }
+def _changed(earlier: Iterable[ChildRun], run: ChildRun) -> str | None:
+    """Says which file is another than an earlier session of that side loaded, or returns None."""
+    files = {module.file: module.sha256 for ran in earlier for module in ran.modules}
+    for module in run.modules:
+        if files.get(module.file, module.sha256) != module.sha256:
+            return f"{module.file} changed while it was measured; run it again"
+    return None
 
 
-def turns(pairs: int) -> Iterator[bool]:
-    """Yields whether each session in turn is the base's: yes, no, no, yes, … so that a trend cancels."""
-    for number in range(pairs):
-        yield from (True, False) if number % 2 == 0 else (False, True)
-
-
-def _ends(runs: Sequence[ChildRun], nodeid: str) -> tuple[SessionEnding | None, ...]:
-    """Returns how a test ended in each session; in one that ended before its turn, it failed."""
-    endings: list[SessionEnding | None] = []
-    for run in runs:
-        if nodeid in run.outcomes:
-            outcome, text = run.outcomes[nodeid]
-            endings.append(SessionEnding(outcome, text.removeprefix("Failed: "), run.results.get(nodeid)))
-        elif not run.ended_early:
-            endings.append(None)
-        else:
-            endings.append(SessionEnding("failed", f"its session ended early: {run.problem}", None))
-    return tuple(endings)
+def _ending(run: ChildRun, nodeid: str) -> SessionEnding | None:
+    """Returns how a test ended in a session; in one that ended before its turn, it failed."""
+    if nodeid in run.outcomes:
+        outcome, text = run.outcomes[nodeid]
+        return SessionEnding(outcome, text.removeprefix("Failed: "), run.results.get(nodeid))
+    if run.ended_early:
+        return SessionEnding("failed", f"its session ended early: {run.problem}", None)
+    return None
 
 
 _OF_INSTALLERS = ("site-packages", "dist-packages")
@@ -306,16 +248,33 @@ _NOT_OF_PROJECTS = {*sys.stdlib_module_names, *_NOT_JUDGED, "test", "conftest", 
 
 @dataclass(frozen=True)
 class Tree:
-    """Holds one side: its top folder, and the paths of its import names (see `own_names`)."""
+    """Holds one side by its top folder."""
 
     label: str
     top: Path
-    names: Mapping[str, Path]
 
-    @classmethod
-    def at(cls, label: str, top: Path) -> Tree:
-        """Returns the side whose top folder is `top`."""
-        return cls(label, top, own_names(top))
+    @cached_property
+    def names(self) -> Mapping[str, Path]:
+        """Returns the import names that it provides, and where: in its top, in `src` and as declared.
+
+        pyproject.toml declares folders of packages for setuptools, Hatch and maturin, and pytest's
+        `pythonpath`. Namespace packages are known only if they are declared by name.
+        """
+        declared: dict[str, Any] = {}
+        with suppress(OSError, tomllib.TOMLDecodeError):
+            declared = tomllib.loads((self.top / "pyproject.toml").read_text(encoding="utf-8"))
+        names: dict[str, Path] = {}
+        below = (where for place in _DECLARE_FOLDERS for where in _texts(declared, place))
+        for folder in (self.top, self.top / "src", *(self.top / where for where in below)):
+            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+                is_package = (path / "__init__.py").is_file()
+                name = path.name if is_package else inspect.getmodulename(path)
+                if name is not None and name.isidentifier() and (is_package or path.is_file()):
+                    names.setdefault(name, path)
+        for package in _texts(declared, "hatch/build/targets/wheel/packages"):
+            if (path := self.top / package).is_dir():
+                names.setdefault(path.name, path)
+        return {name: path for name, path in names.items() if name not in _NOT_OF_PROJECTS}
 
     def holds(self, file: Path) -> bool:
         """Returns whether a file is code of this tree, and not of an environment that lies in it."""
@@ -326,25 +285,6 @@ class Tree:
             return False
         folders = [self.top / folder for folder in inside.parents if folder.name]
         return not any((folder / mark).exists() for folder in folders for mark in _MARKS_AN_ENVIRONMENT)
-
-
-def own_names(top: Path) -> dict[str, Path]:
-    """Returns the import names that a tree provides, and where: in its top, in `src` and as declared.
-
-    pyproject.toml declares folders of packages for setuptools, Hatch and maturin, and pytest's `pythonpath`.
-    Namespace packages are known only if they are declared by name.
-    """
-    declared = _pyproject(top)
-    names: dict[str, Path] = {}
-    for folder in dict.fromkeys([top, top / "src", *(top / where for where in _folders(declared))]):
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            name = _import_name(path)
-            if name is not None:
-                names.setdefault(name, path)
-    for path in (top / package for package in _texts(_at(declared, "hatch/build/targets/wheel/packages"))):
-        if path.is_dir():
-            names.setdefault(path.name, path)
-    return {name: path for name, path in names.items() if name not in _NOT_OF_PROJECTS}
 
 
 def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str | None:
@@ -374,11 +314,12 @@ def misplaced(modules: Iterable[LoadedModule], side: Tree, other: Tree) -> str |
     )
 
 
-def own_files(modules: Iterable[LoadedModule], side: Tree) -> dict[str, str]:
-    """Returns the path in its tree of each file of a side's own among loaded modules, with its hash."""
+def own_files(runs: Iterable[ChildRun], side: Tree) -> dict[str, str]:
+    """Returns the path in its tree of each file of a side's own that sessions loaded, with its hash."""
     return {
         str(Path(module.file).relative_to(side.top)): module.sha256
-        for module in modules
+        for run in runs
+        for module in run.modules
         if side.holds(Path(module.file))
     }
 
@@ -386,11 +327,6 @@ def own_files(modules: Iterable[LoadedModule], side: Tree) -> dict[str, str]:
 def combined_hash(own: Mapping[str, str]) -> str:
     """Returns the start of one hash over such files."""
     return hashlib.sha256("".join(f"{path}\0{own[path]}\0" for path in sorted(own)).encode()).hexdigest()[:8]
-
-
-def _modules(runs: Iterable[ChildRun]) -> Iterator[LoadedModule]:
-    for run in runs:
-        yield from run.modules
 
 
 def _tree_of(file: Path, *trees: Tree) -> Tree | None:
@@ -402,11 +338,13 @@ def _tree_of(file: Path, *trees: Tree) -> Tree | None:
 
 def _remedy(packages: Sequence[str], side: Tree, other: Tree) -> str:
     """Says how to have both sides load their own code."""
-    places = [tree.names[name] for name in packages for tree in (side, other) if name in tree.names]
-    folder = "."
-    for tree in (side, other):
-        if places and places[0].is_relative_to(tree.top):
-            folder = str(places[0].parent.relative_to(tree.top))
+    places = [
+        tree.names[name].parent.relative_to(tree.top)
+        for name in packages
+        for tree in (side, other)
+        if name in tree.names and tree.names[name].is_relative_to(tree.top)
+    ]
+    folder = places[0] if places else "."
     return (
         f'Let each side find its code by path: set `pythonpath = ["{folder}"]` in pytest\'s ini, or '
         f"PYTHONPATH={folder} (we map paths in the working tree to the other side). Then run "
@@ -416,41 +354,18 @@ def _remedy(packages: Sequence[str], side: Tree, other: Tree) -> str:
     )
 
 
-def _import_name(path: Path) -> str | None:
-    """Returns the name that a file or a folder is imported by from its parent, or None."""
-    if path.is_dir():
-        return path.name if path.name.isidentifier() and (path / "__init__.py").is_file() else None
-    for suffix in importlib.machinery.all_suffixes():
-        name = path.name.removesuffix(suffix)
-        if name != path.name and name.isidentifier():
-            return name
-    return None
+_DECLARE_FOLDERS = (
+    "setuptools/package-dir/",
+    "setuptools/packages/find/where",
+    "maturin/python-source",
+    "pytest/ini_options/pythonpath",
+)
+"""Where pyproject.toml names folders on the import path, below `[tool]`."""
 
 
-def _pyproject(top: Path) -> dict[str, Any]:
-    try:
-        with (top / "pyproject.toml").open("rb") as file:
-            return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError):
-        return {}
-
-
-def _at(declared: Mapping[str, Any], path: str) -> Any:
-    """Returns the value under a path in `[tool]`, or None."""
+def _texts(declared: Mapping[str, Any], place: str) -> list[str]:
+    """Returns the texts at a place below `[tool]`: one alone, or those of a list."""
     value: Any = declared.get("tool")
-    for key in path.split("/"):
+    for key in place.split("/"):
         value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _texts(value: Any) -> list[str]:
-    values = value if isinstance(value, list) else [value]
-    return [text for text in values if isinstance(text, str)]
-
-
-def _folders(declared: Mapping[str, Any]) -> Iterator[str]:
-    """Yields folders that are on the import path, relative to the top."""
-    package_dir = _at(declared, "setuptools/package-dir")
-    yield from _texts(package_dir.get("") if isinstance(package_dir, dict) else None)
-    for path in ("setuptools/packages/find/where", "maturin/python-source", "pytest/ini_options/pythonpath"):
-        yield from _texts(_at(declared, path))
+    return [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]

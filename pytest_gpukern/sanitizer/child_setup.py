@@ -1,57 +1,22 @@
-"""Prepares a session under a tool: no memory pools, line numbers in kernels, and an end with its parent."""
+"""Prepares a session under a tool: no memory pools, and line numbers in kernels."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import inspect
-import os
-import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import pytest
-
 from pytest_gpukern.backends import backend as backends
-from pytest_gpukern.gpu.processes import is_alive
-from pytest_gpukern.run.environment import Environment
-from pytest_gpukern.values.options import asking_process
-
-_LOOK_S = 1.0
-_ENDED_WITH_PARENT = 70
-
-
-def prepare(config: pytest.Config, environment: Environment) -> None:
-    """Prepares this process's libraries and its end, before tests are collected.
-
-    Call it once the device is chosen: libraries look at the device when they are imported.
-    """
-    asking = asking_process()
-    if asking is not None:
-        end_with(asking)
-    if environment.gpu.has_gpu:
-        config.add_cleanup(prepare_libraries())
-
-
-def end_with(process: int) -> threading.Thread:
-    """Ends this process soon after another one ended; the tool between the two does not pass that on."""
-
-    def watch() -> None:
-        while is_alive(process):
-            time.sleep(_LOOK_S)
-        os._exit(_ENDED_WITH_PARENT)
-
-    thread = threading.Thread(target=watch, name="gpukern-parent", daemon=True)
-    thread.start()
-    return thread
 
 
 def prepare_libraries() -> Callable[[], None]:
     """Has CuPy ask the driver for each array, and Numba compile with line information; returns the undoing.
 
-    PyTorch's pool and nvcc's flags have environment variables, which were set before this process began.
+    Call it once the device is chosen: libraries look at the device when they are imported. PyTorch's pool and
+    nvcc's flags have environment variables, which were set before this process began.
     """
     undo = ExitStack()
     cupy = _imported("cupy")

@@ -22,6 +22,10 @@ class Place:
     file: str | None = None
     line: int | None = None
 
+    @property
+    def is_python(self) -> bool:
+        return bool(self.line and self.file and self.file.endswith(".py"))
+
 
 @dataclass(frozen=True)
 class Access:
@@ -97,18 +101,16 @@ def _of_hazard(finding: ToolFinding, home: Home) -> str:
     hazard = _HAZARD.match(finding.text)
     said = hazard[1] if hazard is not None else _said(finding.text)
     kernel = f" in {_name(finding.kernel)}" if finding.kernel is not None else ""
-    parts = [_of_access(access, home) for access in finding.accesses]
+    parts = []
+    for access in finding.accesses:
+        by = f" by thread {access.thread}" if access.thread is not None else ""
+        at = f", {_shown(access.place, home)}" if access.place.file and access.place.line else ""
+        parts.append(f"{access.what.lower()}{by}{at}")
     if finding.block is not None:
         parts.append(f"block {finding.block}")
-    if not any(_is_python(access.place) and access.place.line for access in finding.accesses):
+    if not any(access.place.is_python for access in finding.accesses):
         parts.append(_launch_line(finding, home))
     return f"{said}{kernel}: {'; '.join(parts)}"
-
-
-def _of_access(access: Access, home: Home) -> str:
-    by = f" by thread {access.thread}" if access.thread is not None else ""
-    at = f", {_shown(access.place, home)}" if access.place.file and access.place.line else ""
-    return f"{access.what.lower()}{by}{at}"
 
 
 def _name(kernel: str) -> str:
@@ -124,14 +126,12 @@ class Home:
 
     Attributes:
         what: `variant` or `test`.
-        file: where it is written.
-        line: where it begins, counted from 1.
+        place: where it begins.
         root: folder that paths are shown relative to.
     """
 
     what: str
-    file: str
-    line: int
+    place: Place
     root: str
 
 
@@ -143,7 +143,7 @@ def python_line(finding: ToolFinding, home: Home) -> str:
     Python, such as `kernel.cu:7`, comes first.
     """
     kernel = next((place for place in finding.device if place.file and place.line), None)
-    if kernel is not None and _is_python(kernel):
+    if kernel is not None and kernel.is_python:
         return _shown(kernel, home)
     python = _launch_line(finding, home)
     return python if kernel is None else f"{_shown(kernel, home)}, {python}"
@@ -154,22 +154,12 @@ def _launch_line(finding: ToolFinding, home: Home) -> str:
     launch = next((place for place in finding.host if _is_the_users(place)), None)
     if launch is not None:
         return f"launched at {_shown(launch, home)}"
-    return f"{home.what} at {_relative(home.file, home.root)}:{home.line}"
-
-
-def has_python_line(finding: ToolFinding) -> bool:
-    """Returns whether a finding tells the line of Python without the stack of its launch."""
-    return any(_is_python(place) and place.line for place in finding.device)
-
-
-def _is_python(place: Place) -> bool:
-    """Returns whether a place is in a file of Python."""
-    return place.file is not None and place.file.endswith(".py")
+    return f"{home.what} at {_shown(home.place, home)}"
 
 
 def _is_the_users(place: Place) -> bool:
     """Returns whether a frame is Python that neither this package nor an installed one brings."""
-    if not _is_python(place) or not place.line or place.file is None:
+    if not place.is_python or place.file is None:
         return False
     installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     suites = place.file.startswith(f"{_OURS}/suites/")  # which come with the package
@@ -178,9 +168,5 @@ def _is_the_users(place: Place) -> bool:
 
 def _shown(place: Place, home: Home) -> str:
     """Shows a place as `file:line`, the file relative to the root of the tests where it is below that."""
-    return f"{_relative(place.file or '', home.root)}:{place.line}"
-
-
-def _relative(file: str, root: str) -> str:
-    path = Path(file)
-    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
+    path = Path(place.file or "")
+    return f"{path.relative_to(home.root) if path.is_relative_to(home.root) else path.name}:{place.line}"

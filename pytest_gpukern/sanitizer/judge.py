@@ -10,10 +10,10 @@ tool did not look at everything. No documentation lists such lines.
 
 from __future__ import annotations
 
-import enum
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,57 +25,24 @@ _LONGEST = 500
 _OF_PYTEST = (0, 1, 5)  # fine, tests failed, none were selected
 
 
-class State(enum.StrEnum):
-    """Says whether the tool has vouched for what ran."""
-
-    CLEAN = "clean"
-    FOUND = "found"
-    UNCHECKED = "not checked"
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Holds what a session under a tool left behind.
-
-    Attributes:
-        tool: `memcheck`, `racecheck`, `initcheck` or `synccheck`.
-        status: as of `subprocess`; None if it was stopped for its silence.
-        xml: what it saved, if anything.
-        log: what it said.
-        problem: why the session did not end by itself, in words, or None.
-    """
-
-    tool: str
-    status: int | None
-    xml: str | None
-    log: str
-    problem: str | None = None
-
-    @classmethod
-    def in_folder(cls, folder: Path, tool: str, status: int | None, problem: str | None = None) -> Evidence:
-        """Reads the files that a tool left in its folder, as far as they are there."""
-        files = [folder / name for name in (RECORDS, LOG)]
-        xml, log = (
-            file.read_text(encoding="utf-8", errors="replace") if file.exists() else None for file in files
-        )
-        return cls(tool, status, xml, log or "", problem)
-
-
 @dataclass(frozen=True)
 class Judgement:
-    """Holds the judgement on a session under a tool.
+    """Holds the judgement on a session under a tool: clean if there are neither findings nor a reason.
 
     Attributes:
-        state: clean, found or not checked.
         findings: what was found.
         reason: why it was not checked, in words; empty otherwise.
         count: how many findings the tool's summary counts; more than it saves, where it finds very many.
     """
 
-    state: State
     findings: tuple[ToolFinding, ...] = ()
     reason: str = ""
     count: int = 0
+
+    @property
+    def state(self) -> str:
+        """Returns `found`, `not checked` or `clean`: whether the tool has vouched for what ran."""
+        return "found" if self.findings else "not checked" if self.reason else "clean"
 
     @property
     def is_in_a_kernel(self) -> bool:
@@ -83,76 +50,90 @@ class Judgement:
         return any(finding.kernel is not None or finding.thread is not None for finding in self.findings)
 
 
-def judge(evidence: Evidence) -> Judgement:
-    """Judges clean only where log, XML and exit status all say so; found where any of them names a fault."""
-    log, damage = read_log(evidence.log), None
+def judge_folder(folder: Path, tool: str, status: int | None, problem: str | None = None) -> Judgement:
+    """Judges a session by the files that a tool left in its folder, as far as they are there."""
+    xml, log = (
+        file.read_text(encoding="utf-8", errors="replace") if file.exists() else None
+        for file in (folder / RECORDS, folder / LOG)
+    )
+    return judge(tool, status, xml, log or "", problem)
+
+
+def judge(tool: str, status: int | None, xml: str | None, log: str, problem: str | None = None) -> Judgement:
+    """Judges clean only where log, XML and exit status all say so; found where any of them names a fault.
+
+    Args:
+        tool: `memcheck`, `racecheck`, `initcheck` or `synccheck`.
+        status: as of `subprocess`; None if it was stopped for its silence.
+        xml: what it saved, if anything.
+        log: what it said.
+        problem: why the session did not end by itself, in words, or None.
+    """
+    (count, blind), damage = read_log(log), None
     findings: tuple[ToolFinding, ...] = ()
     try:
-        findings = findings_in(evidence.xml) if evidence.xml is not None else ()
-    except ReportError as error:
+        findings = findings_in(xml) if xml is not None else ()
+    except ValueError as error:
         damage = str(error)
     if findings:
-        return Judgement(State.FOUND, findings, count=log.count or 0)
-    if log.count and not log.blind:
-        return Judgement(State.FOUND, (_only_in_the_log(evidence.tool, log),), count=log.count)
-    reason = _why_unchecked(evidence, log, damage)
-    return Judgement(State.CLEAN) if reason is None else Judgement(State.UNCHECKED, reason=reason)
+        return Judgement(findings, count=count or 0)
+    lines = [line.strip("= \t") for line in log.splitlines()]
+    if count and not blind:
+        said = next((line for line in lines if line and not line.startswith(_BANNER)), "")
+        text = f"{tool}'s summary counts {count} errors, its XML has none: {said}"
+        return Judgement((ToolFinding(kind="log", text=text, record=log),), count=count)
+    last_words = last_lines("\n".join(lines))
+    if blind:
+        reason = f"{tool} says: {'; '.join(dict.fromkeys(blind))}"[:_LONGEST]
+    elif problem is not None:
+        reason = problem
+    elif status is None:
+        reason = f"{tool} was stopped, since it said nothing for too long: {last_words}"
+    elif count is None:
+        reason = f"{tool} ended {end_in_words(status)} without its summary: {last_words}"
+    elif damage is not None:
+        reason = f"{tool}: {damage}"
+    elif xml is None:
+        reason = f"{tool} saved no XML, but it saves one even if it finds nothing"
+    elif status == ERRORS_FOUND:
+        reason = f"{tool} ended with status {ERRORS_FOUND}, which means errors, but its summary counts none"
+    elif status not in _OF_PYTEST:
+        reason = f"{tool} ended {end_in_words(status)}: {last_words}"
+    else:
+        reason = ""
+    return Judgement(reason=reason)
 
 
-def _why_unchecked(evidence: Evidence, log: Log, damage: str | None) -> str | None:
-    tool = evidence.tool
-    if log.blind:
-        return f"{tool} says: {'; '.join(dict.fromkeys(log.blind))}"[:_LONGEST]
-    if evidence.problem is not None:
-        return evidence.problem
-    if evidence.status is None:
-        return f"{tool} was stopped, since it said nothing for too long: {log.last_words}"
-    if log.count is None:
-        return f"{tool} ended {end_in_words(evidence.status)} without its summary: {log.last_words}"
-    if damage is not None:
-        return f"{tool}: {damage}"
-    if evidence.xml is None:
-        return f"{tool} saved no XML, but it saves one even if it finds nothing"
-    if evidence.status == ERRORS_FOUND:
-        return f"{tool} ended with status {ERRORS_FOUND}, which means errors, but its summary counts none"
-    if evidence.status not in _OF_PYTEST:
-        return f"{tool} ended {end_in_words(evidence.status)}: {log.last_words}"
-    return None
-
-
-def _only_in_the_log(tool: str, log: Log) -> ToolFinding:
-    """Returns a finding for errors that the summary counts, and the XML lacks."""
-    lines = [line.strip("= \t") for line in log.text.splitlines()]
-    said = next((line for line in lines if line and not line.startswith("COMPUTE-SANITIZER")), "")
-    text = f"{tool}'s summary counts {log.count} errors, its XML has none: {said}"
-    return ToolFinding(kind="log", text=text, record=log.text)
-
-
-ROOT = "ComputeSanitizerOutput"
-
-
-class ReportError(Exception):
-    """Says why the XML cannot be read, or is not whole."""
+_ROOT = "ComputeSanitizerOutput"
 
 
 def findings_in(text: str) -> tuple[ToolFinding, ...]:
     """Returns every record, in the order of the file.
 
     Raises:
-        ReportError: it is no XML, not all of it, or not compute-sanitizer's.
+        ValueError: it is no XML, not all of it, or not compute-sanitizer's.
     """
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ReportError(f"its XML is not whole: {error}") from error
-    if root.tag != ROOT:
-        raise ReportError(f"its XML begins with <{root.tag}>, not with <{ROOT}>")
+        raise ValueError(f"its XML is not whole: {error}") from error
+    if root.tag != _ROOT:
+        raise ValueError(f"its XML begins with <{root.tag}>, not with <{_ROOT}>")
     return tuple(_finding(record) for record in root.iter("record"))
 
 
 def _finding(record: ElementTree.Element) -> ToolFinding:
     kind = _own(record, "kind") or "record"
-    _leave_out_nameless_frames(record)
+    for stack in record.iter("hostStack"):
+        for frame in stack.findall("frame"):
+            if _place(frame) == Place():  # only an address in a library
+                stack.remove(frame)
+    threads = (record.find(f"what/{name}") for name in ("thread0", "thread1"))
+    accesses = [
+        Access(_own(thread, "access") or "access", _index(thread, "threadIdx"), _place(thread.find("where")))
+        for thread in threads
+        if thread is not None
+    ]
     device = [place for where in record.iter("where") if (place := _place(where)) != Place()]
     return ToolFinding(
         kind=kind,
@@ -160,19 +141,11 @@ def _finding(record: ElementTree.Element) -> ToolFinding:
         kernel=next((place.function for place in device if place.function), None),
         block=_index(record, "blockIdx"),
         thread=_index(record, "threadIdx"),
-        accesses=_accesses(record),
+        accesses=tuple(accesses),
         device=tuple(dict.fromkeys(device)),
         host=tuple(_place(frame) for stack in record.iter("hostStack") for frame in stack.iter("frame")),
         record=ElementTree.tostring(record, encoding="unicode").strip(),
     )
-
-
-def _leave_out_nameless_frames(record: ElementTree.Element) -> None:
-    """Removes frames of the host that are only an address in a library."""
-    for stack in record.iter("hostStack"):
-        for frame in stack.findall("frame"):
-            if _place(frame) == Place():
-                stack.remove(frame)
 
 
 def _said(record: ElementTree.Element) -> str:
@@ -188,41 +161,24 @@ def _said(record: ElementTree.Element) -> str:
     return " ".join(text.split())
 
 
-def _accesses(record: ElementTree.Element) -> tuple[Access, ...]:
-    """Returns both accesses of a hazard."""
-    threads = (record.find(f"what/{name}") for name in ("thread0", "thread1"))
-    return tuple(
-        Access(_own(thread, "access") or "access", _index(thread, "threadIdx"), _place(thread.find("where")))
-        for thread in threads
-        if thread is not None
-    )
-
-
 def _place(element: ElementTree.Element | None) -> Place:
     if element is None:
         return Place()
-    line = _own(element, "line")
-    return Place(
-        function=_own(element, "func"),
-        file=_own(element, "path"),
-        line=int(line) if line is not None and line.isdecimal() and int(line) > 0 else None,
-    )
+    line = _own(element, "line") or ""
+    number = int(line) if line.isdecimal() else 0
+    return Place(_own(element, "func"), _own(element, "path"), number or None)
 
 
 def _index(record: ElementTree.Element, name: str) -> Index | None:
     for element in record.iter(name):
-        try:
+        with suppress(ValueError):
             x, y, z = (int(_own(element, axis) or "") for axis in "xyz")
-        except ValueError:
-            continue
-        return x, y, z
+            return x, y, z
     return None
 
 
 def _own(element: ElementTree.Element, name: str) -> str | None:
-    """Returns the text of a child of this name."""
-    text = element.findtext(name)
-    return text.strip() or None if text is not None else None
+    return (element.findtext(name) or "").strip() or None
 
 
 PREFIX = "========="
@@ -238,29 +194,17 @@ _AMISS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Log:
-    """Holds what a tool's log says, and the count of errors and hazards in its summary, if it has one.
+def read_log(text: str) -> tuple[int | None, tuple[str, ...]]:
+    """Reads what a log says; several summaries, as of several processes, are added up.
 
-    `blind` are sentences that say, or may say, that something was not looked at.
+    Returns:
+        How many errors and hazards its summary counts, or None where it has no summary; and sentences that
+        say, or may say, that something was not looked at.
     """
-
-    count: int | None
-    blind: tuple[str, ...]
-    text: str
-
-    @property
-    def last_words(self) -> str:
-        """Returns its last lines in one line, or says that there are none."""
-        return last_lines("\n".join(line.strip("= \t") for line in self.text.splitlines()))
-
-
-def read_log(text: str) -> Log:
-    """Returns what a log says; several summaries, as of several processes, are added up."""
     said = [line.removeprefix(PREFIX).rstrip() for line in text.splitlines() if line.startswith(PREFIX)]
     counts = [count for line in said if (count := _count(line.strip())) is not None]
     blind = tuple(line for line in _outside_reports(said) if _AMISS.search(line))
-    return Log(count=sum(counts) if counts else None, blind=blind, text=text)
+    return sum(counts) if counts else None, blind
 
 
 def _count(line: str) -> int | None:

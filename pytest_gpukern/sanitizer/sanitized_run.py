@@ -9,35 +9,29 @@ from collections.abc import Generator, Mapping, Sequence
 
 import pytest
 
+from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.report.progress import telling_now_and_then
-from pytest_gpukern.sanitizer.finding import Home
-from pytest_gpukern.sanitizer.judge import Judgement, State
+from pytest_gpukern.sanitizer.finding import Home, Place
+from pytest_gpukern.sanitizer.judge import Judgement
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.sessions import (
-    SanitizedSessions,
     TestRun,
-    ToolRun,
     attributed,
     counted,
     ending,
     records_of,
+    run_under,
     why_nothing_was_checked,
 )
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.session.controller import Controller
-from pytest_gpukern.session.item import MARKER, case_of, end_as, new_test, place_of, replay
+from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of, replay
 from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
 from pytest_gpukern.values.untrusted_json import printable_lines
-
-_OURS = frozenset(("gpu_benchmark", "gpu_device", "gpu_synchronize", "gpu_warmup"))
 
 
 class Sanitizer:
     """Runs the tools of a run with `--gpukern-sanitize`; a pytest plugin of the process that reports.
-
-    Args:
-        config: of the run.
-        controller: collects what is reported.
 
     Raises:
         pytest.UsageError: there is no GPU or no compute-sanitizer, or tests are distributed.
@@ -83,7 +77,7 @@ class Sanitizer:
         if call.when == "call" and by_tool and carried is not None:
             travelling = {
                 tool: {
-                    "state": test.judgement.state.value,
+                    "state": test.judgement.state,
                     "reason": test.judgement.reason,
                     "findings": [dataclasses.asdict(finding) for finding in test.judgement.findings],
                 }
@@ -114,7 +108,7 @@ class Sanitizer:
         case = case_of(item)
         if case is None:
             names = getattr(item, "fixturenames", ())
-            return not _OURS.isdisjoint(names) or item.get_closest_marker(MARKER) is not None
+            return not FIXTURES.isdisjoint(names) or item.get_closest_marker(MARKER) is not None
         if not case.on_gpu:
             return False
         detected_by = case.variant.detected_by
@@ -122,32 +116,26 @@ class Sanitizer:
 
     def _look(self, tool: str, items: Mapping[str, pytest.Item]) -> None:
         """Runs the tests under one tool, all in one process; those that it must reject run alone."""
-        together, alone = [], []
-        for nodeid, item in items.items():
-            judge = _detected_by(item)
-            if judge is None:
-                together.append(nodeid)
-            elif judge == tool:
-                alone.append(nodeid)
-        start_s, environment, options = time.monotonic(), environment_of(self._config), []
-        if self._config.pluginmanager.hasplugin("benchmark"):
-            options.append("--benchmark-disable")  # its own loop would run thousands of calls
-        children = dataclasses.replace(
-            environment.children, options=(*environment.children.options, *options)
-        )
+        judges = {nodeid: _detected_by(item) for nodeid, item in items.items()}
+        together = [nodeid for nodeid, judge in judges.items() if judge is None]
+        alone = [nodeid for nodeid, judge in judges.items() if judge == tool]
+        start_s, environment = time.monotonic(), environment_of(self._config)
+        children, environ = environment.children, environment.gpu.for_children
+        if self._config.pluginmanager.hasplugin("benchmark"):  # its own loop would run thousands of calls
+            options = (*children.options, "--benchmark-disable")
+            children = dataclasses.replace(children, options=options)
         say = functools.partial(tell, self._config)
         progress = telling_now_and_then(say, tool)
-        sessions = SanitizedSessions(self._program, tool, children, environment.gpu.for_children, progress)
 
-        def run(nodeids: Sequence[str]) -> ToolRun:
+        def run(nodeids: Sequence[str]) -> tuple[Judgement, ChildRun]:
             whose = nodeids[0] if len(nodeids) == 1 else f"{len(nodeids)} tests in one process"
             say(f"{tool}: {whose}")
-            return sessions.run(nodeids)
+            return run_under(self._program, tool, nodeids, children, environ, progress)
 
         with environment.gpu.exclusive():
             doubt = why_not_believed(self._program, tool) if items else None
         if doubt is not None:
-            unchecked = TestRun(Judgement(State.UNCHECKED, reason=doubt))
+            unchecked = TestRun(Judgement(reason=doubt))
             self._tests[tool] = dict.fromkeys([*together, *alone], unchecked)
         else:
             self._tests[tool] = attributed(together, run)
@@ -159,28 +147,17 @@ class Sanitizer:
             self._controller.problems.append(f"{self._option}: {tool} checked nothing: {why}")
 
     def _of(self, nodeid: str) -> dict[str, TestRun]:
-        """Returns what each tool found in a test."""
         return {tool: tests[nodeid] for tool, tests in self._tests.items() if nodeid in tests}
 
     def _replay(self, item: pytest.Item) -> None:
-        """Has a test report what the tools found, instead of running."""
         by_tool = self._of(item.nodeid)
-        end = ending(by_tool, detected_by=_detected_by(item), home=self._home(item))
-
-        def say() -> None:
-            test = new_test(item)
-            test.verified = True  # else the child session has said that the test never called us
-            if end.rejected:
-                test.rejected = case_of(item)
-            test.result = next((run.result for run in reversed(by_tool.values()) if run.result), None)
-            end_as(end.outcome, end.text)
-
-        replay(item, say)
-
-    def _home(self, item: pytest.Item) -> Home:
-        case = case_of(item)
+        case, detected_by = case_of(item), _detected_by(item)
         what = "variant" if case is not None and case.variant.prepare is not None else "test"
-        return Home(what, *place_of(item), str(self._config.rootpath))
+        home = Home(what, Place(None, *place_of(item)), str(self._config.rootpath))
+        outcome, text = ending(by_tool, detected_by=detected_by, home=home)
+        result = next((run.result for run in reversed(by_tool.values()) if run.result), None)
+        rejected = case if detected_by is not None and outcome == "passed" else None
+        replay(item, outcome, text, result, rejected=rejected)
 
 
 def _detected_by(item: pytest.Item) -> str | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes.process import end_group
-from pytest_gpukern.sanitizer.judge import Evidence, judge
+from pytest_gpukern.sanitizer.judge import judge_folder
 from pytest_gpukern.sanitizer.tool import Tool, environment_under
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 
@@ -44,7 +44,7 @@ def why_not_believed(
             status = None
         finally:
             end_group(process)
-        judgement = judge(Evidence.in_folder(Path(folder), tool, status))
+        judgement = judge_folder(Path(folder), tool, status)
     if judgement.is_in_a_kernel:
         return None
     said = "; ".join(finding.text for finding in judgement.findings)

@@ -6,69 +6,48 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpukern.processes.sessions import ChildRequest, ChildSessions
-from pytest_gpukern.sanitizer.finding import Home, ToolFinding, has_python_line, in_words, python_line
-from pytest_gpukern.sanitizer.judge import Evidence, Judgement, State, judge
+from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.sanitizer.finding import Home, ToolFinding, in_words, python_line
+from pytest_gpukern.sanitizer.judge import Judgement, judge_folder
 from pytest_gpukern.sanitizer.tool import Tool, environment_under
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.result import Result
 
 
-@dataclass(frozen=True)
-class SanitizedSessions:
-    """Starts child sessions under one tool of compute-sanitizer."""
+def run_under(
+    program: Tool,
+    tool: str,
+    nodeids: Sequence[str],
+    children: ChildSessions,
+    environ: Mapping[str, str],
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Judgement, ChildRun]:
+    """Runs tests in one fresh process under the tool; returns its judgement, and what became of each test.
 
-    program: Tool
-    tool: str
-    children: ChildSessions
-    environ: Mapping[str, str]
-    progress: Callable[[int, int], None] | None = None
-
-    def run(self, nodeids: Sequence[str]) -> ToolRun:
-        """Runs tests in one fresh process under the tool, and waits for it.
-
-        The host's stacks cost memcheck minutes if cuBLAS is loaded beside PyTorch. So we keep them in a
-        second session only, of a single test with a finding that names no line of Python.
-        """
-        first = self._run(nodeids, host_stacks=False)
-        if len(nodeids) > 1 or all(map(has_python_line, first.judgement.findings)):
-            return first
-        again = self._run(nodeids, host_stacks=True)
-        return again if again.judgement.state is State.FOUND else first
-
-    def _run(self, nodeids: Sequence[str], *, host_stacks: bool) -> ToolRun:
-        with TemporaryFolder("sanitizer") as folder:
-            place = Path(folder)
-            child = self.children.run(
-                ChildRequest(
-                    nodeids=tuple(nodeids),
-                    environ={**self.environ, **environment_under(self.tool, os.environ)},
-                    command_prefix=self.program.command(self.tool, place, host_stacks=host_stacks),
-                ),
-                self.progress,
-            )
-            evidence = Evidence.in_folder(place, self.tool, child.status, child.problem)
-        return ToolRun(judge(evidence), child.outcomes, child.results, child.during)
-
-
-@dataclass(frozen=True)
-class ToolRun:
-    """Holds what one session under a tool left behind.
-
-    Attributes:
-        judgement: on the session as a whole.
-        outcomes: test → (`passed`, `failed`, `skipped` or `xfailed`, why in words), of those that ended.
-        results: test → its result.
-        died_in: the test that was running when the session ended early, or None.
+    The host's stacks cost memcheck minutes if cuBLAS is loaded beside PyTorch. So we keep them in a second
+    session only, of a single test with a finding that names no line of Python.
     """
 
-    judgement: Judgement
-    outcomes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    results: Mapping[str, Result] = field(default_factory=dict)
-    died_in: str | None = None
+    def run(*, host_stacks: bool) -> tuple[Judgement, ChildRun]:
+        with TemporaryFolder("sanitizer") as folder:
+            request = ChildRequest(
+                nodeids=tuple(nodeids),
+                environ={**environ, **environment_under(tool, os.environ)},
+                command_prefix=program.command(tool, Path(folder), host_stacks=host_stacks),
+            )
+            ran = children.run(request, progress)
+            return judge_folder(Path(folder), tool, ran.status, ran.problem), ran
+
+    first, ran = run(host_stacks=False)
+    nameless = [found for found in first.findings if not any(place.is_python for place in found.device)]
+    if len(nodeids) == 1 and nameless:
+        again, ran_again = run(host_stacks=True)
+        if again.findings:
+            return again, ran_again
+    return first, ran
 
 
 @dataclass(frozen=True)
@@ -77,7 +56,7 @@ class TestRun:
 
     Attributes:
         judgement: clean, found or not checked.
-        outcome: how the test itself ended; None where that is not known.
+        outcome: how the test itself ended, and why; None where that is not known.
         result: the test's own, if it has one.
         together: how many tests shared the smallest session that showed the finding.
     """
@@ -89,8 +68,16 @@ class TestRun:
     result: Result | None = None
     together: int = 1
 
+    @property
+    def state(self) -> str:
+        """Returns that of the judgement, but `skipped` for what is clean since it was skipped."""
+        skipped = self.outcome is not None and self.outcome[0] == "skipped"
+        return "skipped" if skipped and self.judgement.state == "clean" else self.judgement.state
 
-def attributed(nodeids: Sequence[str], run: Callable[[Sequence[str]], ToolRun]) -> dict[str, TestRun]:
+
+def attributed(
+    nodeids: Sequence[str], run: Callable[[Sequence[str]], tuple[Judgement, ChildRun]]
+) -> dict[str, TestRun]:
     """Finds the tests that a tool's findings belong to, by halving a session that is not clean.
 
     A test is clean only if it ran in a session that ended by itself and was clean as a whole. A finding that
@@ -98,49 +85,35 @@ def attributed(nodeids: Sequence[str], run: Callable[[Sequence[str]], ToolRun]) 
     """
     if not nodeids:
         return {}
-    session = run(nodeids)
+    judgement, ran = run(nodeids)
     # Fewer tests do not help if the tool itself does not work here.
-    worth_halving = session.judgement.state is State.FOUND or session.died_in is not None
-    if session.judgement.state is State.CLEAN or len(nodeids) == 1 or not worth_halving:
-        return {nodeid: _of(nodeid, session) for nodeid in nodeids}
+    if len(nodeids) == 1 or not (judgement.findings or ran.during is not None):
+        return {nodeid: _of(nodeid, judgement, ran) for nodeid in nodeids}
     middle = len(nodeids) // 2
     halves = {**attributed(nodeids[:middle], run), **attributed(nodeids[middle:], run)}
-    nobody = all(test.judgement.state is not State.FOUND for test in halves.values())
-    if session.judgement.state is State.FOUND and nobody:
+    if judgement.findings and not any(test.judgement.findings for test in halves.values()):
         return {
-            nodeid: dataclasses.replace(test, judgement=session.judgement, together=len(nodeids))
+            nodeid: dataclasses.replace(test, judgement=judgement, together=len(nodeids))
             for nodeid, test in halves.items()
         }
     return halves
 
 
-def _of(nodeid: str, session: ToolRun) -> TestRun:
-    outcome, judgement = session.outcomes.get(nodeid), session.judgement
-    if outcome is None and judgement.state is State.CLEAN:
-        judgement = Judgement(State.UNCHECKED, reason="the test did not run under the tool")
-    if outcome is not None and outcome[0] == "skipped" and judgement.state is State.UNCHECKED:
-        judgement = Judgement(State.CLEAN)  # it launched nothing that a tool could check
-    return TestRun(judgement, outcome, session.results.get(nodeid))
+def _of(nodeid: str, judgement: Judgement, ran: ChildRun) -> TestRun:
+    outcome = ran.outcomes.get(nodeid)
+    if outcome is None and judgement.state == "clean":
+        judgement = Judgement(reason="the test did not run under the tool")
+    if outcome is not None and outcome[0] == "skipped" and judgement.reason:
+        judgement = Judgement()  # it launched nothing that a tool could check
+    return TestRun(judgement, outcome, ran.results.get(nodeid))
 
 
 _SHOWN_FINDINGS = 5
 _SHOWN_RECORDS = 2
 
 
-@dataclass(frozen=True)
-class ToolOutcome:
-    """Holds how a test ends (`passed`, `failed`, `skipped` or `xfailed`), and why in words.
-
-    `rejected` says that its variant is broken on purpose, and that the right tool rejected it.
-    """
-
-    outcome: str
-    text: str = ""
-    rejected: bool = False
-
-
-def ending(by_tool: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> ToolOutcome:
-    """Returns how a test ends after the tools have looked at it.
+def ending(by_tool: Mapping[str, TestRun], *, detected_by: str | None, home: Home) -> tuple[str, str]:
+    """Returns how a test ends after the tools have looked at it, and why in words.
 
     It passes only if it passed under every tool and each of them calls it clean. A variant that is broken on
     purpose passes if the tool that must reject it, `detected_by`, has found something.
@@ -149,33 +122,33 @@ def ending(by_tool: Mapping[str, TestRun], *, detected_by: str | None, home: Hom
         return _of_broken(by_tool[detected_by], detected_by)
     complaints = [line for tool, test in by_tool.items() for line in _complaints(tool, test, home)]
     if complaints:
-        return ToolOutcome("failed", "\n".join(complaints))
+        return "failed", "\n".join(complaints)
     ends = [test.outcome for test in by_tool.values() if test.outcome is not None]
     for outcome in ("failed", "xfailed", "skipped"):
         texts = [text.removeprefix("Failed: ") for name, text in ends if name == outcome]
         if texts and (outcome != "skipped" or len(texts) == len(ends)):
-            return ToolOutcome(outcome, texts[0])
-    return ToolOutcome("passed")
+            return outcome, texts[0]
+    return "passed", ""
 
 
-def _of_broken(test: TestRun, tool: str) -> ToolOutcome:
+def _of_broken(test: TestRun, tool: str) -> tuple[str, str]:
     if test.outcome is not None and test.outcome[0] == "skipped":
-        return ToolOutcome("skipped", test.outcome[1])
+        return test.outcome
     if test.judgement.is_in_a_kernel:
-        return ToolOutcome("passed", rejected=True)
-    if test.judgement.state is State.FOUND:
+        return "passed", ""
+    if test.judgement.findings:
         said = "; ".join(finding.text for finding in test.judgement.findings)
-        return ToolOutcome("failed", f"broken on purpose, but {tool} names no kernel: {said}")
-    if test.judgement.state is State.CLEAN:
-        return ToolOutcome("failed", f"broken on purpose for {tool} to reject, but {tool} found nothing")
-    return ToolOutcome("failed", f"not checked by {tool}: {test.judgement.reason}")
+        return "failed", f"broken on purpose, but {tool} names no kernel: {said}"
+    if test.judgement.reason:
+        return "failed", f"not checked by {tool}: {test.judgement.reason}"
+    return "failed", f"broken on purpose for {tool} to reject, but {tool} found nothing"
 
 
 def _complaints(tool: str, test: TestRun, home: Home) -> list[str]:
     judgement = test.judgement
-    if judgement.state is State.UNCHECKED:
+    if judgement.reason:
         return [f"not checked by {tool}: {judgement.reason}"]
-    if judgement.state is State.CLEAN:
+    if not judgement.findings:
         return []
     lines = list(in_lines(tool, judgement.findings, home))
     if judgement.count > len(judgement.findings):
@@ -216,27 +189,19 @@ def records_of(findings: Sequence[ToolFinding]) -> str:
 
 def counted(tests: Iterable[TestRun]) -> str:
     """Says how many tests were checked and how they came out."""
-    states = Counter(_state(test) for test in tests)
-    checked = states["clean"] + states["with findings"]
-    parts = [f"{states[state]} {state}" for state in ("clean", "with findings") if states[state]]
+    states = Counter(test.state for test in tests)
+    checked = states["clean"] + states["found"]
+    words = {"clean": "clean", "found": "with findings"}
+    parts = [f"{states[state]} {word}" for state, word in words.items() if states[state]]
     others = [f"{states[state]} {state}" for state in ("not checked", "skipped") if states[state]]
     return ", ".join([f"{checked} checked" + (f" ({', '.join(parts)})" if parts else ""), *others])
 
 
 def why_nothing_was_checked(tests: Sequence[TestRun]) -> str | None:
     """Says why a tool checked no test, or returns None if it checked one."""
-    states = {_state(test) for test in tests}
-    if not states.isdisjoint(("clean", "with findings")):
+    if any(test.state in ("clean", "found") for test in tests):
         return None
     if not tests:
         return "no test that uses this plugin's fixtures on a GPU is selected"
-    reasons = [test.judgement.reason for test in tests if test.judgement.state is State.UNCHECKED]
+    reasons = [test.judgement.reason for test in tests if test.state == "not checked"]
     return reasons[0] if reasons else f"all {len(tests)} were skipped"
-
-
-def _state(test: TestRun) -> str:
-    if test.judgement.state is State.FOUND:
-        return "with findings"
-    if test.judgement.state is State.UNCHECKED:
-        return "not checked"
-    return "skipped" if test.outcome is not None and test.outcome[0] == "skipped" else "clean"

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def environment_under(tool: str, environ: Mapping[str, str]) -> dict[str, str]:
     """
     flags = environ.get("PYCUDA_DEFAULT_NVCC_FLAGS", "").split()
     return {
-        UNDER_SANITIZER: f"{tool}:{os.getpid()}",
+        UNDER_SANITIZER: tool,
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
         "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT": "0",
         "NUMBA_CUDA_MEMORY_MANAGER": "default",
@@ -83,36 +83,13 @@ def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
     Raises:
         ToolMissingError: there is none, or it does not run.
     """
-    path = next(_candidates(environ), None)
-    if path is None:
-        raise ToolMissingError(f"{NAME} is not installed; {REMEDY}")
-    return Tool(path, _version(path))
-
-
-def _candidates(environ: Mapping[str, str]) -> Iterator[str]:
     # `nvidia/cu13/bin`, and `nvidia/cuda_sanitizer_api/bin` of older wheels
     folders = [bin_ for root in wheel_folders() for bin_ in sorted(root.glob("*/bin"))]
-    toolkits = [environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
-    folders += [Path(toolkit) / "bin" for toolkit in toolkits]
-    for folder in folders:
-        file = folder / NAME
-        if file.is_file() and os.access(file, os.X_OK):
-            yield str(file)
-    on_path = shutil.which(NAME, path=environ.get("PATH"))
-    if on_path is not None:
-        yield on_path
-
-
-def wheel_folders() -> list[Path]:
-    """Returns the folders that NVIDIA's wheels install into."""
-    try:
-        spec = importlib.util.find_spec("nvidia")
-    except (ImportError, ValueError):
-        return []
-    return [Path(entry) for entry in (spec.submodule_search_locations or ())] if spec else []
-
-
-def _version(path: str) -> str:
+    folders += [Path(environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
+    searched = [*map(str, folders), *filter(None, [environ.get("PATH")])]
+    path = shutil.which(NAME, path=os.pathsep.join(searched))
+    if path is None:
+        raise ToolMissingError(f"{NAME} is not installed; {REMEDY}")
     try:
         asked = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=_ASKING_S, check=False
@@ -125,4 +102,13 @@ def _version(path: str) -> str:
         raise ToolMissingError(
             f"{path} --version ended with status {asked.returncode}, and said {said}; {REMEDY}"
         )
-    return version[1]
+    return Tool(path, version[1])
+
+
+def wheel_folders() -> list[Path]:
+    """Returns the folders that NVIDIA's wheels install into."""
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):
+        return []
+    return [Path(entry) for entry in (spec.submodule_search_locations or ())] if spec else []

@@ -14,6 +14,8 @@ import hashlib
 import importlib
 import os
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +28,7 @@ import pytest
 from pytest_gpukern.benchmark_interop.pytest_benchmark import take_entries
 from pytest_gpukern.gpu.libcuda import LibCuda
 from pytest_gpukern.gpu.lock import HostTurns
+from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.processes.messages import (
     FROM_PARENT,
     Begin,
@@ -53,12 +56,16 @@ from pytest_gpukern.session.stash import CHILD, LOST, environment_of
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SIGKILL = 9
+_LOOK_S = 1.0
+_ENDED_AFTER_PARENT = 70
 
 
 def main(told: dict[str, Any]) -> None:
     """Waits to be told which tests to run, runs them as told, and ends with pytest's exit status."""
     if told["parent"] is not None:
         _end_with(told["parent"])
+    else:
+        threading.Thread(target=end_after, args=(told["asked_by"],), daemon=True).start()
     sys.path[:] = told["path"]
     package = sys.modules["pytest_gpukern"]
     # Else pytest warns that it cannot rewrite this plugin any more; some runs make that an error.
@@ -329,6 +336,13 @@ def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[tuple
         if watched and path.is_file():
             loaded.append((name, str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
     return tuple(loaded)
+
+
+def end_after(process: int) -> NoReturn:
+    """Waits for another process to end, and then ends this one."""
+    while is_alive(process):
+        time.sleep(_LOOK_S)
+    os._exit(_ENDED_AFTER_PARENT)
 
 
 def _end_with(parent: int) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.problems.cases import Case
     from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.values.marker import MarkerOptions
-    from pytest_gpukern.values.result import GateFailure, JsonDict
+    from pytest_gpukern.values.result import GateFailure, JsonDict, Result
 
 MARKER = "gpu_benchmark"
 MEASURED = pytest.StashKey["MeasuredTest"]()
@@ -374,18 +374,30 @@ def tear_down(item: pytest.Item, following: pytest.Item | None) -> pytest.TestRe
     return None if call.excinfo is None else pytest.TestReport.from_item_and_call(item, call)
 
 
-def replay(item: pytest.Item, say: Callable[[], None]) -> None:
-    """Makes a test do nothing but `say`; the child sessions have set up its fixtures."""
+def replay(
+    item: pytest.Item,
+    outcome: str,
+    text: str,
+    result: Result | None,
+    *,
+    sessions: tuple[Result, ...] = (),
+    rejected: Case | None = None,
+) -> None:
+    """Has a test report how it ended in child sessions, which have set up its fixtures, instead of running.
+
+    `outcome` is `passed`, `failed`, `skipped` or `xfailed`, and `rejected` the case of a broken variant.
+    """
+
+    def say() -> None:
+        test = new_test(item)
+        test.verified = True  # else the child session has said that the test never called us
+        test.result, test.sessions, test.rejected = result, sessions, rejected
+        if outcome == "failed" and not text.startswith(_PASSED_AGAINST_A_STRICT_MARK):
+            pytest.fail(text, pytrace=False)
+        if outcome == "xfailed":
+            pytest.xfail(text)
+        if outcome == "skipped":
+            pytest.skip(text)
 
     item.setup = item.teardown = lambda: None  # type: ignore[method-assign]
     item.runtest = say  # type: ignore[method-assign]
-
-
-def end_as(outcome: str, text: str) -> None:
-    """Ends the running test as it ended in a child session: `passed`, `failed`, `skipped` or `xfailed`."""
-    if outcome == "failed" and not text.startswith(_PASSED_AGAINST_A_STRICT_MARK):
-        pytest.fail(text, pytrace=False)
-    if outcome == "xfailed":
-        pytest.xfail(text)
-    if outcome == "skipped":
-        pytest.skip(text)

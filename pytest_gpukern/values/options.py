@@ -243,13 +243,7 @@ def try_the_simulator(config: pytest.Config) -> str:
 
 def sanitizing_tool(environ: Mapping[str, str] = os.environ) -> str | None:
     """Returns the tool of compute-sanitizer that looks at this process, such as `racecheck`, or None."""
-    return environ.get(UNDER_SANITIZER, "").partition(":")[0] or None
-
-
-def asking_process(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Returns the process with which this one, which runs under a tool, has to end; or None."""
-    number = environ.get(UNDER_SANITIZER, "").partition(":")[2]
-    return int(number) if number.isdecimal() else None
+    return environ.get(UNDER_SANITIZER) or None
 
 
 def parse_names(text: str, label: str, choices: tuple[str, ...]) -> tuple[str, ...]:

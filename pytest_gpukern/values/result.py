@@ -374,9 +374,7 @@ class Finding:
     """Describes something found besides times, mostly by comparing with the record.
 
     Attributes:
-        kind: `resources` (a kernel takes more registers or memory), `accuracy` (an error grew),
-            `bits` (another result from the same machine code), `determinism` (it became another) or `memory`
-            (device memory is not given back).
+        kind: such as `memory`; a row of `failure_table.FAILURES` may name it.
         text: what was found, with both values.
     """
 

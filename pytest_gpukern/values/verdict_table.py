@@ -23,6 +23,7 @@ class StateRow(NamedTuple):
     """Describes a kind of verdict, or what stands in the place of one.
 
     Attributes:
+        tone: how it is meant. A reason in the tone of doubt is counted, and told with -v or if unsettled.
         severity: its place where the worst state comes first, from 0 on.
         fail_on: the kind of `--gpukern-fail-on` with which it fails its test; empty where none does.
         always_fails: whether it fails its test whatever that option says.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.sanitizer.judge import Evidence, judge
+from pytest_gpukern.sanitizer.judge import judge_folder
 from pytest_gpukern.sanitizer.tool import LOG, RECORDS, ToolMissingError, environment_under, find_tool
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -84,8 +84,8 @@ def program():
 
 
 @pytest.fixture
-def evidence(program, tmp_path):
-    """Returns what a tool writes about a kernel that runs without pytest."""
+def judged(program, tmp_path):
+    """Returns the judgement of a tool on a kernel that runs without pytest."""
 
     def run(tool, kernel):
         script = tmp_path / "script.py"
@@ -107,7 +107,7 @@ def evidence(program, tmp_path):
             check=False,
         )
         keep(tool, kernel, tmp_path / RECORDS, tmp_path / LOG)
-        return Evidence.in_folder(tmp_path, tool, done.returncode)
+        return judge_folder(tmp_path, tool, done.returncode)
 
     return run
 
@@ -120,15 +120,15 @@ def keep(tool, kernel, xml, log):
             (Path(folder) / f"{tool}-{kernel}.{ending}").write_bytes(file.read_bytes())
 
 
-def test_memcheck_tells_block_and_thread_of_a_store_behind_the_end(evidence):
-    found = judge(evidence("memcheck", "stores_behind"))
+def test_memcheck_tells_block_and_thread_of_a_store_behind_the_end(judged):
+    found = judged("memcheck", "stores_behind")
     assert [(finding.block, finding.thread) for finding in found.findings] == [((1, 0, 0), (63, 0, 0))]
     assert "write" in found.findings[0].text
 
 
-def test_racecheck_tells_both_threads_and_both_lines_of_each_hazard(evidence):
+def test_racecheck_tells_both_threads_and_both_lines_of_each_hazard(judged):
     line = line_of("racecheck")
-    for finding in judge(evidence("racecheck", "races")).findings:
+    for finding in judged("racecheck", "races").findings:
         assert {access.what for access in finding.accesses} == {"Write", "Read"}
         assert {access.place.line for access in finding.accesses} == {line, line + 1}
         threads = {access.thread for access in finding.accesses}

@@ -153,6 +153,11 @@ def changed(tmp_path_factory):
         repository, "-rA", "--gpukern-report=run.json", "--junitxml=junit.xml", "--benchmark-sort=name"
     )
     found.top = repository.top
+    return read(found, repository)
+
+
+def read(found, repository):
+    """Adds what the file of the run holds."""
     content = json.loads((repository.top / "run.json").read_text())
     found.results = {result["case"]["variant"]: result for result in content["results"]}
     found.sessions = content["sessions"]
@@ -169,24 +174,37 @@ def verdict(found, variant):
     return only
 
 
-def test_a_kernel_that_became_slower_fails_its_own_test_by_name(changed):
+@pytest.mark.parametrize(
+    ("variant", "ended", "kind", "reason"),
+    [
+        ("first", "FAILED", "SLOWER", "+10.0 %"),
+        ("second", "PASSED", "SAME", ""),
+        ("mended", "PASSED", "UNCOMPARABLE", "failed on the base: INCORRECT"),
+        ("fresh", "PASSED", "NEW", "not in the base"),
+    ],
+)
+def test_a_test_fails_only_if_it_became_slower(changed, variant, ended, kind, reason):
+    assert outcome(changed, variant) == ended
+    assert verdict(changed, variant)["kind"] == kind
+    assert verdict(changed, variant)["reason"].startswith(reason)
+
+
+def test_a_case_that_is_wrong_in_the_working_tree_fails_with_its_diagnosis(changed):
+    assert outcome(changed, "broken") == "FAILED"
+    assert changed.results["broken"]["correctness"] == "INCORRECT"
+    assert re.search(r"INCORRECT: .* wrong", changed.out)
+
+
+def test_all_forms_of_the_report_have_what_both_sides_came_to(changed):
     assert changed.status == pytest.ExitCode.TESTS_FAILED
-    assert outcome(changed, "first") == "FAILED"
-    assert verdict(changed, "first")["kind"] == "SLOWER"
     assert verdict(changed, "first")["ratio"] == pytest.approx(1.1)
     assert "SLOWER (kernel/event/cold): +10.0 %" in changed.out
-
-
-def test_junit_has_what_both_sides_came_to(changed):
     found = properties_in(changed.top / "junit.xml")
     first = found["test_doubling[doubling/numba.first/n=8]"]
     assert (first["verdict"], first["change"]) == ("SLOWER", "0.1")
     assert found["test_doubling[doubling/numba.second/n=8]"]["verdict"] == "SAME"
-
-
-def test_its_unchanged_neighbour_passes_as_the_same(changed):
-    assert outcome(changed, "second") == "PASSED"
-    assert verdict(changed, "second")["kind"] == "SAME"
+    in_benchmarks_table = r"^test_doubling\[doubling/numba\.first/n=8\] +1\.099\d+ "
+    assert re.search(in_benchmarks_table, changed.out, re.MULTILINE), "the working tree's numbers"
 
 
 def test_only_the_suspect_is_measured_again_before_it_fails(changed):
@@ -243,32 +261,11 @@ def test_gpukern_report_prints_the_lines_above_and_below_the_tables_as_the_run_d
     assert told[begin : begin + len(below)] == below
 
 
-def test_a_case_that_is_wrong_in_the_working_tree_fails_with_its_diagnosis(changed):
-    assert outcome(changed, "broken") == "FAILED"
-    assert changed.results["broken"]["correctness"] == "INCORRECT"
-    assert re.search(r"INCORRECT: .* wrong", changed.out)
-
-
-def test_a_case_that_was_wrong_on_the_base_alone_is_said_and_not_judged(changed):
-    assert outcome(changed, "mended") == "PASSED"
-    assert verdict(changed, "mended")["kind"] == "UNCOMPARABLE"
-    assert verdict(changed, "mended")["reason"].startswith("failed on the base: INCORRECT")
-
-
-def test_new_and_removed_cases_are_listed(changed):
-    assert outcome(changed, "fresh") == "PASSED"
-    assert verdict(changed, "fresh")["kind"] == "NEW"
+def test_new_and_removed_cases_are_listed_and_other_tests_ran_once_as_always(changed):
     assert "gpukern: 2 new, not in the base: " in changed.out
     assert re.search(r"gpukern: 1 removed since the base: \S+numba\.gone/n=8", changed.out)
-
-
-def test_other_tests_of_the_run_run_once_as_always(changed):
     assert re.search(r"^PASSED \S+::test_without_a_gpu$", changed.out, re.MULTILINE)
     assert (changed.top / "ran.txt").read_text() == "once "
-
-
-def test_results_reach_pytest_benchmarks_table_with_the_working_trees_numbers(changed):
-    assert re.search(r"^test_doubling\[doubling/numba\.first/n=8\] +1\.099\d+ ", changed.out, re.MULTILINE)
 
 
 WAVERING = """
@@ -306,11 +303,7 @@ def test_what_does_the_same_is_measured_once_and_a_slowdown_by_arguments_is_foun
     repository.commit(kernels=kernels, test_doubling=SUITE.replace("import FACTOR", "import KERNEL, FACTOR"))
     wider = """KERNEL["mended"] = ONE.replace("}", ', "grid": [2, 1, 1]}')"""
     repository.write(kernels=kernels.replace('"first": 1000', '"first": 1022') + wider)
-    found = run(repository, "--gpukern-report=run.json")
-    found.results = {
-        result["case"]["variant"]: result
-        for result in json.loads((repository.top / "run.json").read_text())["results"]
-    }
+    found = read(run(repository, "--gpukern-report=run.json"), repository)
     assert verdict(found, "first")["kind"] == "SLOWER"
     assert verdict(found, "first")["reason"].startswith("+2.2 %")
     assert [len(verdict(found, each)["pairs"]) for each in ("second", "mended")] == [1, 2]
@@ -424,15 +417,17 @@ def test_where_all_tests_are_new_they_are_checked_and_the_run_ends_as_they_do(tm
     assert re.search(r"2 passed, 1 incorrect · against \w{7}: 2 new$", found.out, re.MULTILINE)
 
 
-def test_an_unknown_revision_is_refused_before_anything_runs(repository):
-    text = refusal(run(repository, "--gpukern-against=origin/main"))
-    assert "--gpukern-against=origin/main: 'origin/main' names no commit in" in text
-
-
-def test_a_failing_set_up_ends_the_run_with_what_it_said(repository):
-    text = refusal(run(repository, "--gpukern-against-setup=echo no compiler in $GPUKERN_WORKTREE; exit 7"))
-    assert "status 7" in text
-    assert re.search(r"no compiler in \S+/gpukern-against-\w{7}-\w+/project", text)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--gpukern-against=origin/main"], r"against=origin/main: 'origin/main' names no commit in"),
+        (["--gpukern-against-setup=echo in $GPUKERN_WORKTREE; exit 7"], r"status 7.*\n.*in \S+/project"),
+        (["-n", "2"], "drop -n, or add -n 0"),
+    ],
+    ids=["unknown revision", "failing set-up", "distributed tests"],
+)
+def test_what_cannot_be_compared_is_refused_with_what_is_wrong(repository, options, said):
+    assert re.search(said, refusal(run(repository, *options)))
 
 
 def test_ctrl_c_removes_the_worktree(repository):
@@ -440,17 +435,13 @@ def test_ctrl_c_removes_the_worktree(repository):
     assert found.status == pytest.ExitCode.INTERRUPTED
 
 
-def test_ctrl_c_during_a_session_ends_also_those_that_wait_for_their_turn(repository, tmp_path):
+def test_ctrl_c_during_a_session_ends_also_those_that_wait_for_their_turn(repository):
     interrupt = "import os, signal, sys; os.kill(os.getppid(), signal.SIGINT)"
     kernels = f"{KERNELS}\nif sys.argv[0] == 'pytest': {interrupt}; time.sleep(60)"
     repository.write(kernels=f"import sys, time{kernels}")
     found = run(repository)
     assert found.status == pytest.ExitCode.INTERRUPTED
     assert "session 2 of 4" in found.out + found.err
-
-
-def test_distributed_tests_are_refused(repository):
-    assert "drop -n, or add -n 0" in refusal(run(repository, "-n", "2"))
 
 
 def test_a_run_that_requires_a_gpu_is_refused_before_any_session_where_there_is_none(repository):

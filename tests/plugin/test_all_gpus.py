@@ -1,6 +1,5 @@
 """Tests `gpukern validate --all-gpus` with fake GPUs: by real rounds once, and by made-up ones."""
 
-import dataclasses
 import json
 import signal
 import sys
@@ -16,6 +15,7 @@ from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.errors import NvmlUnavailable
 from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.report.run import Failure, RunResults
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness
 
 SUITE = """
@@ -141,12 +141,10 @@ class Rounds:
             traffic_bytes=3e12 * 1e-9 * ns if kernel % 3 == 2 else None,
             observations={"clocks": {"sm_mhz": 1980.0, "temperature_c": 50 + card}},
         )
-        result = made_up.result(f"numba.k{kernel}", measurement)
-        fingerprint = dataclasses.replace(result.fingerprint, device_uuid=uuid)
         return made_up.result(
             f"numba.k{kernel}",
             measurement,
-            fingerprint=fingerprint,
+            fingerprint=Fingerprint(device_uuid=uuid),
             nodeid=f"suites/test_it.py::test_work[{kernel}]@{uuid[:12]}",
             ceilings={"device_copy_bytes_per_s": 4e12},
             correctness=Correctness.INCORRECT if (card, kernel) in self.wrong else Correctness.PASSED,
@@ -217,7 +215,7 @@ def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, round
     monkeypatch.setattr(Rounds, "writes", False)
     status, _, err = host("--gpukern-report=run.json")
     assert (status, len(made.commands)) == (1, 1)
-    assert "first.json: cannot be read" in err
+    assert "0.json: cannot be read" in err
 
 
 def test_each_gpu_that_is_recorded_has_reports_of_its_own():

@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 from pytest_gpukern.cli import main as cli
+from pytest_gpukern.values.result import Verdict
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 from .conftest import FIRST, SECOND
 
@@ -122,6 +124,17 @@ def test_the_status_follows_the_gate(files, compare, old, new, status, words):
     assert words in shown
     assert compare(files / "before.json", files / "after.json", "--fail-on=host")[0] == status
     assert compare(files / "before.json", files / "after.json", "--fail-on=undecided")[0] == 1
+
+
+def test_what_fails_the_command_is_told_with_its_reason_whatever_kind_it_is_of(files, compare, monkeypatch):
+    kinds = [kind for kind in VerdictKind if kind.row.always_fails or (kind.row.fail_on and kind.row.told)]
+    assert len(kinds) > 3
+    for kind in kinds:
+        verdict = Verdict(kind, "the moon is full")
+        monkeypatch.setattr("pytest_gpukern.cli.compare.judge", lambda *_, verdict=verdict: verdict)
+        asked = [f"--fail-on={kind.row.fail_on}"] if kind.row.fail_on else []
+        status, shown, _ = compare(files / "before.json", files / "after.json", *asked)
+        assert (status, f"{kind}: {FIRST} ({KEY}): the moon is full" in shown) == (1, True)
 
 
 def test_a_hosts_time_is_reported_and_fails_only_where_the_command_line_says_so(host, pytester, compare):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpukern.values.options import SANITIZERS
+
 from .conftest import FIRST, GPU_PROBLEM, SECOND, refused
 
 INVALID = "memcheck: invalid __global__ write of 4 bytes, out of bounds,"
@@ -65,22 +67,17 @@ def sessions_of(pytester):
 
 
 def test_tests_that_are_clean_under_each_tool_pass_after_one_session_a_tool(sanitized, pytester):
-    result = sanitized("memcheck,racecheck,initcheck,synccheck")
+    result = sanitized(",".join(SANITIZERS))
     result.assert_outcomes(passed=2)
     assert result.ret == 0
     result.stdout.fnmatch_lines(
         [
-            f"gpukern: {tool}: 2 checked (2 clean) in * s, by compute-sanitizer 2025.3.1.0"
-            for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
+            f"gpukern: {name}: 2 checked (2 clean) in * s, by compute-sanitizer 2025.3.1.0"
+            for name in SANITIZERS
         ]
     )
     sessions = sessions_of(pytester)
-    assert [session["options"]["--tool"] for session in sessions] == [
-        "memcheck",
-        "racecheck",
-        "initcheck",
-        "synccheck",
-    ]
+    assert [session["options"]["--tool"] for session in sessions] == list(SANITIZERS)
     assert sessions[0]["options"]["--padding"] == "512"
     assert all(session["options"]["--error-exitcode"] == "86" for session in sessions)
     assert all(session["command"][:2] == [sys.executable, "-P"] for session in sessions)
@@ -112,32 +109,29 @@ def test_a_finding_fails_the_test_that_it_belongs_to_whatever_the_exit_status(sa
     ]
 
 
-def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(sanitized):
-    result = sanitized("memcheck", faults=["memcheck first mute"])
-    reason = "memcheck ended with status 0 without its summary: COMPUTE-SANITIZER"
+@pytest.mark.parametrize(
+    ("fault", "reason", "ran"),
+    [
+        ("first mute", "memcheck ended with status 0 without its summary: COMPUTE-SANITIZER", True),
+        ("planted none", "memcheck missed the fault that we planted to test it: it reports no error", False),
+    ],
+)
+def test_a_tool_that_vouches_for_nothing_fails_every_test_and_the_run(
+    sanitized, pytester, fault, reason, ran
+):
+    result = sanitized("memcheck,racecheck", faults=[f"memcheck {fault}"])
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
             f"not checked by memcheck: {reason}",
-            f"gpukern: --gpukern-sanitize=memcheck: memcheck checked nothing: {reason}",
+            f"gpukern: --gpukern-sanitize=memcheck,racecheck: memcheck checked nothing: {reason}",
             "gpukern: memcheck: 0 checked, 2 not checked in * s, *",
-        ]
-    )
-    assert result.ret == 1
-
-
-def test_a_tool_that_does_not_find_a_planted_fault_is_not_believed(sanitized, pytester):
-    result = sanitized("memcheck,racecheck", faults=["memcheck planted none"])
-    result.assert_outcomes(failed=2)
-    planted = "memcheck missed the fault that we planted to test it: it reports no error"
-    result.stdout.fnmatch_lines(
-        [
-            f"not checked by memcheck: {planted}",
-            f"gpukern: --gpukern-sanitize=memcheck,racecheck: memcheck checked nothing: {planted}",
             "gpukern: racecheck: 2 checked (2 clean) *",
         ]
     )
-    assert [session["options"]["--tool"] for session in sessions_of(pytester)] == ["racecheck"]
+    assert result.ret == 1
+    sessions = [session["options"]["--tool"] for session in sessions_of(pytester)]
+    assert sessions == [*["memcheck"] * ran, "racecheck"]
 
 
 def test_a_test_that_ends_its_process_is_named_and_the_others_are_still_checked(sanitized, pytester):
@@ -191,16 +185,16 @@ def test_only_what_uses_the_gpu_is_looked_at_and_a_broken_variant_must_be_found_
 
 
 INTERRUPTED = """
-from pytest_gpukern.sanitizer.sessions import SanitizedSessions
+from pytest_gpukern.sanitizer import sanitized_run
 
-run = SanitizedSessions.run
+run_under = sanitized_run.run_under
 
-def interrupted(sessions, nodeids):
+def interrupted(program, tool, nodeids, *more):
     if "racing" in nodeids[0]:
         raise KeyboardInterrupt
-    return run(sessions, nodeids)
+    return run_under(program, tool, nodeids, *more)
 
-SanitizedSessions.run = interrupted
+sanitized_run.run_under = interrupted
 """
 
 
@@ -214,29 +208,22 @@ def test_an_interrupted_run_tells_of_the_tools_that_came_to_their_end(tool, pyte
     assert "Traceback" not in result.stderr.str()
 
 
-def test_an_ordinary_run_skips_what_a_sanitizer_judges(pytester, on_fake_gpu):
-    pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
-    result = on_fake_gpu("-rs", "-k", "broken")
-    result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *only racecheck detects it: use --gpukern-sanitize=racecheck"])
-
-
-def test_a_run_that_checks_nothing_fails(sanitized, pytester):
-    pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE)
-    result = sanitized("memcheck", "-k", "other or on_host")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("-k", "other or on_host"), "no test that uses this plugin's fixtures on a GPU is selected"),
+        (("test_a.py",), "all 1 were skipped"),
+    ],
+)
+def test_a_run_that_checks_nothing_fails_and_keeps_reasons(sanitized, pytester, options, why):
+    skips = "import pytest\n\ndef test_a(gpu_benchmark):\n    pytest.skip('not today')\n"
+    pytester.makepyfile(test_doubling=GPU_PROBLEM + MORE, test_a=skips)
+    result = sanitized("memcheck", "-rs", *options)
     assert result.ret == 1
-    why = "no test that uses this plugin's fixtures on a GPU is selected"
     result.stdout.fnmatch_lines([f"gpukern: *memcheck: memcheck checked nothing: {why}"])
-
-
-def test_a_run_in_which_everything_is_skipped_fails_and_keeps_the_reasons(sanitized, pytester):
-    pytester.makepyfile(test_a="import pytest\n\ndef test_a(gpu_benchmark):\n    pytest.skip('not today')\n")
-    result = sanitized("memcheck", "-rs", "test_a.py")
-    result.assert_outcomes(skipped=1)
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(
-        ["*memcheck checked nothing: all 1 were skipped", "SKIPPED *not today"],
-    )
+    if "test_a.py" in options:
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(["SKIPPED *not today"])
 
 
 def test_what_was_found_travels_on_the_report_as_json(sanitized, pytester):
@@ -270,8 +257,7 @@ def test_a_session_under_a_tool_has_pools_off_and_knows_its_tool(sanitized, pyte
                 "PYTORCH_NO_CUDA_MEMORY_CACHING", "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT",
                 "NUMBA_CUDA_MEMORY_MANAGER", "PYCUDA_DEFAULT_NVCC_FLAGS")}
             assert list(found.values()) == ["1", "0", "default", "-O1 -lineinfo"]
-            tool, _, parent = os.environ["GPUKERN_UNDER_SANITIZER"].partition(":")
-            assert tool == "initcheck" and int(parent) != os.getpid()
+            assert os.environ["GPUKERN_UNDER_SANITIZER"] == "initcheck"
         """
     )
     pytester.makeconftest("import os\nos.environ.setdefault('PYCUDA_DEFAULT_NVCC_FLAGS', '-O1')")

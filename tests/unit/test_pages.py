@@ -1,15 +1,40 @@
-"""What the site says of faults, sizes and tolerances is what the code has, and its addresses exist."""
+"""What the site says of tables, faults, sizes and tolerances is what the code has."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 from pytest_gpukern import Tolerance, boundaries
 from pytest_gpukern.check.diagnosis import Fault
+from pytest_gpukern.measure.observers import OBSERVERS
+from pytest_gpukern.values.backend_table import BACKENDS
+from pytest_gpukern.values.failure_table import KIND_OF_FINDING
+from pytest_gpukern.values.form_table import suffixes
+from pytest_gpukern.values.timer_table import TIMERS
+from pytest_gpukern.values.verdict_table import VerdictKind
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+FIGURES = {name: row.figures for name, row in OBSERVERS.items() if row.figures}
 WRONG_KERNEL = (DOCS / "how-to/wrong-kernel.md").read_text(encoding="utf-8")
 CHECKING = (DOCS / "explanation/checking.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("page", "row", "names"),
+    [
+        ("reference/backends.md", "\n| `{}` |", BACKENDS),
+        ("explanation/timing.md", "\n| `{}` |", TIMERS),
+        ("reference/verdicts.md", "\n| {} |", [*VerdictKind, *Fault, *KIND_OF_FINDING]),
+        ("reference/report.md", "\n| `{}` |", [*suffixes(), *FIGURES]),
+        ("reference/report.md", "`{}`", [name for figures in FIGURES.values() for name in figures]),
+    ],
+    ids=["backends", "timers", "verdicts, faults and findings", "forms and observers", "figures"],
+)
+def test_each_row_of_a_table_is_on_its_page(page, row, names):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert [name for name in names if row.format(name) not in text] == [], f"docs/{page} lacks a row"
 
 
 def test_the_page_about_wrong_kernels_has_every_fault():

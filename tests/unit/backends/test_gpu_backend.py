@@ -68,7 +68,7 @@ def test_a_fill_reaches_the_last_byte_and_is_queued_where_a_stream_is_given(driv
 def test_under_a_sanitizer_an_allocation_ends_where_its_array_does_and_is_still_filled(
     driver, stream, monkeypatch
 ):
-    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck")
     for count, held in ((0, 1), (1, 1), (3, 3), (4, 4), (7, 7)):
         array = DeviceArray((count,), np.uint8, guard=0x7FFE7FFE)
         assert len(driver.allocated[array.pointer]) == held

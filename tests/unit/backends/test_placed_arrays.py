@@ -146,7 +146,7 @@ def test_a_write_into_a_gap_on_the_device_is_damage(driver):  # noqa: F811
 
 
 def test_under_a_sanitizer_only_the_gaps_are_ours(driver, monkeypatch):  # noqa: F811
-    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck:1")
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "memcheck")
     array = placed_on_device(Placement(offset=1), (3,))
     assert len(driver.allocated[array.pointer - 4]) == 16
 

@@ -79,7 +79,7 @@ class Clock:
 def test_under_a_tool_no_size_follows_one_that_was_slow(monkeypatch, tool):
     clock = Clock()
     monkeypatch.setattr("pytest_gpukern.check.engine.time", clock)
-    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", f"{tool or ''}:1")
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", tool or "")
     problem = with_sizes(1, 65, 127, 3, 129)
     result = checked(problem, slow_from(65, clock))
     assert result.correctness is Correctness.PASSED
@@ -99,7 +99,7 @@ def test_under_a_tool_no_launch_is_made_twice_for_its_poison(monkeypatch):
     def prepare(a, out, n):
         return lambda: (launched.append(n), np.multiply(a, 2, out=out))
 
-    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "racecheck:1")
+    monkeypatch.setenv("GPUKERN_UNDER_SANITIZER", "racecheck")
     checked(with_sizes(9), prepare, "host")
     under_a_tool = list(launched)
     launched.clear()

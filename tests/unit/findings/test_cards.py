@@ -34,7 +34,7 @@ from pytest_gpukern.findings.cards import (
     suspected,
 )
 from pytest_gpukern.gate.comparability import SessionTime
-from pytest_gpukern.gpu.nvml import PcieLink
+from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.values.result import Result
 
 DATA = Path(__file__).parents[2] / "data"
@@ -225,14 +225,12 @@ def facts(**changes):
         "memory_mhz": 3200.0,
         "power_limit_w": 700.0,
         "limited_s": {"hw_thermal_slowdown": 0.0, "sw_power_cap": 0.5, "hw_slowdown": 4.0},
-        "ecc": True,
-        "corrected_errors": 0,
-        "uncorrected_errors": 0,
-        "remapped_rows": 0,
-        "remap_waits": False,
         "pcie": PcieLink(5, 16, 5, 16),
     }
-    return CardFacts(**{**usual, **changes})
+    memory = {"ecc": True, **dict.fromkeys(("corrected_errors", "uncorrected_errors", "remapped_rows"), 0)}
+    memory |= {"row_remap_pending": False, "row_remap_failed": False}
+    setup = Configuration(**{name: changes.pop(name, value) for name, value in memory.items()})
+    return CardFacts(**{**usual, **changes}, setup=setup)
 
 
 KERNELS_BY = {"short", "compute", "memory", "power-limited"}
@@ -261,7 +259,8 @@ RESET = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it
         ("uncorrected_errors", 1, 0, "1 uncorrected memory errors, on the others 0", {"memory"}),
         ("corrected_errors", 100, 99, "100 corrected memory errors, on the others 0", {"memory"}),
         ("remapped_rows", 1, 0, "1 replaced memory rows, on the others 0", {"memory"}),
-        ("remap_waits", True, False, "broken memory rows wait to be replaced, or could not be", {"memory"}),
+        ("row_remap_pending", True, False, "broken memory rows wait to be replaced, or could", {"memory"}),
+        ("row_remap_failed", True, False, "broken memory rows wait to be replaced, or could", {"memory"}),
         ("pcie", PcieLink(5, 8, 5, 16), PcieLink(5, 16), "PCIe lanes: 8, of the others 16", {COPIES}),
         ("pcie", PcieLink(4, 16, 5, 16), PcieLink(5, 16), "PCIe generation: 4, of the others 5", {COPIES}),
     ],
@@ -274,13 +273,13 @@ def test_a_physical_difference_is_told_with_values_and_what_to_do(field, value, 
     assert text.format(field) in cause.text
     assert (cause.remedy, cause.slows) == (REMEDIES.get(field, RESET), slows)
     assert cause.fault is (field != "sw_power_cap"), "reaching the power limit more often is no fault"
-    assert not [*causes(alike, [facts(), facts()])]
-    assert not [*causes(facts(), [differs, facts(), facts()])], "the others have it, or one of them"
+    assert [*causes(alike, [facts(), facts()])] == []
+    assert [*causes(facts(), [differs, facts(), facts()])] == [], "the others have it, or one of them"
 
 
 def test_what_is_unknown_is_no_cause_and_ecc_that_only_some_cards_have_is_one():
-    assert not [*causes(CardFacts(), [facts(), facts()])]
-    assert not [*causes(facts(sm_mhz=1000.0, remapped_rows=3), [CardFacts(), CardFacts()])]
+    assert [*causes(CardFacts(), [facts(), facts()])] == []
+    assert [*causes(facts(sm_mhz=1000.0, remapped_rows=3), [CardFacts(), CardFacts()])] == []
     (cause,) = causes(facts(), [facts(ecc=False), facts()])
     assert (cause.text, cause.slows) == ("ECC is on, and off on another card", {"memory"})
 

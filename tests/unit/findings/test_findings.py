@@ -13,7 +13,7 @@ from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.values.difference import NEW_CODE, NOTHING_DIFFERS, SAME_CODE, Difference
 from pytest_gpukern.values.failure_table import FAILURES
 from pytest_gpukern.values.result import Correctness, Finding, OutputError
-from pytest_gpukern.values.verdict_table import VerdictKind
+from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 
 BITS = "splitmix64:00000000deadbeef"
 WORSE = {"y": OutputError(1000, 0, 1e-5, 1e-5, 80.0, "splitmix64:0000000000000001")}
@@ -45,8 +45,8 @@ def test_a_changed_time_has_reasons_and_an_unchanged_one_needs_none():
     assert reasons(now(), deciding={KEY: slower.measurements})[:2] == (SAME_CODE, CLOCK)
     for kind in VerdictKind:
         for low, high in ((1.001, 1.03), (0.9, 0.99), (1.0, 1.02), (0.9, 1.0), (None, None)):
-            significant = kind == "UNDECIDED" and (low, high) in ((1.001, 1.03), (0.9, 0.99))
-            expected = kind in ("SLOWER", "FASTER") or significant
+            significant = kind.row.tone is Tone.DOUBTFUL and (low, high) in ((1.001, 1.03), (0.9, 0.99))
+            expected = kind.row.changed or significant
             assert bool(reasons(within(now(kind=kind), low, high))) is expected, (kind, low, high)
 
 

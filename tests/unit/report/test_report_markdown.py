@@ -8,6 +8,7 @@ from markdown_it import MarkdownIt
 
 from pytest_gpukern.report.markdown import LONGEST_COMMENT, MARKER, comment, summary
 from pytest_gpukern.report.run import Failure, RunResults, Skip
+from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness, Finding, GateFailure, SessionRole
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -53,6 +54,12 @@ def test_a_failed_time_has_base_head_change_interval_verdict_and_reason(slower):
     assert row == f"| {case} | {times} | SLOWER |"
     assert "1 failed by the gate · baseline&#58; 1 slower" in text
     assert "NVIDIA H200, driver 580.159" in text
+
+
+def test_the_simulator_is_not_named_as_a_card_where_a_call_launched_nothing_in_it():
+    simulator = Fingerprint(device_name="CUDA simulator", is_simulated=True)
+    idle = result("test_sum", fingerprint=simulator, simulated=False)
+    assert "CUDA simulator" not in comment(RunResults([idle]))
 
 
 def test_what_failed_comes_first_then_changes_with_the_largest_first(slower):

@@ -231,6 +231,13 @@ def test_an_undecided_time_is_counted_and_told_with_v():
     assert "  host.numpy end_to_end: UNDECIDED: the moon is full" in text_of(host, gpu)
 
 
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_finding_is_told_of_a_test_without_a_time_too(simulated):
+    found = (Finding("memory", "1 MiB left"),)
+    text = text_of(result("test_left", simulated=simulated, findings=found), verbose=False)
+    assert "memory vector_exp/test_left/n=1000: 1 MiB left" in text
+
+
 @pytest.mark.parametrize("kind", ["SLOWER", "INVALID"])
 def test_a_reason_that_the_failure_above_told_is_not_repeated(kind):
     found = (Finding("resources", "registers 32 → 96"), Finding("accuracy", "y: error 1 → 9 ULP"))

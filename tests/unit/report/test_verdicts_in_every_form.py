@@ -20,18 +20,19 @@ from pytest_gpukern.values.verdict_table import STATES, StateRow, Tone, VerdictK
 MADE_UP = StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True)
 
 
-@pytest.fixture(params=[*VerdictKind, "MADE-UP"])
+@pytest.fixture(params=[*VerdictKind, *Tone])
 def kind(request, monkeypatch):
-    """A kind of the table, and one that somebody adds to it by a row."""
+    """A kind of the table, and one of each tone that somebody adds to it by a row."""
     if isinstance(request.param, VerdictKind):
         return request.param
-    added = VerdictKind.__new_member__(VerdictKind, request.param, MADE_UP)
-    added._name_ = request.param
-    monkeypatch.setitem(VerdictKind._member_map_, request.param, added)
-    monkeypatch.setitem(VerdictKind._value2member_map_, request.param, added)
-    monkeypatch.setattr(VerdictKind, "_member_names_", [*VerdictKind._member_names_, request.param])
-    monkeypatch.setitem(STATES, request.param, MADE_UP)
-    assert verdict_table.VerdictKind(request.param) is added
+    word, row = "MADE-UP", MADE_UP._replace(tone=request.param)
+    added = VerdictKind.__new_member__(VerdictKind, word, row)
+    added._name_ = word
+    monkeypatch.setitem(VerdictKind._member_map_, word, added)
+    monkeypatch.setitem(VerdictKind._value2member_map_, word, added)
+    monkeypatch.setattr(VerdictKind, "_member_names_", [*VerdictKind._member_names_, word])
+    monkeypatch.setitem(STATES, word, row)
+    assert verdict_table.VerdictKind(word) is added
     return added
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 from made_up_results import COPY_IN, EXP_KERNEL, measured, result
 from msgspec import structs
 
+from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.judging import (
-    CaseRuns,
-    Conclusion,
     SessionEnding,
     conclusions,
     confirm,
@@ -22,6 +22,7 @@ from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness
 from pytest_gpukern.values.verdict_table import VerdictKind
 
+CaseRuns = functools.partial(judging.CaseRuns, threshold=0.02)
 BASE_NS = (1000.0, 1001.0, 999.0, 1000.5)
 
 
@@ -42,10 +43,10 @@ def times(factor):
 def concluded(*cases, again=None):
     """Returns the conclusions on cases, and the suspects that fresh sessions decided."""
     named = {f"case {number}": case for number, case in enumerate(cases)}
-    found = conclusions(named, dict.fromkeys(named, 0.02))
+    found = conclusions(named)
     suspects = [name for name, conclusion in found.items() if conclusion.suspected]
     for name in suspects if again else ():
-        found[name] = confirm(found[name], named[name], again, 0.02, shared_spreads(cases))
+        found[name] = confirm(found[name], named[name], again, shared_spreads(cases))
     return list(found.values()), suspects
 
 
@@ -92,8 +93,8 @@ def test_a_suspicion_that_two_fresh_pairs_leave_open_is_kept_until_more_decide()
     case = CaseRuns(both([1e6] * 4, BASE_NS), both([1.99e6, 2.01e6, 2e6, 2e6], times(1.1)))
     (first,), _ = concluded(case)
     spreads = shared_spreads([case])
-    open_still = confirm(first, case, fresh(2), 0.02, spreads, last=False)
-    decided = confirm(open_still, case, fresh(4), 0.02, spreads, last=False)
+    open_still = confirm(first, case, fresh(2), spreads, last=False)
+    decided = confirm(open_still, case, fresh(4), spreads, last=False)
     copies, kernels = "transfer/host/cold", "kernel/event/cold"
     assert open_still.suspected
     assert open_still.verdicts[copies] is first.verdicts[copies]
@@ -132,9 +133,22 @@ def test_a_test_that_is_wrong_in_one_session_is_reported_as_wrong():
     assert conclusion.verdicts == {}
 
 
-def test_what_only_the_working_tree_has_is_new():
-    verdict = only_verdict(CaseRuns((None,) * 4, sessions(BASE_NS)))
-    assert (verdict.kind, verdict.reason) == (VerdictKind.NEW, "not in the base")
+@pytest.mark.parametrize(
+    ("base", "head", "kind", "reason"),
+    [
+        ((None,), {}, VerdictKind.NEW, "not in the base"),
+        ((ending(),), {"invalid": "throttled"}, VerdictKind.INVALID, "throttled"),
+        (
+            (ending(invalid="throttled"),),
+            {},
+            VerdictKind.UNCOMPARABLE,
+            "0 of 4 pairs of sessions are valid, 2 needed: throttled",
+        ),
+    ],
+)
+def test_where_a_side_has_no_valid_time_the_verdict_says_so(base, head, kind, reason):
+    verdict = only_verdict(CaseRuns(base * 4, sessions(BASE_NS, **head)))
+    assert (verdict.kind, verdict.reason) == (kind, reason)
 
 
 @pytest.mark.parametrize(
@@ -172,17 +186,6 @@ def test_a_pair_with_an_invalid_session_is_left_out_and_said():
     assert "1 of 4 pairs of sessions are not valid" in verdict.reason
 
 
-def test_times_that_are_invalid_in_every_session_are_invalid():
-    verdict = only_verdict(CaseRuns(sessions(BASE_NS), sessions(BASE_NS, invalid="throttled")))
-    assert (verdict.kind, verdict.reason) == (VerdictKind.INVALID, "throttled")
-
-
-def test_times_that_are_invalid_on_the_base_are_not_comparable():
-    verdict = only_verdict(CaseRuns(sessions(BASE_NS, invalid="throttled"), sessions(BASE_NS)))
-    assert verdict.kind is VerdictKind.UNCOMPARABLE
-    assert verdict.reason == "0 of 4 pairs of sessions are valid, 2 needed: throttled"
-
-
 def test_a_slower_host_variant_is_told_and_never_suspected():
     case = CaseRuns(sessions(BASE_NS, label="host.exp"), sessions(times(1.1), label="host.exp"))
     (conclusion,), asked = concluded(case, again=case)
@@ -215,7 +218,7 @@ def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
     renamed = structs.replace(LAUNCH, name="other", symbol="other")
     again = known(1009.0, (dataclasses.replace(EXP_KERNEL, name="other"),), (renamed,))
     case = CaseRuns((known(),), (again,))
-    assert does_the_same(case, 0.02)
+    assert does_the_same(case)
     same = only_verdict(dataclasses.replace(case, same_work=True))
     assert (same.kind, same.suspected, same.false_alarm) == (VerdictKind.SAME, False, 0.0)
     assert same.ratio == pytest.approx(1.009)
@@ -250,15 +253,15 @@ def test_a_case_that_does_the_same_on_both_sides_is_the_same_after_one_pair():
 )
 def test_what_differs_or_is_not_known_is_measured_again(changed):
     ends = [known(), known(**changed)]
-    assert does_the_same(CaseRuns((ends[0],), (ends[0],)), 0.02)
+    assert does_the_same(CaseRuns((ends[0],), (ends[0],)))
     for base, head in (ends, reversed(ends)):
-        assert not does_the_same(CaseRuns((base,), (head,)), 0.02)
+        assert not does_the_same(CaseRuns((base,), (head,)))
 
 
 @pytest.mark.parametrize("there", [(), (None,), (SessionEnding("failed", "x", known().result),), (ending(),)])
 def test_what_did_not_pass_with_its_machine_code_on_both_sides_is_measured_again(there):
     for case in (CaseRuns(there, (known(),)), CaseRuns((known(),), there), CaseRuns(there, there)):
-        assert not does_the_same(case, 0.02)
+        assert not does_the_same(case)
 
 
 def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missing():
@@ -272,11 +275,13 @@ def test_a_record_of_the_other_timer_alone_is_judged_where_the_main_one_is_missi
     assert {key: v.kind for key, v in conclusion.verdicts.items()} == {"kernel/event/cold": VerdictKind.SAME}
 
 
-def test_a_skip_and_an_expected_failure_stay_what_they_are():
-    for outcome in ("skipped", "xfailed"):
-        found = Conclusion.of(CaseRuns((None,), (SessionEnding(outcome, "the reason", None),)), {})
-        assert (found.outcome, found.text, found.result) == (outcome, "the reason", None)
+@pytest.mark.parametrize("outcome", ["skipped", "xfailed"])
+def test_a_skip_and_an_expected_failure_stay_what_they_are(outcome):
+    case = CaseRuns((None,), (SessionEnding(outcome, "the reason", None),))
+    (found,), _ = concluded(case)
+    assert (found.outcome, found.text, found.result) == (outcome, "the reason", None)
 
 
 def test_a_test_that_no_session_of_the_working_tree_told_of_fails():
-    assert Conclusion.of(CaseRuns((ending(),), (None,)), {}).outcome == "failed"
+    (found,), _ = concluded(CaseRuns((ending(),), (None,)))
+    assert found.outcome == "failed"

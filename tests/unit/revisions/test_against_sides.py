@@ -6,14 +6,16 @@ import dataclasses
 import importlib
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from made_up_results import measured, result
 
+from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions import judging
-from pytest_gpukern.revisions.git import Revisions, Worktree
-from pytest_gpukern.revisions.sides import AgainstError, Ahead, Sides, Tree, Turns, turns
+from pytest_gpukern.revisions.git import AgainstError, Revisions
+from pytest_gpukern.revisions.sides import Ahead, Sides, Tree, Turns
 from pytest_gpukern.values.result import Correctness
 
 A = "test_it.py::test_a"
@@ -22,7 +24,7 @@ A = "test_it.py::test_a"
 def tree(label, top):
     (top / "src/pkg").mkdir(parents=True)
     (top / "src/pkg/__init__.py").touch()
-    return Tree.at(label, top.resolve())
+    return Tree(label, top.resolve())
 
 
 @pytest.fixture
@@ -54,8 +56,8 @@ NOBODY_WAITS = Ahead(None, 0, None)
 NOBODY_WAITS.close()
 
 
-def turns_of(*arguments, ahead=NOBODY_WAITS):
-    return Turns(*arguments, ahead, Path("run"))
+def turns_of(sides, children, tell=[].append, environ=None, ahead=NOBODY_WAITS):
+    return Turns(sides, children, tell, environ or {}, ahead, Path("run"), {A: 0.02, B: 0.02})
 
 
 RAN = ChildRun(outcomes={A: ("passed", "")}, status=0)
@@ -65,19 +67,15 @@ def of(module, side):
     return LoadedModule(module, str(side.top / f"src/{module}/__init__.py"), "abc")
 
 
-def test_the_sides_take_turns_so_that_a_trend_falls_out():
-    assert "".join("B" if on_base else "h" for on_base in turns(4)) == "BhhBBhhB"
-
-
 def test_only_the_bases_sessions_run_in_the_other_tree_and_the_first_tells_of_removed_tests(sides):
     children, said = Children(RAN), []
-    turns_of(sides, children, said.append, {"MINE": "1"}).take([A], 2)
-    assert [bool(request.moved) for request in children.requests] == [True, False, False, True]
-    assert [request.collects_all for request in children.requests] == [True, False, False, False]
+    turns_of(sides, children, said.append, {"MINE": "1"}).take([A], 3)
+    assert [bool(request.moved) for request in children.requests] == [True, False, False, True, True, False]
+    assert [request.collects_all for request in children.requests] == [True, *[False] * 5]
     assert {request.watched_names for request in children.requests} == {("pkg",)}
     assert all(request.environ == {"MINE": "1"} for request in children.requests)
-    turn = ["the base", "the working tree", "the working tree", "the base"]
-    assert said == [f"session {number} of 4: {side}" for number, side in enumerate(turn, 1)]
+    turn = ["the base", "the working tree", "the working tree", "the base", "the base", "the working tree"]
+    assert said == [f"session {number} of 6: {side}" for number, side in enumerate(turn, 1)]
 
 
 B = "test_it.py::test_b"
@@ -90,9 +88,10 @@ def test_later_sessions_of_a_side_know_what_its_first_one_checked(sides):
     base = ChildRun(outcomes=both, results={A: PASSED, B: UNCHECKED}, status=0)
     head = ChildRun(outcomes={**both, A: ("failed", "x")}, results={A: PASSED, B: PASSED}, status=1)
     children = Children(base, head)
-    first = turns_of(sides, children, [].append, {})
+    first = turns_of(sides, children)
     first.take([A, B], 2)
-    first.again().take([A], 1)
+    first.take([A], 1)
+    assert len(first.cases([A], since=2)[A].base) == 1
     assert [request.checked for request in children.requests] == [set(), set(), {B}, {A}, {A, B}, {B}]
     folders = ["base", "head", "head", "base", "base", "head"]
     assert [request.datasets for request in children.requests] == [Path("run") / name for name in folders]
@@ -107,20 +106,20 @@ def test_a_file_that_changes_between_sessions_of_a_side_ends_the_comparison(side
     with pytest.raises(
         AgainstError, match=r"src/pkg/__init__\.py changed while it was measured; run it again"
     ):
-        turns_of(sides, children, [].append, {}).take([A], 2)
+        turns_of(sides, children).take([A], 2)
 
 
 def test_what_does_the_same_on_both_sides_is_left_out_after_the_first_pair(sides):
     both = ChildRun(outcomes={A: ("passed", ""), B: ("passed", "")}, status=0)
     children, asked = Children(both), []
 
-    def does_the_same(nodeid, case):
-        asked.append((nodeid, len(case.base), len(case.head)))
-        return nodeid == B
+    def does_the_same(case):
+        asked.append((len(case.base), len(case.head)))
+        return len(asked) == 2
 
-    found = turns_of(sides, children, [].append, {})
+    found = turns_of(sides, children)
     found.take([A, B], 3, does_the_same=does_the_same)
-    assert asked == [(A, 1, 1), (B, 1, 1)]
+    assert asked == [(1, 1), (1, 1)]
     assert [request.nodeids for request in children.requests] == [(A, B)] * 2 + [(A,)] * 4
     cases = found.cases([A, B])
     assert [(len(case.base), len(case.head), case.same_work) for case in cases.values()] == [
@@ -131,44 +130,20 @@ def test_what_does_the_same_on_both_sides_is_left_out_after_the_first_pair(sides
 
 def test_two_sessions_are_enough_where_everything_does_the_same(sides):
     children = Children(RAN)
-    turns_of(sides, children, [].append, {}).take([A], 4, does_the_same=lambda nodeid, case: True)
+    turns_of(sides, children).take([A], 4, does_the_same=lambda case: True)
     assert len(children.requests) == 2
-
-
-def test_a_base_without_the_tests_that_are_left_is_no_error(sides):
-    first, new = ChildRun(outcomes={A: ("passed", "")}, status=0), ChildRun(status=5)
-    first_head = ChildRun(outcomes={A: ("passed", ""), B: ("passed", "")}, status=0)
-    children = Children(first, first_head, first_head, new)
-    found = turns_of(sides, children, [].append, {})
-    found.take([A, B], 2, does_the_same=lambda nodeid, case: nodeid == A)
-    assert [ending.outcome for ending in found.cases([B])[B].head] == ["passed"] * 2
-
-
-class Waiting:
-    """Plays a session that waits for its turn."""
-
-    said = "importing\ntorch makes a CUDA context when it is imported\n"
-
-    def __init__(self, on_base, *, dead=False):
-        self.on_base = on_base
-        self.has_ended = dead
-        self.ended = False
-        self.imported = []
-        self.imports = self.imported.append
-
-    def kill(self):
-        self.ended = True
 
 
 @pytest.fixture
 def started():
-    """The sessions that were started, in order; calling it starts another one."""
+    """The sessions that were started, in order; calling it starts another one, which waits for its turn."""
+    said = "importing\ntorch makes a CUDA context when it is imported\n"
 
     class Started(list):
         dead = False
 
         def __call__(self, on_base):
-            self.append(Waiting(on_base, dead=self.dead))
+            self.append(Mock(on_base=on_base, has_ended=self.dead, said=said))
             return self[-1]
 
     return Started()
@@ -184,16 +159,16 @@ def test_the_next_sessions_wait_while_one_measures_and_what_is_not_needed_ends(s
         return measure(*arguments)
 
     children.run = run
-    turns_of(sides, children, [].append, {}, ahead=ahead).take([A], 2, then=(True, False))
+    turns_of(sides, children, ahead=ahead).take([A], 2, then=(True, False))
     assert counts == [2, 3, 4, 5], "two wait, also of those that may follow"
     first, *waited = children.started
     assert first is None
     assert [each.on_base for each in waited] == [False, False, True]
     left = [each for each in started if each not in waited]
     assert [each.on_base for each in left] == [True, False]
-    assert not any(each.ended for each in started)
+    assert not any(each.kill.called for each in started)
     ahead.close()
-    assert all(each.ended for each in left)
+    assert all(each.kill.called for each in left)
 
 
 def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_path, monkeypatch, started):
@@ -201,67 +176,60 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
         (tmp_path / f"{name}.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("known_early")
-    before = [*sys.meta_path]
-    ahead = Ahead(started, 2, None, ["known_early", "known_late", "known_never"])
+    beside = Beside(["known_early", "known_late", "known_never"])
     try:
-        ahead.prepare([True])
+        beside.add(started(True))
         importlib.import_module("other")
         importlib.import_module("known_late")
-        ahead.prepare([True, False])
+        beside.add(started(False))
     finally:
-        ahead.close()
-    first, second = ([name for name in each.imported if name.startswith("known")] for each in started)
-    assert first == second == ["known_early", "known_late"]
-    assert started[0].imported[0].startswith("pytest_gpukern.")
-    assert sys.meta_path == before
+        beside.close()
+    first, second = ([name for (name,), _ in each.imports.call_args_list] for each in started)
+    assert first == second
+    assert [name for name in first if not name.startswith("pytest_gpukern.")] == ["known_early", "known_late"]
+    assert beside not in sys.meta_path
 
 
 def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides, started):
     said, children, started.dead = [], Children(RAN), True
-    turns_of(sides, children, [].append, {}, ahead=Ahead(started, 1, said.append)).take([A], 2)
+    turns_of(sides, children, ahead=Ahead(started, 1, said.append)).take([A], 2)
     assert children.started == [None] * 4
     assert len(started) == 1
-    assert started[0].ended
+    assert started[0].kill.called
     (line,) = said
     assert line.endswith("any more: importing / torch makes a CUDA context when it is imported")
 
 
 def test_a_run_that_names_single_tests_does_not_take_the_others_for_removed(sides):
     children = Children(RAN, positional=(A,))
-    turns_of(sides, children, [].append, {}).take([A], 2)
+    turns_of(sides, children).take([A], 2)
     assert not any(request.collects_all for request in children.requests)
-
-
-def test_what_sessions_told_is_sorted_by_test_and_side(sides):
-    failed = ChildRun(outcomes={A: ("failed", "Failed: INCORRECT: y")}, status=1)
-    found = turns_of(sides, Children(RAN, failed), [].append, {})
-    found.take([A], 1)
-    case = found.cases([A])[A]
-    assert [ending.outcome for ending in case.base] == ["passed"]
-    assert [(ending.outcome, ending.text) for ending in case.head] == [("failed", "INCORRECT: y")]
 
 
 def test_a_base_that_dies_ends_the_comparison_with_its_last_words(sides):
     died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
     with pytest.raises(AgainstError, match=r"a session of the base failed: it ended by SIGSEGV\n.*setup=CMD"):
-        turns_of(sides, Children(died), [].append, {}).take([A], 2)
+        turns_of(sides, Children(died)).take([A], 2)
 
 
 def test_a_working_tree_whose_session_breaks_off_fails_the_tests_that_it_did_not_come_to(sides):
-    other = "test_it.py::test_b"
-    both = ChildRun(outcomes={A: ("passed", ""), other: ("passed", "")}, status=0)
-    died = ChildRun(outcomes=RAN.outcomes, ended_early=True, problem="it ended by SIGSEGV", status=-11)
-    found = turns_of(sides, Children(both, died), [].append, {})
-    found.take([A, other], 1)
-    cases = found.cases([A, other])
-    assert cases[A].head[0].outcome == "passed"
-    assert cases[other].head[0].text == "its session ended early: it ended by SIGSEGV"
+    both = ChildRun(outcomes={A: ("passed", ""), B: ("passed", "")}, status=0)
+    failed = {A: ("failed", "Failed: INCORRECT: y")}
+    died = ChildRun(outcomes=failed, ended_early=True, problem="it ended by SIGSEGV", status=-11)
+    found = turns_of(sides, Children(both, died))
+    found.take([A, B], 1)
+    cases = found.cases([A, B])
+    assert [(case.base[0].outcome, case.head[0].outcome) for case in cases.values()] == [
+        ("passed", "failed")
+    ] * 2
+    assert cases[A].head[0].text == "INCORRECT: y"
+    assert cases[B].head[0].text == "its session ended early: it ended by SIGSEGV"
 
 
 def test_later_sessions_of_the_base_leave_out_what_it_lacks_and_what_failed(sides):
     other = ChildRun(outcomes={B: ("failed", "B could not be collected")}, status=1)
     children = Children(other, RAN)
-    found = turns_of(sides, children, [].append, {})
+    found = turns_of(sides, children)
     found.take([A, B], 2)
     assert [request.nodeids for request in children.requests] == [(A, B), (A, B), (A, B), ()]
     cases = found.cases([A, B])
@@ -274,19 +242,19 @@ def test_a_side_that_runs_the_others_code_ends_the_comparison(sides):
     own = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.base),), status=0)
     others = ChildRun(outcomes=RAN.outcomes, modules=(of("pkg", sides.head),), status=0)
     with pytest.raises(AgainstError, match="the base did not run its own code"):
-        turns_of(sides, Children(others), [].append, {}).take([A], 2)
-    turns_of(sides, Children(own, others), [].append, {}).take([A], 1)
+        turns_of(sides, Children(others)).take([A], 2)
+    turns_of(sides, Children(own, others)).take([A], 1)
 
 
 def test_a_side_that_loaded_nothing_of_its_own_ends_the_comparison(sides):
     numpy = LoadedModule("numpy", "/lib/numpy.py", "abc")
     elsewhere = dataclasses.replace(RAN, results={A: PASSED}, modules=(numpy,))
     with pytest.raises(AgainstError, match="the base loaded no module from"):
-        turns_of(sides, Children(elsewhere), [].append, {}).take([A], 2)
+        turns_of(sides, Children(elsewhere)).take([A], 2)
 
 
 def test_the_modules_of_both_sides_are_counted_and_compared(sides):
-    found = turns_of(sides, Children(RAN), [].append, {})
+    found = turns_of(sides, Children(RAN))
     found.take([A], 1)
     first, second, same = found.code()
     assert first.startswith("the base loaded 1 modules of its own, hash ")
@@ -294,19 +262,35 @@ def test_the_modules_of_both_sides_are_counted_and_compared(sides):
     assert same == "the modules of both are the same"
 
 
-def test_a_path_that_leads_into_the_working_tree_by_a_link_is_mapped_to_the_base(tmp_path):
-    top, path = tmp_path / "head", tmp_path / "base"
+def test_modules_of_removed_tests_which_the_first_session_of_the_base_alone_loads_do_not_count(sides):
+    first, later = (
+        dataclasses.replace(RAN, modules=tuple(of(name, sides.base) for name in names))
+        for names in (("pkg", "old", "gone"), ("pkg", "old"))
+    )
+    found = turns_of(sides, Children(first, RAN, RAN, later))
+    found.take([A], 2)
+    assert [line.partition(" modules")[0] for line in found.code()] == [
+        "the base loaded 2",
+        "the working tree loaded 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "moved"),
+    [
+        ("link/src", ("link/src", "base/src")),
+        ("head/.venv/lib/site-packages", ("base/.venv/lib/site-packages", "head/.venv/lib/site-packages")),
+    ],
+    ids=["a link into the working tree", "an environment inside it"],
+)
+def test_a_path_is_mapped_to_the_base_where_a_link_leads_into_the_tree_and_an_environment_is_not(
+    tmp_path, monkeypatch, entry, moved
+):
+    top, base = tmp_path / "head", tmp_path / "base"
     (top / "src").mkdir(parents=True)
     (tmp_path / "link").symlink_to(top)
-    revisions = Revisions(top, "main", "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, None, top), [str(tmp_path / "link/src")])
-    assert found.moved == {str(top): str(path), str(tmp_path / "link/src"): str(path / "src")}
-
-
-def test_an_environment_inside_the_working_tree_is_not_mapped_to_the_base(tmp_path):
-    top, path = tmp_path / "head", tmp_path / "base"
-    installed = top / ".venv/lib/site-packages"
-    revisions = Revisions(top, "main", "b" * 40, "h" * 40, changed=True)
-    found = Sides.of(revisions, Worktree(path, None, top), [str(top / "src"), str(installed), "/usr/lib"])
-    assert found.moved == {str(top): str(path), str(path / ".venv/lib/site-packages"): str(installed)}
-    assert Path(found.base.top) == path
+    monkeypatch.setattr(sys, "path", [str(tmp_path / entry), str(top / "src"), "/usr/lib"])
+    found = Sides.of(Revisions(top, "main", "b" * 40, identical=False), base)
+    here, there = (str(tmp_path / path) for path in moved)
+    assert found.moved == {str(top): str(base), here: there}
+    assert found.base.top == base

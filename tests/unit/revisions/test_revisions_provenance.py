@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpukern.processes.sessions import LoadedModule
-from pytest_gpukern.revisions.sides import Tree, combined_hash, misplaced, own_files, own_names
+from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
+from pytest_gpukern.revisions.sides import Tree, combined_hash, misplaced, own_files
 
 
 def files(top, *names):
@@ -20,7 +20,7 @@ def files(top, *names):
 def trees(tmp_path):
     """Makes the base and the working tree of a project with a package in src."""
     names = ("src/pkg/__init__.py", "src/pkg/kernel.py", "tests/test_kernel.py")
-    return tuple(Tree.at(label, files(tmp_path / label, *names)) for label in ("base", "head"))
+    return tuple(Tree(label, files(tmp_path / label, *names)) for label in ("base", "head"))
 
 
 def loaded(name, file, sha256="abc"):
@@ -43,7 +43,7 @@ def test_a_project_provides_what_lies_at_its_top_in_src_and_where_pyproject_says
         '[tool.pytest.ini_options]\npythonpath = "python"\n'
         '[tool.hatch.build.targets.wheel]\npackages = ["cuda/name", "absent"]\n'
     )
-    places = {name: str(path.relative_to(tmp_path)) for name, path in own_names(tmp_path).items()}
+    places = {name: str(path.relative_to(tmp_path)) for name, path in Tree("here", tmp_path).names.items()}
     assert places == {
         "flat": "flat",
         "module": "module.py",
@@ -58,7 +58,7 @@ def test_a_project_provides_what_lies_at_its_top_in_src_and_where_pyproject_says
 def test_folders_without_code_and_names_of_tools_and_of_the_standard_library_are_not_provided(tmp_path):
     files(tmp_path, "docs/index.md", "conftest.py", "setup.py", "test/__init__.py", "my-scripts/__init__.py")
     (tmp_path / "pyproject.toml").write_text("not [ toml")
-    assert own_names(tmp_path) == {}
+    assert Tree("here", tmp_path).names == {}
 
 
 def test_a_side_that_loaded_its_own_files_is_fine(trees):
@@ -108,8 +108,8 @@ def test_an_environment_inside_the_working_tree_serves_both_sides(trees):
 
 
 def test_a_worktree_that_lies_inside_the_working_tree_has_its_own_files(tmp_path):
-    head = Tree.at("head", files(tmp_path, "pkg/__init__.py"))
-    base = Tree.at("base", files(tmp_path / "tmp/base", "pkg/__init__.py"))
+    head = Tree("head", files(tmp_path, "pkg/__init__.py"))
+    base = Tree("base", files(tmp_path / "tmp/base", "pkg/__init__.py"))
     assert misplaced([loaded("pkg", base.top / "pkg/__init__.py")], base, head) is None
     assert misplaced([loaded("pkg", head.top / "pkg/__init__.py")], base, head) is not None
     assert misplaced([loaded("pkg", head.top / "pkg/__init__.py")], head, base) is None
@@ -131,14 +131,12 @@ def test_equal_files_of_two_trees_have_one_hash_and_a_changed_one_another(trees)
     base, head = trees
 
     def of(side, sha256):
-        return own_files(
-            [
-                loaded("pkg", side.top / "src/pkg/__init__.py"),
-                loaded("pkg.kernel", side.top / "src/pkg/kernel.py", sha256),
-                loaded("elsewhere", "/somewhere/else.py"),
-            ],
-            side,
+        modules = (
+            loaded("pkg", side.top / "src/pkg/__init__.py"),
+            loaded("pkg.kernel", side.top / "src/pkg/kernel.py", sha256),
+            loaded("elsewhere", "/somewhere/else.py"),
         )
+        return own_files([ChildRun(modules=modules)], side)
 
     assert combined_hash(of(base, "1")) == combined_hash(of(head, "1"))
     assert len(of(base, "1")) == 2

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from repositories import Repository
 
-from pytest_gpukern.revisions.git import GitError, Worktree, forget_left_over, resolve
+from pytest_gpukern.revisions.git import AgainstError, forget_left_over, resolve, set_up, worktree
 
 
 @pytest.fixture
@@ -20,34 +20,40 @@ def repository(tmp_path, monkeypatch):
     return made
 
 
+def made(repository):
+    return worktree(resolve("main", repository.top))
+
+
 @pytest.fixture
-def worktree(repository):
-    made = Worktree.make(resolve("main", repository.top))
-    yield made
-    made.remove()
+def path(repository):
+    with made(repository) as path:
+        yield path
 
 
-def test_it_holds_the_base_under_the_name_of_the_working_tree(repository, worktree):
+def test_it_holds_the_base_under_the_name_of_the_working_tree(repository, path):
     repository.write(kernel="first = 2")
-    assert (worktree.path / "kernel.py").read_text() == "first = 1"
-    assert worktree.path.name == "a project"
+    assert (path / "kernel.py").read_text() == "first = 1"
+    assert path.name == "a project"
     base = repository.git("rev-parse", "--short=7", "HEAD")
-    assert worktree.path.parent.name.startswith(f"gpukern-against-{base}-")
+    assert path.parent.name.startswith(f"gpukern-against-{base}-")
 
 
-def test_removing_it_leaves_nothing_in_the_repository_nor_in_the_temporary_folder(repository, worktree):
-    assert len(repository.worktrees) == 1
-    worktree.remove()
+@pytest.mark.parametrize("gone", [False, True])
+def test_removing_it_leaves_nothing_in_the_repository_nor_in_the_temporary_folder(repository, gone):
+    with made(repository) as path:
+        assert len(repository.worktrees) == 1
+        if gone:  # as after somebody emptied the temporary folder
+            shutil.rmtree(path.parent)
     assert repository.worktrees == []
-    assert not worktree.path.parent.exists()
-    worktree.remove()  # a second time does no harm
+    assert not path.parent.exists()
 
 
 def test_a_hook_of_the_repository_does_not_run(repository, tmp_path):
     hook = repository.top / ".git/hooks/post-checkout"
     hook.write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\n")
     hook.chmod(0o755)
-    Worktree.make(resolve("main", repository.top)).remove()
+    with made(repository):
+        pass
     assert not (tmp_path / "ran").exists()
 
 
@@ -56,16 +62,16 @@ def test_the_index_that_a_commit_hook_works_with_stays_as_it_is(repository, monk
     before = index.read_bytes()
     monkeypatch.setenv("GIT_DIR", str(repository.top / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(index))
-    Worktree.make(resolve("main", repository.top)).remove()
+    with made(repository):
+        pass
     assert index.read_bytes() == before
 
 
-def test_what_a_killed_run_left_is_forgotten_by_the_next(repository, worktree):
-    shutil.rmtree(worktree.path.parent)  # as a later run does, or who empties the temporary folder
-    fresh = Worktree.make(resolve("main", repository.top))
-    (listed,) = repository.worktrees
-    assert str(fresh.path) in listed
-    fresh.remove()
+def test_what_a_killed_run_left_is_forgotten_by_the_next(repository, path):
+    shutil.rmtree(path.parent)  # as a later run does, or who empties the temporary folder
+    with made(repository) as fresh:
+        (listed,) = repository.worktrees
+        assert str(fresh) in listed
 
 
 def test_worktrees_of_others_stay(repository, tmp_path):
@@ -75,14 +81,14 @@ def test_worktrees_of_others_stay(repository, tmp_path):
     assert len(repository.worktrees) == 1
 
 
-def test_the_set_up_command_runs_by_the_shell_in_the_worktree(worktree):
-    worktree.set_up('test "$PWD" = "$GPUKERN_WORKTREE" && echo "built here" > "a file"')
-    assert (worktree.path / "a file").read_text() == "built here\n"
+def test_the_set_up_command_runs_by_the_shell_in_the_worktree(path):
+    set_up(path, 'test "$PWD" = "$GPUKERN_WORKTREE" && echo "built here" > "a file"')
+    assert (path / "a file").read_text() == "built here\n"
 
 
-def test_a_set_up_command_that_fails_is_an_error_with_its_last_lines(worktree):
-    with pytest.raises(GitError) as failed:
-        worktree.set_up("echo compiling; echo no nvcc >&2; exit 3")
+def test_a_set_up_command_that_fails_is_an_error_with_its_last_lines(path):
+    with pytest.raises(AgainstError) as failed:
+        set_up(path, "echo compiling; echo no nvcc >&2; exit 3")
     first, *lines = str(failed.value).splitlines()
     assert first.startswith("--gpukern-against-setup=echo compiling; ")
     assert "status 3" in first

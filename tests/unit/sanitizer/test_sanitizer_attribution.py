@@ -5,12 +5,11 @@ import dataclasses
 import pytest
 from recorded_sanitizer import recorded
 
+from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.sanitizer.finding import Home, Place, ToolFinding, python_line
-from pytest_gpukern.sanitizer.judge import Judgement, State, findings_in
+from pytest_gpukern.sanitizer.judge import Judgement, findings_in
 from pytest_gpukern.sanitizer.sessions import (
     TestRun,
-    ToolOutcome,
-    ToolRun,
     attributed,
     counted,
     ending,
@@ -19,11 +18,11 @@ from pytest_gpukern.sanitizer.sessions import (
 )
 
 RACE = "racecheck"
-CLEAN = Judgement(State.CLEAN)
+CLEAN = Judgement()
 ILL = ToolFinding(kind="Precise", text="Invalid read", kernel="k")
-FOUND = Judgement(State.FOUND, (ILL,))
-UNCHECKED = Judgement(State.UNCHECKED, reason="memcheck does not work here")
-HOME = Home("variant", "/project/on_numba.py", 20, "/project")
+FOUND = Judgement((ILL,))
+UNCHECKED = Judgement(reason="memcheck does not work here")
+HOME = Home("variant", Place(None, "/project/on_numba.py", 20), "/project")
 
 
 class Sessions:
@@ -41,13 +40,13 @@ class Sessions:
             nodeid: ("skipped", "why") if nodeid in self.skipped else ("passed", "") for nodeid in ran
         }
         if any(nodeid in self.ill for nodeid in ran) or (self.together and self.together <= set(ran)):
-            return ToolRun(FOUND, outcomes, died_in=dead)
-        reason = Judgement(State.UNCHECKED, reason=f"it ended while running {dead}")
-        return ToolRun(reason if dead else CLEAN, outcomes, died_in=dead)
+            return FOUND, ChildRun(outcomes=outcomes, during=dead)
+        reason = Judgement(reason=f"it ended while running {dead}")
+        return reason if dead else CLEAN, ChildRun(outcomes=outcomes, during=dead)
 
 
 def states(found):
-    return {nodeid: test.judgement.state.value for nodeid, test in found.items()}
+    return {nodeid: test.judgement.state for nodeid, test in found.items()}
 
 
 def test_tests_that_are_clean_together_take_one_session():
@@ -85,23 +84,21 @@ def test_a_tool_that_does_not_work_here_is_not_asked_again_for_each_test():
 
     def run(nodeids):
         asked.append(nodeids)
-        return ToolRun(UNCHECKED)
+        return UNCHECKED, ChildRun()
 
     assert states(attributed(["a", "b"], run)) == {"a": "not checked", "b": "not checked"}
     assert len(asked) == 1
 
 
 def test_a_test_of_which_a_clean_session_tells_nothing_is_not_checked():
-    found = attributed(["a", "b"], lambda nodeids: ToolRun(CLEAN, {"a": ("passed", "")}))
+    found = attributed(["a", "b"], lambda nodeids: (CLEAN, ChildRun(outcomes={"a": ("passed", "")})))
     assert states(found) == {"a": "clean", "b": "not checked"}
     assert "did not run" in found["b"].judgement.reason
 
 
 def test_a_skipped_test_needs_nobody_to_vouch_for_it():
-    found = attributed(["a"], lambda nodeids: ToolRun(UNCHECKED, {"a": ("skipped", "too large")}))
-    assert ending({"memcheck": found["a"]}, detected_by=None, home=HOME) == ToolOutcome(
-        "skipped", "too large"
-    )
+    found = attributed(["a"], lambda nodeids: (UNCHECKED, ChildRun(outcomes={"a": ("skipped", "too large")})))
+    assert ending({"memcheck": found["a"]}, detected_by=None, home=HOME) == ("skipped", "too large")
     assert attributed([], Sessions()) == {}
 
 
@@ -112,16 +109,16 @@ def ended(judgement=CLEAN, outcome="passed", text="", **changes):
 @pytest.mark.parametrize(
     ("tests", "outcome"),
     [
-        ({"memcheck": ended(), "racecheck": ended()}, ToolOutcome("passed")),
-        ({"memcheck": ended(), "racecheck": ended(outcome="skipped", text="w")}, ToolOutcome("passed")),
-        ({"memcheck": ended(outcome="failed", text="INCORRECT: y")}, ToolOutcome("failed", "INCORRECT: y")),
-        ({"memcheck": ended(outcome="xfailed", text="w")}, ToolOutcome("xfailed", "w")),
+        ({"memcheck": ended(), "racecheck": ended()}, ("passed", "")),
+        ({"memcheck": ended(), "racecheck": ended(outcome="skipped", text="w")}, ("passed", "")),
+        ({"memcheck": ended(outcome="failed", text="INCORRECT: y")}, ("failed", "INCORRECT: y")),
+        ({"memcheck": ended(outcome="xfailed", text="w")}, ("xfailed", "w")),
         (
             {"memcheck": ended(UNCHECKED)},
-            ToolOutcome("failed", f"not checked by memcheck: {UNCHECKED.reason}"),
+            ("failed", f"not checked by memcheck: {UNCHECKED.reason}"),
         ),
         ({"memcheck": ended(), "racecheck": ended(FOUND)},
-         ToolOutcome("failed", "racecheck: invalid read in k, variant at on_numba.py:20")),
+         ("failed", "racecheck: invalid read in k, variant at on_numba.py:20")),
     ],
 )  # fmt: skip
 def test_a_test_passes_only_where_it_passed_and_each_tool_vouches_for_it(tests, outcome):
@@ -130,7 +127,7 @@ def test_a_test_passes_only_where_it_passed_and_each_tool_vouches_for_it(tests, 
 
 def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_may_be():
     found = ending({"memcheck": ended(FOUND, "failed", "INCORRECT", together=3)}, detected_by=None, home=HOME)
-    assert found.text.splitlines()[1:] == [
+    assert found[1].splitlines()[1:] == [
         "  found only with 3 tests in one process: any may be to blame",
         "  and the test failed: INCORRECT",
     ]
@@ -139,8 +136,8 @@ def test_findings_are_told_beside_the_failure_that_they_caused_and_whose_they_ma
 def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_are_cut():
     alike = tuple(ToolFinding("Precise", "Invalid read", "k", thread=(x, 0, 0)) for x in range(4))
     others = tuple(ToolFinding("Precise", f"Invalid read {n}", "k") for n in range(9))
-    found = {"memcheck": ended(Judgement(State.FOUND, alike + others))}
-    text = ending(found, detected_by=None, home=HOME).text
+    found = {"memcheck": ended(Judgement(alike + others))}
+    text = ending(found, detected_by=None, home=HOME)[1]
     lines = text.splitlines()
     assert lines[0] == "memcheck: invalid read in k, thread (0, 0, 0), variant at on_numba.py:20 (4 records)"
     assert (len(lines), lines[-1]) == (6, "  and 5 more")
@@ -149,8 +146,8 @@ def test_records_that_say_the_same_of_other_threads_are_one_line_and_many_lines_
 
 def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_told():
     hazards = findings_in(recorded("racecheck.xml"))
-    judgement = Judgement(State.FOUND, hazards, count=257)
-    text = ending({"racecheck": ended(judgement)}, detected_by=None, home=HOME).text
+    judgement = Judgement(hazards, count=257)
+    text = ending({"racecheck": ended(judgement)}, detected_by=None, home=HOME)[1]
     assert text.splitlines() == [
         (
             "racecheck: RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; read by thread "
@@ -159,27 +156,22 @@ def test_hazards_of_the_same_two_lines_are_one_line_and_what_was_not_saved_is_to
         "  racecheck counted 257 and saved 2",
     ]
     turned = dataclasses.replace(hazards[0], accesses=hazards[0].accesses[::-1])
-    judgement = Judgement(State.FOUND, (*hazards, turned))
-    assert ending({"racecheck": ended(judgement)}, detected_by=None, home=HOME).text.count("RAW hazard") == 2
-
-
-@pytest.mark.parametrize("changes", [{"kernel": "k"}, {"thread": (0, 0, 0)}])
-def test_a_broken_variant_is_rejected_by_a_finding_that_names_kernel_or_thread(changes):
-    test = ended(Judgement(State.FOUND, (ToolFinding("New", "It broke", **changes),)))
-    assert ending({RACE: test}, detected_by=RACE, home=HOME).rejected
+    judgement = Judgement((*hazards, turned))
+    assert ending({"racecheck": ended(judgement)}, detected_by=None, home=HOME)[1].count("RAW hazard") == 2
 
 
 @pytest.mark.parametrize(
     ("test", "outcome"),
     [
-        (ended(FOUND), ToolOutcome("passed", rejected=True)),
-        (TestRun(FOUND), ToolOutcome("passed", rejected=True)),
-        (TestRun(Judgement(State.FOUND, (ToolFinding("New", "It broke"),))),
-         ToolOutcome("failed", f"broken on purpose, but {RACE} names no kernel: It broke")),
-        (ended(FOUND, "failed", "the context is gone"), ToolOutcome("passed", rejected=True)),
-        (ended(), ToolOutcome("failed", f"broken on purpose for {RACE} to reject, but {RACE} found nothing")),
-        (TestRun(UNCHECKED), ToolOutcome("failed", f"not checked by racecheck: {UNCHECKED.reason}")),
-        (ended(outcome="skipped", text="no pycuda"), ToolOutcome("skipped", "no pycuda")),
+        (ended(FOUND), ("passed", "")),
+        (TestRun(FOUND), ("passed", "")),
+        (TestRun(Judgement((ToolFinding("New", "It broke", thread=(0, 0, 0)),))), ("passed", "")),
+        (TestRun(Judgement((ToolFinding("New", "It broke"),))),
+         ("failed", f"broken on purpose, but {RACE} names no kernel: It broke")),
+        (ended(FOUND, "failed", "the context is gone"), ("passed", "")),
+        (ended(), ("failed", f"broken on purpose for {RACE} to reject, but {RACE} found nothing")),
+        (TestRun(UNCHECKED), ("failed", f"not checked by racecheck: {UNCHECKED.reason}")),
+        (ended(outcome="skipped", text="no pycuda"), ("skipped", "no pycuda")),
     ],
 )  # fmt: skip
 def test_a_variant_that_is_broken_on_purpose_passes_where_its_tool_finds_something(test, outcome):

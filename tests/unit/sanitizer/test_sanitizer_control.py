@@ -13,7 +13,7 @@ PROGRAM = """#!{python}
 import os, sys, time
 options, command = sys.argv[1:], sys.argv[-5:]
 assert command[1:] == ["-P", "-m", "pytest_gpukern.sanitizer.self_check", "memcheck"], command
-assert os.environ["GPUKERN_UNDER_SANITIZER"].startswith("memcheck:")
+assert os.environ["GPUKERN_UNDER_SANITIZER"] == "memcheck"
 assert os.environ["PYTHONPATH"].split(os.pathsep)[-1] == "/before"
 for name, text in (("--save", {xml!r}), ("--log-file", {log!r})):
     open(options[options.index(name) + 1], "w").write(text)

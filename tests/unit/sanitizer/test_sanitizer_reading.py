@@ -5,96 +5,41 @@ import sysconfig
 import pytest
 from recorded_sanitizer import MADE_UP_ADMISSION, TOOLS, log, recorded, records, xml
 
-from pytest_gpukern.sanitizer.finding import Access, Home, Place, ToolFinding, in_words
-from pytest_gpukern.sanitizer.judge import (
-    Evidence,
-    ReportError,
-    State,
-    findings_in,
-    judge,
-    read_log,
-)
+from pytest_gpukern.sanitizer.finding import Home, Place, ToolFinding, in_words
+from pytest_gpukern.sanitizer.judge import findings_in, judge, read_log
 from pytest_gpukern.sanitizer.tool import ERRORS_FOUND
 
 OUT_OF_BOUNDS = records("memcheck")[0]
-HOME = Home("test", "/project/test_it.py", 7, "/project")
+HOME = Home("test", Place(None, "/project/test_it.py", 7), "/project")
 
 
-def first(tool):
-    return findings_in(recorded(f"{tool}.xml"))[0]
-
-
-def test_an_access_out_of_bounds_is_read_with_kernel_thread_block_and_both_stacks():
-    found = first("memcheck")
-    assert (found.kind, found.text) == (
-        "Precise",
-        "Invalid __global__ write of size 4 bytes is out of bounds",
-    )
-    assert found.kernel.startswith("stores_behind[abi:v1,cw51c")
-    assert (found.block, found.thread) == ((1, 0, 0), (63, 0, 0))
+def test_a_record_is_read_with_its_stacks_but_for_frames_that_are_an_address_in_a_library():
+    found = findings_in(recorded("memcheck.xml"))[0]
+    assert (found.kind, found.accesses) == ("Precise", ())
     assert found.device == (Place(found.kernel, "/project/kernels.py", 18),)
     assert [place.line for place in found.host] == [None, 527, 44, 6]
-    assert found.host[2:] == (
-        Place("launch", "/project/kernels.py", 44),
-        Place("<module>", "/project/script.py", 6),
-    )
-    assert found.accesses == ()
+    assert found.host[3] == Place("<module>", "/project/script.py", 6)
+    assert found.record.startswith("<record>")
+    assert (OUT_OF_BOUNDS.count("<frame>"), found.record.count("<frame>")) == (6, 4)
+    assert "cydriver" not in found.record
+    assert "_PyEval_EvalFrameDefault" in found.record
 
 
-def test_a_record_is_kept_without_the_frames_that_are_an_address_in_a_library():
-    record = first("memcheck").record
-    assert record.startswith("<record>")
-    assert OUT_OF_BOUNDS.count("<frame>") == 6
-    assert record.count("<frame>") == 4
-    assert "cydriver" not in record
-    assert "_PyEval_EvalFrameDefault" in record
+IN_WORDS = {
+    "memcheck": "invalid __global__ write of 4 bytes, out of bounds, in stores_behind, block (1, 0, 0), "
+    "thread (63, 0, 0), kernels.py:18",
+    "racecheck": "RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; "
+    "read by thread (32, 0, 0), kernels.py:25; block (0, 0, 0)",
+    "initcheck": "uninitialized __global__ memory read of 4 bytes in reads_unwritten, block (0, 0, 0), "
+    "thread (0, 0, 0), kernels.py:31",
+    "synccheck": "barrier error: divergent thread(s) in warp, in divides_a_warp, block (0, 0, 0), "
+    "thread (0, 0, 0), kernels.py:37",
+}
 
 
-def test_a_hazard_is_read_with_its_block_and_both_accesses():
-    found = first("racecheck")
-    assert (found.kind, found.block) == ("Hazard", (0, 0, 0))
-    assert found.accesses == (
-        Access("Write", (31, 0, 0), Place(found.kernel, "/project/kernels.py", 24)),
-        Access("Read", (32, 0, 0), Place(found.kernel, "/project/kernels.py", 25)),
-    )
-    assert found.device == tuple(access.place for access in found.accesses)
-
-
-@pytest.mark.parametrize(
-    ("tool", "words"),
-    [
-        (
-            "memcheck",
-            (
-                "invalid __global__ write of 4 bytes, out of bounds, in stores_behind, block (1, 0, 0), "
-                "thread (63, 0, 0), kernels.py:18"
-            ),
-        ),
-        (
-            "racecheck",
-            (
-                "RAW hazard in races: write by thread (31, 0, 0), kernels.py:24; "
-                "read by thread (32, 0, 0), kernels.py:25; block (0, 0, 0)"
-            ),
-        ),
-        (
-            "initcheck",
-            (
-                "uninitialized __global__ memory read of 4 bytes in reads_unwritten, block (0, 0, 0), "
-                "thread (0, 0, 0), kernels.py:31"
-            ),
-        ),
-        (
-            "synccheck",
-            (
-                "barrier error: divergent thread(s) in warp, in divides_a_warp, block (0, 0, 0), "
-                "thread (0, 0, 0), kernels.py:37"
-            ),
-        ),
-    ],
-)
-def test_a_finding_in_words_names_kernel_block_thread_and_line(tool, words):
-    assert in_words(first(tool), HOME) == words
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_finding_in_words_names_kernel_block_thread_and_line(tool):
+    assert in_words(findings_in(recorded(f"{tool}.xml"))[0], HOME) == IN_WORDS[tool]
 
 
 def test_a_hazard_in_code_that_is_no_python_says_where_it_was_launched():
@@ -136,7 +81,7 @@ def test_a_record_of_which_nothing_is_known_is_a_finding():
     ],
 )
 def test_what_is_no_whole_report_is_refused(text, complaint):
-    with pytest.raises(ReportError, match=complaint):
+    with pytest.raises(ValueError, match=complaint):
         findings_in(text)
 
 
@@ -155,13 +100,8 @@ def test_what_is_no_whole_report_is_refused(text, complaint):
         ("========= ERROR SUMMARY: 27 errors were not printed.\n", None),
     ],
 )
-def test_the_count_of_a_log_is_that_of_its_own_summaries(text, count):
-    assert read_log(text).count == count
-
-
-@pytest.mark.parametrize("name", ["clean.log", "racecheck-clean.log", *(f"{tool}.log" for tool in TOOLS)])
-def test_banner_reports_and_summaries_admit_nothing(name):
-    assert read_log(recorded(name)).blind == ()
+def test_the_count_of_a_log_is_that_of_its_own_summaries_and_reports_admit_nothing(text, count):
+    assert read_log(text) == (count, ())
 
 
 @pytest.mark.parametrize(
@@ -179,25 +119,24 @@ def test_banner_reports_and_summaries_admit_nothing(name):
 @pytest.mark.parametrize("name", ["clean.log", "racecheck.log"])
 def test_any_other_line_that_speaks_of_what_is_amiss_is_an_admission(name, said, blind):
     banner, _, rest = recorded(name).partition("\n")
-    assert read_log(f"{banner}\n========={said}\n{rest}").blind == ((blind,) if blind else ())
-    assert read_log(f"{banner}\n{rest}========={said}\n").blind == ((blind,) if blind else ())
+    assert read_log(f"{banner}\n========={said}\n{rest}")[1] == ((blind,) if blind else ())
+    assert read_log(f"{banner}\n{rest}========={said}\n")[1] == ((blind,) if blind else ())
 
 
 def judged(**changes):
-    told = {"tool": "memcheck", "status": 0, "xml": xml(), "log": log(), **changes}
-    return judge(Evidence(**told))
+    return judge(**{"tool": "memcheck", "status": 0, "xml": xml(), "log": log(), **changes})
 
 
 @pytest.mark.parametrize("status", [0, 1])
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_session_is_clean_where_log_xml_and_status_say_so_whether_or_not_a_test_failed(tool, status):
-    assert judged(status=status, tool=tool, log=log(tool=tool)).state is State.CLEAN
+    assert judged(status=status, tool=tool, log=log(tool=tool)).state == "clean"
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_what_was_recorded_of_a_fault_is_found_and_counted_as_the_tool_did(tool):
     found = judged(tool=tool, status=ERRORS_FOUND, xml=recorded(f"{tool}.xml"), log=recorded(f"{tool}.log"))
-    assert found.state is State.FOUND
+    assert found.state == "found"
     assert found.is_in_a_kernel
     assert found.count == {"memcheck": 1, "racecheck": 257, "initcheck": 127, "synccheck": 16}[tool]
 
@@ -215,14 +154,14 @@ def test_what_was_recorded_of_a_fault_is_found_and_counted_as_the_tool_did(tool)
 )
 def test_a_record_is_a_finding_whatever_else_is_said(changes):
     found = judged(xml=xml(OUT_OF_BOUNDS), **changes)
-    assert found.state is State.FOUND
+    assert found.state == "found"
     assert len(found.findings) == 1
 
 
 @pytest.mark.parametrize("saved", [None, xml(), "<torn"])
 def test_errors_that_only_the_summary_tells_of_are_a_finding_in_no_kernel(saved):
     found = judged(xml=saved, log=recorded("memcheck.log"))
-    assert found.state is State.FOUND
+    assert found.state == "found"
     assert not found.is_in_a_kernel
     assert found.findings[0].text == (
         "memcheck's summary counts 1 errors, its XML has none: Invalid __global__ write of size 4 bytes"
@@ -247,6 +186,6 @@ def test_errors_that_only_the_summary_tells_of_are_a_finding_in_no_kernel(saved)
 )
 def test_a_session_for_which_nobody_vouches_is_not_checked_and_says_why(changes, reason):
     found = judged(**changes)
-    assert found.state is State.UNCHECKED
+    assert found.state == "not checked"
     assert reason in found.reason
     assert not found.findings

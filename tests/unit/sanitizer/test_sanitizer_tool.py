@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from pytest_gpukern.sanitizer import child_setup, tool
 from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError, environment_under, find_tool
-from pytest_gpukern.values.options import UNDER_SANITIZER, asking_process, sanitizing_tool
+from pytest_gpukern.values.options import sanitizing_tool
 
 
 @pytest.fixture
@@ -86,19 +85,14 @@ def test_each_tool_is_told_to_save_records_to_end_with_a_status_and_what_it_need
     assert command[len(command) - len(own) :] == own
 
 
-def test_a_process_knows_the_tool_and_the_process_that_asks():
+def test_a_process_knows_its_tool():
     environ = environment_under("racecheck", {"PYCUDA_DEFAULT_NVCC_FLAGS": "-O1 -lineinfo"})
-    assert (sanitizing_tool(environ), asking_process(environ)) == ("racecheck", os.getpid())
+    assert (sanitizing_tool(environ), sanitizing_tool({})) == ("racecheck", None)
     assert environ["PYCUDA_DEFAULT_NVCC_FLAGS"] == "-O1 -lineinfo"
-    assert (sanitizing_tool({}), asking_process({})) == (None, None)
-    assert asking_process({UNDER_SANITIZER: "memcheck:x"}) is None
 
 
-def test_a_process_under_a_tool_ends_with_one_that_is_killed(tmp_path):
-    script = (
-        "import sys; from pytest_gpukern.sanitizer.child_setup import end_with; "
-        "end_with(int(sys.argv[1])).join()"
-    )
+def test_a_process_under_a_tool_ends_with_one_that_is_killed():
+    script = "import sys; from pytest_gpukern.session.child import end_after; end_after(int(sys.argv[1]))"
     asking = subprocess.Popen(["sleep", "60"])
     waiting = subprocess.Popen([sys.executable, "-c", script, str(asking.pid)])
     asking.kill()
@@ -124,29 +118,25 @@ def made(name="<string>"):
     return names["made"]
 
 
-def test_numbas_kernels_get_lines_unless_they_are_debugged_or_say_otherwise():
-    with_lines = child_setup.with_lines(jit)
-    assert with_lines(written, device=True) == ((written,), {"device": True, "lineinfo": True})
-    assert with_lines("void()", device=True)(written) == (
-        ("void()",),
-        {"device": True, "lineinfo": True},
-        written,
-    )
-    assert with_lines()(written) == ((), {"lineinfo": True}, written)
-    assert with_lines(debug=True)(written) == ((), {"debug": True}, written)
-    assert with_lines(written, lineinfo=False) == ((written,), {"lineinfo": False})
+PART, FROM_TEXT = functools.partial(written), made()
 
 
-def test_what_is_compiled_need_be_no_plain_function():
-    with_lines, part = child_setup.with_lines(jit), functools.partial(written)
-    assert with_lines(part) == ((part,), {})
-    assert with_lines(func_or_sig=written) == ((), {"func_or_sig": written, "lineinfo": True})
-
-
-def test_what_numba_makes_of_a_text_gets_no_lines():
-    with_lines, function = child_setup.with_lines(jit), made()
-    assert with_lines(function) == ((function,), {})
-    assert with_lines("void()", device=True)(function) == (("void()",), {"device": True}, function)
+@pytest.mark.parametrize(
+    ("compiled", "passed_on"),
+    [
+        (lambda jit: jit(written, device=True), ((written,), {"device": True, "lineinfo": True})),
+        (lambda jit: jit("void()")(written), (("void()",), {"lineinfo": True}, written)),
+        (lambda jit: jit()(written), ((), {"lineinfo": True}, written)),
+        (lambda jit: jit(func_or_sig=written), ((), {"func_or_sig": written, "lineinfo": True})),
+        (lambda jit: jit(debug=True)(written), ((), {"debug": True}, written)),
+        (lambda jit: jit(written, lineinfo=False), ((written,), {"lineinfo": False})),
+        (lambda jit: jit(PART), ((PART,), {})),
+        (lambda jit: jit(FROM_TEXT), ((FROM_TEXT,), {})),
+        (lambda jit: jit("void()", device=True)(FROM_TEXT), (("void()",), {"device": True}, FROM_TEXT)),
+    ],
+)
+def test_numbas_kernels_get_lines_if_they_have_a_source_and_say_nothing_else(compiled, passed_on):
+    assert compiled(child_setup.with_lines(jit)) == passed_on
 
 
 def test_libraries_are_prepared_where_they_are_there_and_put_back(monkeypatch):
