@@ -87,7 +87,8 @@ _OPENED = frozenset({"epochs", "fingerprints", "kernels", "records", "sessions",
 
 def _laid_out(value: Any, *, name: str = "", indent: str = "") -> str:
     """Returns a JSON value as text: on one line, unless something in it is never put on one."""
-    if not _is_opened(value, name):
+    opened = name in _OPENED or (isinstance(value, dict) and not _OPENED.isdisjoint(value))
+    if not value or not isinstance(value, (dict, list)) or not opened:
         return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
     inner, lines, flat = indent + " ", list[str](), list[str]()
     if isinstance(value, list):
@@ -102,9 +103,3 @@ def _laid_out(value: Any, *, name: str = "", indent: str = "") -> str:
     lines += [", ".join(flat)] if flat else []
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     return f"{opening}\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}{closing}"
-
-
-def _is_opened(value: Any, name: str) -> bool:
-    if not value or not isinstance(value, (dict, list)):
-        return False
-    return name in _OPENED or (isinstance(value, dict) and not _OPENED.isdisjoint(value))

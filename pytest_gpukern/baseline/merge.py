@@ -12,14 +12,15 @@ from pytest_gpukern.baseline.record import (
     DURATION_DIGITS,
     Baseline,
     Epoch,
-    OutputAccuracy,
     Record,
     RecordedLaunches,
     RecordedSession,
     SessionEntry,
+    accuracy_of,
     finite,
     time_of,
 )
+from pytest_gpukern.gate.comparability import Conditions, difference
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Fingerprint
 from pytest_gpukern.values.result import CaseInfo, Result, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
@@ -53,7 +54,7 @@ class Entry:
             compile_ns=finite(result.compile_ns),
             duration_s=finite(result.duration_s, DURATION_DIGITS),
             autotuned=result.autotuned,
-            correctness={name: OutputAccuracy.of(error) for name, error in result.errors.items()},
+            correctness={name: accuracy_of(error) for name, error in result.errors.items()},
             launches=RecordedLaunches.of(result),
         )
         shared = SessionEntry(
@@ -73,7 +74,6 @@ class WriteReport:
         added: ids of cases that were recorded for the first time, or in a scope that they lacked.
         appended: ids of cases whose current epoch has more sessions now.
         updated: ids of cases whose record has a new epoch.
-        kept: ids of cases that `create` found recorded already and left untouched.
         refused: results that must not become a baseline.
         errors: files that could not be read or written; they are as they were.
     """
@@ -82,7 +82,6 @@ class WriteReport:
     added: list[str] = field(default_factory=list)
     appended: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     errors: list[FileError] = field(default_factory=list)
 
@@ -91,7 +90,12 @@ class Merge:
     """Merges queued sessions into the content of one file, as freshly read, and reports what it did."""
 
     def __init__(self, baseline: Baseline, opened: str, reason: str | None, report: WriteReport) -> None:
-        self.baseline = baseline
+        self.baseline = structs.replace(
+            baseline,
+            fingerprints=dict(baseline.fingerprints),
+            sessions=dict(baseline.sessions),
+            cases=dict(baseline.cases),
+        )
         self._opened = opened
         self._reason = reason
         self._report = report
@@ -114,16 +118,9 @@ class Merge:
             else:
                 self._open(group, record)
         elif mode == "append":
-            places: dict[int, set[str]] = {}
-            for key in keys:
-                epoch = record.current(key) or record.epochs[-1]
-                places.setdefault(record.epochs.index(epoch), set()).add(key)
-            self._report.appended += self._into(places, group, record)
+            self._report.appended += self._into(keys, group, record)
         elif missing := keys - record.keys:
-            lacking = [entry for entry in group if missing & entry.session.times.keys()]
-            self._report.added += self._into({len(record.epochs) - 1: missing}, lacking, record)
-        else:
-            self._report.kept.append(case.id)
+            self._report.added += self._into(missing, group, record)
 
     def _open(self, group: list[Entry], record: Record | None) -> None:
         case = group[0].case
@@ -138,38 +135,40 @@ class Merge:
             launches=sessions[0].launches or RecordedLaunches(),
         ).adding(sessions, self.baseline.sessions)
         if record is None:
-            self._put(case, Record(case.point, (epoch,)))
+            self.baseline.cases[case.id] = Record(case.point, (epoch,))
             self._report.added.append(case.id)
         else:
-            self._put(case, structs.replace(record, point=case.point).opening(epoch))
+            self.baseline.cases[case.id] = structs.replace(record, point=case.point).opening(epoch)
             self._report.updated.append(case.id)
 
-    def _into(self, places: dict[int, set[str]], group: list[Entry], record: Record) -> list[str]:
-        """Adds measurements to existing epochs, given by index; returns the case's id if any fitted."""
-        case = group[0].case
-        epochs = list(record.epochs)
-        for index in places:
-            difference = _difference(epochs[index], case)
-            if difference is not None:
-                self._refuse(case, f"{difference}: use --gpukern-baseline=update")
+    def _into(self, keys: set[str], group: list[Entry], record: Record) -> list[str]:
+        """Adds measurements to the epochs that judge them, or the newest; returns the case if any fitted."""
+        case, epochs, places = group[0].case, list(record.epochs), dict[int, set[str]]()
+        now = Conditions.of(case, device_model=self.baseline.device_model)
+        for key in keys:
+            known = (self.baseline.past(case.id, key) or self.baseline.past(case.id))[0]
+            places.setdefault(known.epoch, set()).add(key)
+            differs = difference(known.key, now, [known])
+            if differs is not None:
+                self._refuse(case, f"{differs}: use --gpukern-baseline=update")
                 return []
-        entries = self._fitting(group, [epochs[index] for index in places])
-        if not entries:
+        lacking = [entry for entry in group if keys & entry.session.times.keys()]
+        sessions = [self._session(entry) for entry in self._fitting(lacking, record.sessions)]
+        if not sessions:
             return []
-        sessions = [self._session(entry) for entry in entries]
-        for index, keys in places.items():
-            parts = (session.only(keys) for session in sessions if keys & session.times.keys())
-            epochs[index] = epochs[index].adding(parts, self.baseline.sessions)
-        self._put(case, structs.replace(record, epochs=tuple(epochs)))
+        for place, those in places.items():
+            parts = (session.only(those) for session in sessions if those & session.times.keys())
+            epochs[place] = epochs[place].adding(parts, self.baseline.sessions)
+        self.baseline.cases[case.id] = structs.replace(record, epochs=tuple(epochs))
         return [case.id]
 
-    def _fitting(self, group: list[Entry], epochs: Iterable[Epoch] = ()) -> list[Entry]:
+    def _fitting(self, group: list[Entry], recorded: Iterable[RecordedSession] = ()) -> list[Entry]:
         """Returns the entries that agree with the first and are not recorded yet; refuses the others.
 
         Two measurements by one process are not independent, so a session counts once.
         """
         first = group[0].case
-        seen = {(known.session, key) for epoch in epochs for known in epoch.sessions for key in known.times}
+        seen = {(known.session, key) for known in recorded for key in known.times}
         fitting: list[Entry] = []
         for entry in group:
             case, session = entry.case, entry.session
@@ -185,36 +184,27 @@ class Merge:
 
     def _session(self, entry: Entry) -> RecordedSession:
         """Returns an entry's session, and stores once what the session's cases share."""
-        fingerprint, name = self._fingerprint(entry.fingerprint), entry.session.session
-        while (known := self.baseline.sessions.get(name)) is not None and known.fingerprint != fingerprint:
+        fingerprint, name, sessions = (
+            self._fingerprint(entry.fingerprint),
+            entry.session.session,
+            self.baseline.sessions,
+        )
+        while name in sessions and sessions[name].fingerprint != fingerprint:
             name += "+"  # two processes under one id
-        shared = structs.replace(known or entry.shared, fingerprint=fingerprint)
-        shared = structs.replace(shared, canaries={**entry.shared.canaries, **shared.canaries})
-        self.baseline = structs.replace(self.baseline, sessions={**self.baseline.sessions, name: shared})
+        shared = sessions.get(name, entry.shared)
+        canaries = {**entry.shared.canaries, **shared.canaries}
+        sessions[name] = structs.replace(shared, fingerprint=fingerprint, canaries=canaries)
         return structs.replace(entry.session, session=name)
 
     def _fingerprint(self, values: Fingerprint) -> str:
         """Returns the id of a fingerprint, and stores it if it is new."""
-        digest, length = values.identity(), 12
-        while self.baseline.fingerprints.get(digest[:length], values) != values:
+        digest, length, stored = values.identity(), 12, self.baseline.fingerprints
+        while stored.setdefault(digest[:length], values) != values:
             length += 1  # other values have this id: a collision, or an edited file
-        stored = {**self.baseline.fingerprints, digest[:length]: values}
-        self.baseline = structs.replace(self.baseline, fingerprints=stored)
         return digest[:length]
-
-    def _put(self, case: CaseInfo, record: Record) -> None:
-        self.baseline = structs.replace(self.baseline, cases={**self.baseline.cases, case.id: record})
 
     def _refuse(self, case: CaseInfo, reason: str) -> None:
         self._report.refused.append(Refusal(case.id, reason))
-
-
-def _difference(epoch: Epoch, case: CaseInfo) -> str | None:
-    if epoch.problem_version != case.problem_version:
-        return f"recorded with problem version {epoch.problem_version}, now {case.problem_version}"
-    if epoch.measured_point != case.measured_point:
-        return f"recorded at {epoch.measured_point}, now {case.measured_point}"
-    return None
 
 
 def confirmed_slower(result: Result) -> bool:

@@ -1,7 +1,7 @@
 """Defines the content of a baseline file: the records of cases, as epochs of sessions of times, oldest first.
 
 The model is the schema: msgspec reads and writes these values as they are. What several sessions share is
-stored once. `Baseline` puts it together again: `times` for the gate and for reports, `past` for explanations.
+stored once. `Baseline` puts it together again, as `SessionTime`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -17,21 +18,13 @@ from typing import Annotated
 from msgspec import Meta, Struct, field, structs
 
 from pytest_gpukern.gate.change import FEWEST
-from pytest_gpukern.gate.comparability import Conditions, Number, SessionTime
+from pytest_gpukern.gate.comparability import Conditions, Number, OutputAccuracy, SessionTime, Text
 from pytest_gpukern.gpu.kernel_facts import fitted
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.measure.host_load import others_share
 from pytest_gpukern.measure.statistics import quantiles
 from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
-from pytest_gpukern.values.result import (
-    UNKNOWN_CHOICE,
-    Choice,
-    KernelFacts,
-    Measurement,
-    OutputError,
-    Result,
-    Whole,
-)
+from pytest_gpukern.values.result import Choice, KernelFacts, Measurement, OutputError, Result, Whole
 from pytest_gpukern.values.untrusted_json import Json
 
 SCHEMA = 3
@@ -54,7 +47,6 @@ MOST_SESSIONS = 20
 FIRST_SESSIONS = 5
 
 
-Text = Annotated[str, Meta(min_length=1)]
 Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$")]
 Key = Annotated[str, Meta(pattern=r"^[^/]+/[^/]+/[^/]+$")]
 
@@ -79,32 +71,15 @@ def time_of(measurement: Measurement) -> SessionTime:
     )
 
 
-class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Says how far one output was from its reference; None where nothing finite was compared."""
-
-    max_abs: Number | None
-    max_rel: Number | None
-    max_ulp: Number | None
-    bits: Text | None = None
-    determinism: Text | None = None
-
-    @classmethod
-    def of(cls, error: OutputError) -> OutputAccuracy:
-        """Returns what a record keeps of an output's comparison; non-finite errors become None."""
-        errors = (finite(error.max_abs), finite(error.max_rel), finite(error.max_ulp))
-        return cls(*errors, error.bits, error.determinism)
+def accuracy_of(error: OutputError) -> OutputAccuracy:
+    """Returns what a record keeps of an output's comparison; non-finite errors become None."""
+    errors = (finite(error.max_abs), finite(error.max_rel), finite(error.max_ulp))
+    return OutputAccuracy(*errors, error.bits, error.determinism)
 
 
 def as_recorded(kernel: KernelFacts) -> KernelFacts:
-    return KernelFacts(
-        name=fitted(kernel.name, LONGEST_NAME),
-        registers=kernel.registers,
-        local_bytes=kernel.local_bytes,
-        shared_bytes=kernel.shared_bytes,
-        machine_code_sha256=kernel.machine_code_sha256,
-        grid=kernel.grid,
-        block=kernel.block,
-    )
+    unknown = dict.fromkeys(("symbol", "blocks_per_sm", "occupancy", "limited_by"))
+    return structs.replace(kernel, name=fitted(kernel.name, LONGEST_NAME), **unknown)
 
 
 def choice_of(result: Result) -> Choice:
@@ -222,20 +197,18 @@ class Epoch(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         These are the ones that opened it, against steps that add up, and the newest.
         """
         longer = structs.replace(self, sessions=(*self.sessions, *map(self._sharing, sessions)))
-        surplus: dict[int, set[str]] = {}
+        surplus = defaultdict[int, set[str]](set)
         for key in longer.keys:
             holders = [i for i, session in enumerate(longer.sessions) if key in session.times]
             first = longer.first(key, entries)
             for index in holders[first : first - MOST_SESSIONS]:
-                surplus.setdefault(index, set()).add(key)
+                surplus[index].add(key)
         trimmed = (
-            session.only(session.times.keys() - surplus[i]) if i in surplus else session
-            for i, session in enumerate(longer.sessions)
+            session.only(session.times.keys() - surplus[i]) for i, session in enumerate(longer.sessions)
         )
         return structs.replace(longer, sessions=tuple(session for session in trimmed if session.times))
 
     def _sharing(self, session: RecordedSession) -> RecordedSession:
-        """Returns a session without what its epoch has for it."""
         return structs.replace(
             session,
             correctness=None if session.correctness == self.correctness else session.correctness,
@@ -257,13 +230,9 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     def keys(self) -> set[str]:
         return {key for epoch in self.epochs for key in epoch.keys}
 
-    def current(self, key: str) -> Epoch | None:
+    def current(self, key: str | None) -> Epoch | None:
         """Returns the newest epoch that holds a measurement: an update of one scope leaves others judged."""
-        return next((epoch for epoch in reversed(self.epochs) if key in epoch.keys), None)
-
-    def anchor(self, key: str) -> Epoch | None:
-        """Returns the oldest epoch that holds a measurement: it shows small steps that have added up."""
-        return next((epoch for epoch in self.epochs if key in epoch.keys), None)
+        return next((epoch for epoch in reversed(self.epochs) if key is None or key in epoch.keys), None)
 
     def opening(self, epoch: Epoch) -> Record:
         """Returns the record with a new current epoch.
@@ -279,34 +248,6 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
 
 _NO_RECORD = Record({}, ())
-
-
-@dataclass(frozen=True)
-class PastSession:
-    """Holds one recorded session of a case, with what a file stores for several.
-
-    Attributes:
-        kernels: what the case launched; empty where no timer saw it.
-        canaries: name → time of the session's canaries in nanoseconds.
-    """
-
-    fingerprint: Fingerprint
-    times: Mapping[str, SessionTime]
-    kernels: tuple[KernelFacts, ...]
-    outputs: Mapping[str, OutputAccuracy]
-    canaries: Mapping[str, float]
-    session: str = ""
-    opening: bool = False
-    choice: Choice = UNKNOWN_CHOICE
-
-
-@dataclass(frozen=True)
-class Past:
-    """Holds the sessions of one epoch of a case, oldest first and never none."""
-
-    problem_version: int
-    measured_point: Mapping[str, Json]
-    sessions: tuple[PastSession, ...]
 
 
 @dataclass(frozen=True)
@@ -350,11 +291,6 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
     def fingerprint_of(self, session: RecordedSession) -> Fingerprint:
         return self.fingerprints[self.sessions[session.session].fingerprint]
 
-    def devices(self, case_id: str) -> set[str]:
-        """Returns the UUIDs of the GPUs of the machines on which a case was recorded."""
-        sessions = self.cases[case_id].sessions
-        return {str(self.fingerprint_of(session).device_uuid) for session in sessions}
-
     def duration_s(self, case_id: str) -> float | None:
         """Returns how long a case's test took in the newest session that knows it, in seconds, or None."""
         sessions = reversed(self.cases.get(case_id, _NO_RECORD).sessions)
@@ -370,11 +306,8 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         """
         record, scope = self.cases.get(case_id, _NO_RECORD), key.partition("/")[0]
         similar = sorted(other for other in record.keys if other.partition("/")[0] == scope)
-        return tuple(
-            time
-            for wanted in ([key] if key in similar else similar)
-            for time in self._times(record, record.current(wanted), wanted)
-        )
+        wanted = [key] if key in similar else similar
+        return tuple(time for other in wanted for time in self.past(case_id, other))
 
     def newer_epoch(self, case_id: str, key: str) -> str | None:
         """Returns when the newest epoch of a case was opened if `key` is judged by an older one, or None."""
@@ -383,33 +316,30 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         return None if current is None or current is record.epochs[-1] else record.epochs[-1].opened
 
     def anchor_times(self, case_id: str, key: str) -> tuple[SessionTime, ...]:
-        """Returns the sessions of the oldest epoch under `key`; none if that is the current one."""
+        """Returns the sessions of the oldest epoch under `key`; none if that is the current one.
+
+        They show small steps that have added up.
+        """
         record = self.cases.get(case_id, _NO_RECORD)
-        first = record.anchor(key)
-        return () if first is record.current(key) else tuple(self._times(record, first, key))
+        first = next((epoch for epoch in record.epochs if key in epoch.keys), None)
+        return () if first is record.current(key) else self._times(record, first, key)
 
     def all_times(self) -> Iterator[tuple[SessionTime, ...]]:
         """Yields the current sessions of every case under every key, apart by what an autotuner chose."""
-        for record in self.cases.values():
+        for case_id, record in self.cases.items():
             for key in sorted(record.keys):
                 groups: dict[object, list[SessionTime]] = {}
-                for time in self._times(record, record.current(key), key):
+                for time in self.past(case_id, key):
                     groups.setdefault(time.choice.configurations, []).append(time)
                 yield from map(tuple, groups.values())
 
-    def past(self, case_id: str, key: str | None = None) -> Past | None:
-        """Returns the epoch that a measurement is judged by, or None; without a `key` the newest one.
+    def past(self, case_id: str, key: str | None = None) -> tuple[SessionTime, ...]:
+        """Returns the sessions of the epoch that a measurement is judged by, oldest first.
 
-        Sessions that lack the measurement are left out.
+        Without a `key` it returns each session of the newest epoch once, with one of its times.
         """
-        record = self.cases.get(case_id)
-        epoch = None if record is None else record.epochs[-1] if key is None else record.current(key)
-        if record is None or epoch is None:
-            return None
-        sessions = epoch.sessions if key is None else epoch.holding(key)
-        first = 0 if key is None else epoch.first(key, self.sessions)
-        past = (self._past(epoch, session, number < first) for number, session in enumerate(sessions))
-        return Past(epoch.problem_version, epoch.measured_point, tuple(past))
+        record = self.cases.get(case_id, _NO_RECORD)
+        return self._times(record, record.current(key), key)
 
     def history(self, case_id: str) -> RecordedCase | None:
         record = self.cases.get(case_id)
@@ -422,39 +352,36 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         epochs = tuple(RecordedEpoch(epoch.opened, epoch.reason) for epoch in record.epochs)
         return RecordedCase(epochs, times)
 
-    def _past(self, epoch: Epoch, session: RecordedSession, opening: bool) -> PastSession:
-        canaries, launches = self.sessions[session.session].canaries, session.launches or epoch.launches
-        return PastSession(
-            fingerprint=self.fingerprint_of(session),
-            times=session.times,
-            kernels=launches.kernels,
-            outputs=epoch.correctness if session.correctness is None else session.correctness,
-            canaries={name: ns for name, ns in canaries.items() if ns},
-            session=session.session,
-            opening=opening,
-            choice=Choice.of(session.autotuned, launches.kernels),
-        )
-
-    def _times(self, record: Record, epoch: Epoch | None, key: str) -> Iterator[SessionTime]:
+    def _times(self, record: Record, epoch: Epoch | None, key: str | None) -> tuple[SessionTime, ...]:
         if epoch is None:
-            return
+            return ()
         conditions = Conditions(epoch.problem_version, epoch.measured_point, self.device_model)
-        first = epoch.first(key, self.sessions)
-        for number, session in enumerate(epoch.holding(key)):
-            fingerprint = self.fingerprint_of(session)
+        sessions = epoch.sessions if key is None else epoch.holding(key)
+        first = 0 if key is None else epoch.first(key, self.sessions)
+        times = []
+        for number, session in enumerate(sessions):
+            shared, fingerprint = self.sessions[session.session], self.fingerprint_of(session)
+            kernels = (session.launches or epoch.launches).kernels
+            timed = key or next(iter(session.times))
             # A host variant's session names the machine's GPU too, which does not affect its time.
             on_device = fingerprint.device_model_key == self.device_model
-            yield structs.replace(
-                session.times[key],
-                key=key,
+            time = structs.replace(
+                session.times[timed],
+                key=timed,
                 conditions=conditions,
                 device=fingerprint.device_uuid if on_device else None,
                 opening=number < first,
-                choice=Choice.of(session.autotuned, (session.launches or epoch.launches).kernels),
+                choice=Choice.of(session.autotuned, kernels),
                 session=session.session,
-                recorded=self.sessions[session.session].recorded,
+                recorded=shared.recorded,
                 epoch=record.epochs.index(epoch),
+                fingerprint=fingerprint,
+                kernels=kernels,
+                outputs=epoch.correctness if session.correctness is None else session.correctness,
+                canaries=shared.canaries,
             )
+            times.append(time)
+        return tuple(times)
 
     def without(self, case_ids: Iterable[str]) -> Baseline:
         kept = self.cases.keys() - set(case_ids)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 import re
 from collections.abc import Callable, Mapping, Set
@@ -27,20 +26,6 @@ _NAME = re.compile(r"[\w+](?:[\w.+-]*[\w+-])?")
 _MODEL = re.compile(r"\w[\w+-]*")  # no dot: the last but one dot of a file's name ends the baseline's name
 _ESCAPED = re.compile(r"[^\w/-]|^-")
 _LONGEST_NAME = 200  # bytes; file systems end at 255, and the temporary file's name is longer
-
-
-class BaselineMode(enum.StrEnum):
-    """Says what a run does with baselines; all but `off` compare."""
-
-    OFF = "off"
-    COMPARE = "compare"
-    CREATE = "create"
-    APPEND = "append"
-    UPDATE = "update"
-
-    @property
-    def writes(self) -> bool:
-        return self in (BaselineMode.CREATE, BaselineMode.APPEND, BaselineMode.UPDATE)
 
 
 @dataclass(frozen=True)
@@ -78,19 +63,21 @@ class Store:
     """Reads records, queues results and writes them once.
 
     Args:
+        mode: of `--gpukern-baseline`.
         directory_override: folder of all baselines, instead of the one beside each suite.
         reason: why an update is made; stored with the epochs that it opens.
     """
 
     def __init__(
         self,
-        mode: BaselineMode | str,
+        mode: str,
         *,
         directory_override: Path | None = None,
         reason: str | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.mode = BaselineMode(mode)
+        self.mode = mode
+        self._writes = mode not in ("off", "compare")
         self._directory_override = directory_override
         self._reason = reason or None
         self._now = now
@@ -129,7 +116,7 @@ class Store:
             FileError: the file is damaged, of another problem or device, or written by a newer version.
         """
         name = self.name_of(case)
-        if self.mode is BaselineMode.OFF:
+        if self.mode == "off":
             return Baseline(name, model_key)
         return self._cached(case.baseline_dir, name, model_key)
 
@@ -157,11 +144,6 @@ class Store:
             )
         return self._spreads[model_key]
 
-    def stale(self, known: KnownCases, model_key: str) -> Set[str]:
-        """Returns the ids of recorded cases that no longer exist, as far as the run tells."""
-        recorded = self._cached(known.folder, known.name, model_key).cases.keys()
-        return set() if known.ids is None else recorded - known.ids
-
     def on_record(self, known: KnownCases, model_key: str, devices: Set[str]) -> Set[str]:
         """Returns the ids of recorded cases that should run here again: those of this model.
 
@@ -172,14 +154,18 @@ class Store:
         baseline = self._cached(known.folder, known.name, model_key)
         if not any(path.is_relative_to(folder) for folder in SUITES):
             return baseline.cases.keys()
-        return {case for case in baseline.cases if not devices.isdisjoint(baseline.devices(case))}
+        return {
+            case_id
+            for case_id, record in baseline.cases.items()
+            if any(baseline.fingerprint_of(session).device_uuid in devices for session in record.sessions)
+        }
 
     def to_prune(self, known: KnownCases, model_key: str) -> ToPrune:
-        """Returns the stale cases of a file with patterns that match them alone; FileError as `baseline`."""
-        stale = self.stale(known, model_key)
-        others = self._cached(known.folder, known.name, model_key).cases.keys() - stale
+        """Returns recorded cases that no longer exist, as far as the run tells; FileError as `baseline`."""
+        recorded = self._cached(known.folder, known.name, model_key).cases.keys()
+        stale = set() if known.ids is None else recorded - known.ids
         path = self._path(known.folder, known.name, model_key)
-        return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, others))
+        return ToPrune(path, tuple(sorted(stale)), patterns_of(stale, recorded - stale))
 
     def add(
         self, result: Result, *, model_key: str, test_failed: bool = False, recorded: datetime | None = None
@@ -194,7 +180,7 @@ class Store:
             test_failed: its test failed for another reason than its verdict.
             recorded: when it was measured; by default now.
         """
-        if not self.mode.writes:
+        if not self._writes:
             return
         problem = unfit(result) or ("its test failed" if test_failed else None)
         if problem is not None:
@@ -211,14 +197,13 @@ class Store:
             self._queue.setdefault(path, []).append(entry)
 
     def refuse(self, case: CaseInfo, reason: str) -> None:
-        """Lists a case in the report as not recorded."""
         self._report.refused.append(Refusal(case.id, reason))
 
     def would_write(self, result: Result, *, model_key: str) -> bool:
         """Returns whether `flush` would record a result, as far as can be told before."""
-        if not self.mode.writes or unfit(result) is not None:
+        if not self._writes or unfit(result) is not None:
             return False
-        if self.mode is not BaselineMode.CREATE:
+        if self.mode != "create":
             return True
         try:
             record = self.baseline(result.case, model_key).cases.get(result.case.id)
@@ -274,7 +259,7 @@ class Store:
         return self._read[path]
 
     def _other_models(self, case: CaseInfo, model_key: str) -> list[str]:
-        if self.mode is BaselineMode.OFF:
+        if self.mode == "off":
             return []
         own, prefix = self.path_for(case, model_key), f"{self.name_of(case)}."
         others = [path for path in own.parent.glob(f"{prefix}*.json") if path != own]

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Baseline, Epoch, Record
-from pytest_gpukern.baseline.store import BaselineMode, Store, rewrite, unfit
+from pytest_gpukern.baseline.store import Store, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
@@ -134,7 +134,7 @@ def _show(known: argparse.Namespace) -> int:
     shown = {name: record for name, record in sorted(baseline.cases.items()) if known.text in name}
     if not shown:
         raise exits.RefusedError(f"no case with {known.text!r} in its id among {len(baseline.cases)}")
-    rows = [_record_row(name, key, record) for name, record in shown.items() for key in sorted(record.keys)]
+    rows = [_record_row(name, key, baseline) for name, record in shown.items() for key in sorted(record.keys)]
     epochs = {name: [_epoch_row(epoch) for epoch in record.epochs] for name, record in shown.items()}
     if known.json:
         held = {"problem": baseline.problem, "device": baseline.device_model}
@@ -144,22 +144,20 @@ def _show(known: argparse.Namespace) -> int:
     return exits.FINE
 
 
-def _record_row(case_id: str, key: str, record: Record) -> JsonDict:
-    current, anchor = record.current(key), record.anchor(key)
-    now, first = _medians(current, key), _medians(anchor, key)
+def _record_row(case_id: str, key: str, baseline: Baseline) -> JsonDict:
+    now, first = (
+        [time.median_ns for time in times]
+        for times in (baseline.past(case_id, key), baseline.anchor_times(case_id, key))
+    )
     return {
         "case": case_id,
         "key": key,
         "sessions": len(now),
         "median_ns": statistics.median(now),
         "spread": statistics.stdev(map(math.log, now)) if len(now) > 1 else None,
-        "epochs": sum(key in epoch.keys for epoch in record.epochs),
-        "anchor": statistics.median(now) / statistics.median(first) if anchor is not current else None,
+        "epochs": sum(key in epoch.keys for epoch in baseline.cases[case_id].epochs),
+        "anchor": statistics.median(now) / statistics.median(first) if first else None,
     }
-
-
-def _medians(epoch: Epoch | None, key: str) -> list[float]:
-    return [session.times[key].median_ns for session in epoch.holding(key)] if epoch else []
 
 
 def _epoch_row(epoch: Epoch) -> JsonDict:
@@ -279,7 +277,7 @@ def _merge(known: argparse.Namespace) -> int:
             [result] if unfit(result) is not None else unselected(result, run_file.sessions_of(result))
         )
     ]
-    mode = BaselineMode.APPEND if known.append else BaselineMode.UPDATE
+    mode = "append" if known.append else "update"
     report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason or "")
     if known.json:
         exits.show_json(
@@ -306,7 +304,7 @@ def _merge(known: argparse.Namespace) -> int:
 
 
 def _record(
-    results: Sequence[Result], created: datetime, mode: BaselineMode, *, into: Path | None, reason: str
+    results: Sequence[Result], created: datetime, mode: str, *, into: Path | None, reason: str
 ) -> WriteReport:
     """Records results beside their tests, or in one folder, and tells what became of all of them."""
     store = Store(mode, directory_override=into, reason=reason)

@@ -86,7 +86,6 @@ class SessionMeasurement(NamedTuple):
 
     measurement: Measurement
     time: SessionTime
-    conditions: Conditions
     on_gpu: bool
 
 
@@ -151,7 +150,7 @@ def _add_session(side: Side, name: str, result: Result) -> None:
             device=fingerprint.device_uuid if case.on_gpu else None,
             choice=choice,
         )
-        side.add(name, SessionMeasurement(measurement, time, conditions, case.on_gpu))
+        side.add(name, SessionMeasurement(measurement, time, case.on_gpu))
 
 
 def _add_baseline(side: Side, baseline: Baseline) -> None:
@@ -160,12 +159,8 @@ def _add_baseline(side: Side, baseline: Baseline) -> None:
     for case_id, record in baseline.cases.items():
         for key in sorted(record.keys):
             for time in baseline.session_times(case_id, key):
-                fingerprint = baseline.fingerprints[baseline.sessions[time.session].fingerprint]
-                assert time.conditions is not None
-                on_gpu = fingerprint.device_model_key == baseline.device_model
-                side.add(
-                    case_id, SessionMeasurement(measurement_of(key, time), time, time.conditions, on_gpu)
-                )
+                on_gpu = time.fingerprint.device_model_key == baseline.device_model
+                side.add(case_id, SessionMeasurement(measurement_of(key, time), time, on_gpu))
 
 
 def _finite(measurement: Measurement) -> Measurement:
@@ -226,7 +221,7 @@ def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> l
     by_model: dict[str, list[tuple[SessionTime, ...]]] = {}
     for times in (times for keys in a.times.values() for times in keys.values()):
         for group in _alike(times):
-            model = group[0].conditions.device_model
+            model = group[0].time.conditions.device_model
             by_model.setdefault(model, []).append(tuple(timed.time for timed in group))
     spreads = {model: shared_spread(groups) for model, groups in by_model.items()}
     rows = []
@@ -235,14 +230,13 @@ def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> l
             valid = [timed for timed in a.times.get(case, {}).get(key, ()) if not timed.measurement.invalid]
             for fresh in _alike(times) if valid else ():
                 first, sessions = fresh[0], [timed.time for timed in fresh]
-                model, devices = first.conditions.device_model, {time.device for time in sessions}
+                model, devices = first.time.conditions.device_model, {time.device for time in sessions}
                 # Those of another model do as well: the verdict then says what differs.
-                recorded = [timed for timed in valid if timed.conditions.device_model == model] or valid
+                recorded = [timed for timed in valid if timed.time.conditions.device_model == model] or valid
                 basis = Basis(
                     [timed.time for timed in recorded],
-                    first.conditions,
+                    first.time.conditions,
                     threshold,
-                    jitter_ns=max(timed.measurement.jitter_ns for timed in fresh),
                     device=devices.pop() if len(devices) == 1 else None,  # several are none of the recorded
                     shared=spreads.get(model, {}).get(spread_key(key)),
                     choice=first.time.choice,
@@ -258,7 +252,7 @@ def _alike(times: Iterable[SessionMeasurement]) -> list[list[SessionMeasurement]
     """Groups sessions by the conditions under which they were measured."""
     groups: list[list[SessionMeasurement]] = []
     for timed in times:
-        group = next((group for group in groups if group[0].conditions == timed.conditions), None)
+        group = next((group for group in groups if group[0].time.conditions == timed.time.conditions), None)
         if group is None:
             groups.append([timed])
         else:

@@ -123,15 +123,11 @@ def combined(rounds: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, d
 
 def suspected(shifts: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
     """Returns the cards that are suspected → the classes whose limit their shift reaches."""
-    return _with_any({card: _reaching(classes, LIMITS) for card, classes in shifts.items()})
+    return {card: names for card, classes in shifts.items() if (names := _reaching(classes, LIMITS))}
 
 
 def _reaching(shifts: Mapping[str, float], names: Iterable[str]) -> list[str]:
     return [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
-
-
-def _with_any(classes_of: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    return {card: names for card, names in classes_of.items() if names}
 
 
 def neighbours(
@@ -168,7 +164,7 @@ def confirmed(
     for card, names in suspects.items():
         rounds = [{card: _differences(times, card, beside[card], classes)} for times in fresh]
         held[card] = _reaching(combined(rounds).get(card, {}), names)
-    return _with_any(held)
+    return {card: names for card, names in held.items() if names}
 
 
 def _differences(times: Times, card: str, beside: str, classes: Mapping[str, str]) -> dict[str, float]:
@@ -235,12 +231,8 @@ _LIMITED_S = 1.0
 """Clocks that were held down for less, beyond the other cards, slow nothing down that we compare."""
 
 
-def causes(card: CardFacts, others: Sequence[CardFacts]) -> list[Cause]:
-    """Returns in what a card differs from the others and may be slower for; unknown values are no cause."""
-    return [*_limits_and_links(card, others), *_memory_faults(card, others)]
-
-
-def _limits_and_links(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
+def causes(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
+    """Yields in what a card differs from the others and may be slower for; unknown values are no cause."""
     look = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
     reseat = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
     for event, seconds in card.limited_s.items():
@@ -262,9 +254,6 @@ def _limits_and_links(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[
         own, usual = figure(card), median_of_known(map(figure, others))
         if own is not None and usual is not None and own < (1 - _LOWER) * usual:
             yield Cause(f"{words}: {own:.0f}, of the others {usual:.0f}", remedy, slows)
-
-
-def _memory_faults(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
     setup, setups = card.setup, [other.setup for other in others]
     if setup.ecc and any(other.ecc is False for other in setups):
         text = "ECC is on, and off on another card"

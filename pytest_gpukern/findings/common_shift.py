@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from pytest_gpukern.baseline.record import Past
 from pytest_gpukern.gate.change import percent
+from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import interval_rank, student_t
 from pytest_gpukern.values.difference import DEVICE, Difference
 from pytest_gpukern.values.result import Result
@@ -26,12 +27,11 @@ _SPOKEN = {"copy": "the copy", "fma": "FMA", "launch": "launch"}
 _ORDER = {name: number for number, name in enumerate(_SPOKEN)}
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """Holds a result that was compared, and the recorded sessions that it was compared with."""
 
     result: Result
-    past: Past
+    past: Sequence[SessionTime]
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,14 @@ class Shift:
 
 def shift_among(compared: Sequence[Compared]) -> Shift | None:
     """Returns the common shift of compared results and of the canaries; None if there are too few."""
-    recorded = [session.canaries for entry in compared for session in entry.past.sessions]
+    recorded = [session.canaries for entry in compared for session in entry.past]
     now = [entry.result.canaries for entry in compared]
     canaries = canary_changes(now, recorded)
-    usual = usual_shift(map(_session_times, compared))
+    usual = usual_shift(
+        {time.session: time.median_ns for time in entry.past if time.key == _kernel(entry.result)}
+        for entry in compared
+    )
     return shift_of(kernel_ratios(entry.result for entry in compared), canaries, usual)
-
-
-def _session_times(compared: Compared) -> dict[str, float]:
-    """Maps the id of each recorded session to its time of the kernel, where that was compared on a GPU."""
-    key, sessions = _kernel(compared.result), compared.past.sessions
-    return {session.session: session.times[key].median_ns for session in sessions if key in session.times}
 
 
 def _kernel(result: Result) -> str:
@@ -120,6 +117,8 @@ def shift_of(
 def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
     """Returns the log ratio that a new session's common shift stays within 95 % of the time; 0 if not known.
 
+    A case has the id of each recorded session and its time of the kernel, where that was compared on a GPU.
+
     A recorded session's shift is the median over its cases of the log time less its case's mean. The interval
     of one more session is that of a normal distribution whose spread is estimated from these.
     """
@@ -142,12 +141,12 @@ def kernel_ratios(results: Iterable[Result]) -> list[float]:
 
 
 def canary_changes(
-    now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float]]
+    now: Iterable[Mapping[str, float | None]], recorded: Iterable[Mapping[str, float | None]]
 ) -> dict[str, CanaryChange]:
     """Says how each canary moved between recorded sessions and those of a run, copy first."""
     new, old = _by_canary(now), _by_canary(recorded)
     changes = {}
-    for name in sorted(new.keys() & old.keys(), key=lambda name: (_ORDER.get(_plain(name), 9), name)):
+    for name in sorted(new.keys() & old.keys(), key=lambda name: (_ORDER.get(name.split("/")[0], 9), name)):
         ratio = statistics.median(new[name]) / statistics.median(old[name])
         outside = max(new[name]) < min(old[name]) or min(new[name]) > max(old[name])
         changes[name] = CanaryChange(ratio, outside and abs(math.log(ratio)) >= math.log1p(LEAST) / 2)
@@ -155,24 +154,23 @@ def canary_changes(
 
 
 def told(shift: Shift, changed: Sequence[Difference]) -> str:
-    """Says in words how all kernels changed, and whether the canaries did."""
     median, *ends = (100 * abs(value - 1) for value in (shift.ratio, shift.low, shift.high))
-    text = (
-        f"all kernels {median:.1f} % {'slower' if shift.ratio > 1 else 'faster'} (median of {shift.cases}, "
-    )
-    text += f"95 %: {min(ends):.1f} … {max(ends):.1f} %)"
+    (low, high), way = sorted(ends), "slower" if shift.ratio > 1 else "faster"
+    text = f"all kernels {median:.1f} % {way} (median of {shift.cases}, 95 %: {low:.1f} … {high:.1f} %)"
     if not shift.canaries:
         return f"{text}; the record has no canaries by this timer, which could tell whether it is the machine"
-    readings = {name: f"{_name(name)} {_change(c)}" for name, c in shift.canaries.items()}
+    readings = {
+        name: (_SPOKEN.get(name.split("/")[0], name), percent(math.log(canary.ratio)))
+        for name, canary in shift.canaries.items()
+    }
     moved = shift.with_it
     if moved:
         first, *others = moved + [name for name in readings if name not in moved]
-        so_is = f"so is {_name(first)} ({_change(shift.canaries[first])})"
-        rest = "".join(f", {readings[name]}" for name in others)
-        return f"{text}, {so_is}{rest}: the machine, not your change"
+        rest = "".join(f", {' '.join(readings[name])}" for name in others)
+        return f"{text}, so is {' ('.join(readings[first])}){rest}: the machine, not your change"
     differs = f" ({', '.join(map(str, changed))})"
     what = differs if changed else "; no recorded version differs, so look at the code"
-    still = f"{text}; the canaries were not ({', '.join(readings.values())})"
+    still = f"{text}; the canaries were not ({', '.join(map(' '.join, readings.values()))})"
     if any(change.what == DEVICE for change in changed):
         return f"{still}, but this is another card, and cards of a model differ a little"
     return f"{still}: something that all cases share - compiler, libraries, code - changed{what}"
@@ -185,15 +183,3 @@ def _by_canary(sessions: Iterable[Mapping[str, float | None]]) -> dict[str, list
             if ns:
                 times.setdefault(name, []).append(ns)
     return times
-
-
-def _plain(name: str) -> str:
-    return name.partition("/")[0]
-
-
-def _name(name: str) -> str:
-    return _SPOKEN.get(_plain(name), name)
-
-
-def _change(canary: CanaryChange) -> str:
-    return percent(math.log(canary.ratio))

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pytest_gpukern.baseline.record import Past, as_recorded
+from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.gate.change import FEWEST, percent
 from pytest_gpukern.gate.comparability import SessionTime, of_one_choice
@@ -61,7 +61,7 @@ _OF_THE_HOST = (
 
 
 def because(
-    result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past
+    result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Sequence[SessionTime]
 ) -> tuple[Difference, ...]:
     """Returns what else changed between the recorded sessions and a result, for a verdict that something did.
 
@@ -81,7 +81,7 @@ def because(
         differences += _code_changes(result, past)
     of_code = len(differences)
     differences += _clock_changes(deciding, verdict, past)
-    fingerprints = [session.fingerprint for session in past.sessions]
+    fingerprints = [session.fingerprint for session in past]
     unused = distributions_of_others(result.case.backend)
     for host in (False,) * result.case.on_gpu + (True,) * of_host:
         others = other_machine(result.fingerprint, fingerprints, host=host, unused=unused)
@@ -91,11 +91,11 @@ def because(
     return tuple(differences)
 
 
-def _choice_changes(result: Result, past: Past) -> list[Difference]:
+def _choice_changes(result: Result, past: Sequence[SessionTime]) -> list[Difference]:
     """Returns for which kernels an autotuner chose otherwise than in the sessions that judge it."""
     now = Choice.of(result.autotuned, ())
-    reference = of_one_choice(past.sessions, now, FEWEST)
-    before = {name: dict(values) for name, values in reference[0].choice.configurations} if reference else {}
+    reference = of_one_choice(past, now, FEWEST)[0]
+    before = {name: dict(values) for name, values in reference.choice.configurations}
     differences = []
     for kernel, values in now.configurations:
         recorded = before.get(kernel, {})
@@ -106,12 +106,6 @@ def _choice_changes(result: Result, past: Past) -> list[Difference]:
             was = " ".join(recorded[name] for name, _ in others)
             differences.append(Difference(AUTOTUNED, was, chosen, kernels))
     return differences
-
-
-def significant(verdict: Verdict) -> bool:
-    """Says whether a verdict says that the time changed, be it by less than the threshold."""
-    low, high = verdict.ratio_low, verdict.ratio_high
-    return low is not None and high is not None and (low > 1 or high < 1)
 
 
 def other_machine(
@@ -135,13 +129,13 @@ def other_machine(
     return tuple(difference for difference in differences if difference is not None)
 
 
-def _code_changes(result: Result, past: Past) -> list[Difference]:
+def _code_changes(result: Result, past: Sequence[SessionTime]) -> list[Difference]:
     """Returns what differs in the kernels of a case: machine code, resources, launches, the kernels."""
     new = by_name(map(as_recorded, result.kernels))
-    seen = [by_name(session.kernels) for session in past.sessions if session.kernels]
+    seen = [by_name(session.kernels) for session in past if session.kernels]
     if not new or not seen:
         return []
-    old = by_name(kernel for session in past.sessions for kernel in session.kernels)
+    old = by_name(kernel for session in past for kernel in session.kernels)
     kernels: dict[Difference, list[str]] = {}
     for name in filter(old.__contains__, new):
         for difference in _kernel_changes(new[name], old[name]):
@@ -176,7 +170,6 @@ class ClockChange(NamedTuple):
     now_mhz: float
 
     def difference(self, what: str = CLOCK) -> Difference:
-        """Returns it in MHz, of a clock of this name."""
         return Difference(what, f"{self.before_mhz:.0f}", f"{self.now_mhz:.0f} MHz")
 
 
@@ -192,7 +185,7 @@ def _clock_change(
     return ClockChange(before, now) if abs(now - before) > own else None
 
 
-def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange | None:
+def sm_clock_change(deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> ClockChange | None:
     """Says how the multiprocessors' clock moved since the recorded sessions of measurements under one key.
 
     If there are several sessions, their median counts, and the spread between them is part of the spread.
@@ -200,16 +193,18 @@ def sm_clock_change(deciding: Sequence[Measurement], past: Past) -> ClockChange 
     clocks = [DeviceClocks.of(measurement) for measurement in deciding]
     own = [clock.sm_mhz for clock in clocks if clock.sm_mhz]
     ranges = [(clock.sm_mhz_high or 0.0) - (clock.sm_mhz_low or 0.0) for clock in clocks]
-    spread = max([*ranges, max(own, default=0.0) - min(own, default=0.0)])
-    return _clock_change(own, [time.sm_mhz for time in _times(deciding[0].key, past)], spread)
+    spread = max([*ranges, *(max(own) - mhz for mhz in own)])
+    return _clock_change(own, [time.sm_mhz for time in past], spread)
 
 
-def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> list[Difference]:
+def _clock_changes(
+    deciding: Sequence[Measurement], verdict: Verdict, past: Sequence[SessionTime]
+) -> list[Difference]:
     """Returns clocks that moved, and whether the multiprocessors' explains the time of a kernel."""
     first = deciding[0]
     sm = sm_clock_change(deciding, past)
     memory_mhz = [mhz for measurement in deciding if (mhz := DeviceClocks.of(measurement).memory_mhz)]
-    memory = _clock_change(memory_mhz, [time.memory_mhz for time in _times(first.key, past)])
+    memory = _clock_change(memory_mhz, [time.memory_mhz for time in past])
     differences = []
     if sm is not None:
         differences.append(sm.difference())
@@ -222,16 +217,12 @@ def _clock_changes(deciding: Sequence[Measurement], verdict: Verdict, past: Past
     return differences
 
 
-def _times(key: str, past: Past) -> list[SessionTime]:
-    return [session.times[key] for session in past.sessions if key in session.times]
-
-
-def is_about(ratio: float, deciding: Sequence[Measurement], past: Past) -> bool:
+def is_about(ratio: float, deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> bool:
     """Says whether a ratio is that of these measurements, whose clocks are known, to all recorded sessions.
 
     It is not if the gate compared them only with sessions on their own card, or with the epoch's first.
     """
-    recorded = statistics.fmean(math.log(time.median_ns) for time in _times(deciding[0].key, past))
+    recorded = statistics.fmean(math.log(time.median_ns) for time in past)
     now = statistics.fmean(math.log(measurement.summary.median_ns) for measurement in deciding)
     return abs(now - recorded - math.log(ratio)) <= _SAME_CYCLES * abs(math.log(ratio))
 

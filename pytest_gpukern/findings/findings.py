@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_gpukern.findings.explain import because, is_about, significant
+from pytest_gpukern.findings.explain import because, is_about
 from pytest_gpukern.findings.regressions import (
     ACCURACY,
     BITS,
@@ -27,17 +27,15 @@ from pytest_gpukern.values.verdict_table import Tone, VerdictKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from pytest_gpukern.baseline.record import Past
-    from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict
-
-    PastOf = Callable[[CaseInfo, str | None], Past | None]
+    from pytest_gpukern.gate.comparability import SessionTime
+    from pytest_gpukern.values.result import Measurement, Result, Verdict
 
 _SINCE_THE_RECORD = (RESOURCES, ACCURACY, BITS, DETERMINISM, TAIL)
 
 
 def explained(
     result: Result,
-    past_of: PastOf,
+    past: Callable[[str | None], Sequence[SessionTime]],
     *,
     deciding: Mapping[str, Sequence[Measurement]] | None = None,
 ) -> Result:
@@ -47,7 +45,7 @@ def explained(
 
     Args:
         result: with its verdicts.
-        past_of: (case, measurement's key) → the recorded sessions; without a key those of the newest epoch.
+        past: key of a measurement → the sessions that judge it; without a key those of the newest epoch.
         deciding: key → the measurements that its verdict rests on; where it says nothing, the result's own.
     """
     if result.simulated or not result.measurements or result.correctness is Correctness.INCORRECT:
@@ -55,25 +53,25 @@ def explained(
     verdicts, tails = dict(result.verdicts), list[Finding]()
     for measurement in result.measurements:
         verdict = verdicts.get(measurement.key)
-        past = past_of(result.case, measurement.key) if verdict is not None else None
-        if verdict is None or past is None:
+        recorded = past(measurement.key) if verdict is not None else ()
+        if verdict is None or not recorded:
             continue
         rests_on = (deciding or {}).get(measurement.key) or [measurement]
-        verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, past)
+        verdicts[measurement.key] = _with_reasons(result, rests_on, verdict, recorded)
         if verdict.kind.row.compared and verdict.kind is not VerdictKind.SLOWER and result.case.on_gpu:
-            tails += slow_calls(rests_on, past)
+            tails += slow_calls(rests_on, recorded)
     result = dataclasses.replace(result, verdicts=verdicts, findings=(*result.findings, *tails))
-    past, case = past_of(result.case, None), result.case
-    same = (case.problem_version, plain(case.measured_point))
-    if past is None or (past.problem_version, past.measured_point) != same:
+    newest, case = past(None), result.case
+    work = [(time.conditions.problem_version, time.conditions.measured_point) for time in newest[:1]]
+    if work != [(case.problem_version, plain(case.measured_point))]:
         return result
     since_record = (
-        *grown_resources(result.kernels, past),
-        *grown_errors(result.errors, past),
-        *other_bits(result.errors, result.kernels, past),
-        *other_determinism(result.errors, past),
+        *grown_resources(result.kernels, newest),
+        *grown_errors(result.errors, newest),
+        *other_bits(result.errors, result.kernels, newest),
+        *other_determinism(result.errors, newest),
     )
-    errors = over_sessions(result.errors, result.kernels, past)
+    errors = over_sessions(result.errors, result.kernels, newest)
     return dataclasses.replace(result, errors=errors, findings=(*result.findings, *since_record))
 
 
@@ -105,12 +103,14 @@ def findings_that_fail(findings: Iterable[Finding], fail_on: Collection[str]) ->
     ]
 
 
-def _with_reasons(result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Past) -> Verdict:
-    row = verdict.kind.row
-    if not row.changed and not (row.tone is Tone.DOUBTFUL and significant(verdict)):
+def _with_reasons(
+    result: Result, deciding: Sequence[Measurement], verdict: Verdict, past: Sequence[SessionTime]
+) -> Verdict:
+    row, low, high = verdict.kind.row, verdict.ratio_low, verdict.ratio_high
+    significant = low is not None and high is not None and (low > 1 or high < 1)  # if below the threshold
+    if not row.changed and not (row.tone is Tone.DOUBTFUL and significant):
         return verdict
-    opened = tuple(session for session in past.sessions if session.opening)
-    opening = dataclasses.replace(past, sessions=opened)
-    if opened and verdict.ratio and not is_about(verdict.ratio, deciding, past):
+    opening = [session for session in past if session.opening]
+    if opening and verdict.ratio and not is_about(verdict.ratio, deciding, past):
         past = opening if is_about(verdict.ratio, deciding, opening) else past
     return dataclasses.replace(verdict, differences=because(result, deciding, verdict, past))

@@ -7,9 +7,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pytest_gpukern.baseline.record import OutputAccuracy, Past, PastSession, as_recorded, time_of
+from pytest_gpukern.baseline.record import as_recorded, time_of
 from pytest_gpukern.gate.change import FEWEST
-from pytest_gpukern.gate.comparability import SessionTime
+from pytest_gpukern.gate.comparability import OutputAccuracy, SessionTime
 from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.determinism import Determinism, of_sessions
 from pytest_gpukern.values.difference import Difference
@@ -40,7 +40,7 @@ _FIGURES = (("max_ulp", " ULP"), ("max_rel", " relative"), ("max_abs", " absolut
 _FIELDS = (("registers", "registers", ""), ("local_bytes", "local", " B"), ("shared_bytes", "shared", " B"))
 
 
-def grown_errors(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
+def grown_errors(errors: Mapping[str, OutputError], past: Sequence[SessionTime]) -> tuple[Finding, ...]:
     """Returns a finding for each output whose error exceeds four times the largest one recorded.
 
     An error of up to four ULP is rounding, whatever it was. If the recorded one is exact, any other error
@@ -57,13 +57,13 @@ def grown_errors(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding
             if (now := getattr(error, field)) is not None and _has_grown(field, now, largest)
         ]
         if grown:
-            recorded = f"the largest of {n} sessions" if (n := len(past.sessions)) > 1 else "of one session"
+            recorded = f"the largest of {n} sessions" if (n := len(past)) > 1 else "of one session"
             findings.append(Finding(ACCURACY, f"{name}: error {', '.join(grown)} (recorded: {recorded})"))
     return tuple(findings)
 
 
 def other_bits(
-    errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Past
+    errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Sequence[SessionTime]
 ) -> tuple[Finding, ...]:
     """Returns a finding for each output whose bits differ from those of the same machine code and inputs.
 
@@ -71,12 +71,12 @@ def other_bits(
     run. Equal problem versions and measured points mean equal inputs, which are random from a fixed seed.
     """
     code = _code(map(as_recorded, kernels))
-    if code is None or any(_code(session.kernels) != code for session in past.sessions):
+    if code is None or any(_code(session.kernels) != code for session in past):
         return ()
     findings = []
     for name, error in errors.items():
-        recorded = [output.bits for output in _outputs(name, past.sessions)]
-        complete = len(recorded) == len(past.sessions)
+        recorded = [output.bits for output in _outputs(name, past)]
+        complete = len(recorded) == len(past)
         (first, *others) = dict.fromkeys(recorded) if complete else [None]
         if others or first is None or error.bits is None or len(recorded) < FEWEST_WITH_THE_SAME_BITS:
             continue
@@ -87,14 +87,14 @@ def other_bits(
 
 
 def over_sessions(
-    errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Past
+    errors: Mapping[str, OutputError], kernels: Iterable[KernelFacts], past: Sequence[SessionTime]
 ) -> dict[str, OutputError]:
     """Returns the errors with each output's determinism over this session and those of the same machine code.
 
     Without such sessions, or if the machine code is not known, it is what this session found.
     """
     code = _code(map(as_recorded, kernels))
-    alike = [session for session in past.sessions if code is not None and _code(session.kernels) == code]
+    alike = [session for session in past if code is not None and _code(session.kernels) == code]
     over = {}
     for name, error in errors.items():
         seen = [(output.determinism, output.bits) for output in _outputs(name, alike)]
@@ -103,7 +103,7 @@ def over_sessions(
     return over
 
 
-def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Finding, ...]:
+def other_determinism(errors: Mapping[str, OutputError], past: Sequence[SessionTime]) -> tuple[Finding, ...]:
     """Returns a finding for each output that was the same in every launch and no longer is, or vice versa.
 
     The machine code need not be the same: we want to tell of an atomic addition that replaced a tree. We tell
@@ -111,7 +111,7 @@ def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Fi
     """
     findings = []
     for name, error in errors.items():
-        seen = [kind for output in _outputs(name, past.sessions) if (kind := output.determinism) is not None]
+        seen = [kind for output in _outputs(name, past) if (kind := output.determinism) is not None]
         differs = error.determinism == Determinism.TOLERANT
         differed = [kind == Determinism.TOLERANT for kind in seen]
         steadied = all(differed) and len(seen) >= FEWEST_WITH_THE_SAME_BITS and not differs
@@ -121,13 +121,13 @@ def other_determinism(errors: Mapping[str, OutputError], past: Past) -> tuple[Fi
     return tuple(findings)
 
 
-def _outputs(name: str, sessions: Iterable[PastSession]) -> list[OutputAccuracy]:
+def _outputs(name: str, sessions: Iterable[SessionTime]) -> list[OutputAccuracy]:
     return [session.outputs[name] for session in sessions if name in session.outputs]
 
 
-def _largest(name: str, past: Past) -> dict[str, float | None]:
+def _largest(name: str, past: Sequence[SessionTime]) -> dict[str, float | None]:
     """Returns each figure's largest recorded value; None where a session lacks it."""
-    outputs = _outputs(name, past.sessions)
+    outputs = _outputs(name, past)
     values = {field: [getattr(output, field) for output in outputs] for field, _ in _FIGURES}
     return {field: max(of) if of and None not in of else None for field, of in values.items()}
 
@@ -149,13 +149,13 @@ def _code(kernels: Iterable[KernelFacts]) -> set[tuple[str, str]] | None:
     return code if code and all(known for _, known in code) else None
 
 
-def grown_resources(kernels: Iterable[KernelFacts], past: Past) -> tuple[Finding, ...]:
+def grown_resources(kernels: Iterable[KernelFacts], past: Sequence[SessionTime]) -> tuple[Finding, ...]:
     """Returns a finding for each kernel that takes more of anything than in every recorded session.
 
     A kernel that no recorded session launched has nothing to be compared with.
     """
     new = by_name(map(as_recorded, kernels))
-    old = by_name(kernel for session in past.sessions for kernel in session.kernels)
+    old = by_name(kernel for session in past for kernel in session.kernels)
     findings = []
     for name, launches in new.items():
         grown = resource_changes(launches, old.get(name, ()), grown=True)
@@ -176,7 +176,7 @@ def resource_changes(
     return differences
 
 
-def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ...]:
+def slow_calls(deciding: Sequence[Measurement], past: Sequence[SessionTime]) -> tuple[Finding, ...]:
     """Returns a finding where some calls became slow: mean or 95th percentile grew beyond what was recorded.
 
     Both are relative to the session's median, so that a clock or a card changes neither. They have to be
@@ -190,13 +190,12 @@ def slow_calls(deciding: Sequence[Measurement], past: Past) -> tuple[Finding, ..
     if any(ns is None or not math.isfinite(ns) for measurement in deciding for ns in measurement.samples_ns):
         return ()
     new = [time_of(measurement) for measurement in deciding if measurement.samples_ns]
-    old = [session.times[key] for session in past.sessions if key in session.times]
     grown = []
     for name, figure in (
         ("mean", lambda time: time.mean_ns),
         ("95th percentile", lambda time: (time.quantiles_ns or (None,))[-1]),
     ):
-        now, before = _above_median(new, figure), _above_median(old, figure)
+        now, before = _above_median(new, figure), _above_median(past, figure)
         if len(now) < len(deciding) or len(before) < FEWEST:
             continue
         usual, usual_now = statistics.fmean(before), statistics.fmean(now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpukern.gate.comparability import SessionTime
@@ -19,6 +19,7 @@ from pytest_gpukern.gate.spread import (
     SharedSpread,
     assumed_spread,
     between_devices,
+    by_device,
     case_spread,
     spread_of_ratios,
     within_devices,
@@ -60,20 +61,7 @@ _EACH_STEP = 0.975
 _NOTHING = 1e-12
 
 
-@dataclass(frozen=True)
-class Devices:
-    """Holds the error that a change has from being between devices of a model; none on one device.
-
-    Attributes:
-        variance: that the devices add to the change's.
-        dof: its degrees of freedom.
-    """
-
-    variance: float = 0.0
-    dof: float = math.inf
-
-
-SAME_DEVICE = Devices()
+SAME_DEVICE = CaseSpread(0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -86,8 +74,8 @@ class Change:
         fresh: new sessions, or pairs.
         recorded: recorded sessions that it was compared with; 0 for pairs.
         noisier: additional variance of fresh sessions whose samples are noisier than the recorded ones'.
-        devices: by how much devices differ in this case.
-        all_devices: by how much they differ over all cases of the suite. A card may be slower in a case where
+        devices: what devices that differ in this case add to the change's variance; nothing on one device.
+        all_devices: what they add by all cases of the suite. A card may be slower in a case where
             the recorded cards agree, so a smaller change is called neither slower nor faster.
     """
 
@@ -96,8 +84,8 @@ class Change:
     fresh: int
     recorded: int
     noisier: float = 0.0
-    devices: Devices = SAME_DEVICE
-    all_devices: Devices = SAME_DEVICE
+    devices: CaseSpread = SAME_DEVICE
+    all_devices: CaseSpread = SAME_DEVICE
 
     def error(self, fresh: int | None = None, recorded: int | None = None) -> float:
         """Returns the standard error of the change, also for other numbers of sessions."""
@@ -201,7 +189,6 @@ def change_since(
     sessions: Sequence[SessionTime],
     fresh: Sequence[Measurement],
     *,
-    jitter_ns: float,
     device: str | None,
     shared: SharedSpread | None,
 ) -> Change:
@@ -215,33 +202,33 @@ def change_since(
     """
     timer = fresh[0].timer
     shared = shared or assumed_spread(timer)
-    logs = [math.log(session.median_ns) for session in sessions]
+    cards = by_device(sessions)
+    logs = [log for card in cards.values() for log in card]
     new = [math.log(measurement.summary.median_ns) for measurement in fresh]
-    devices = [session.device for session in sessions]
-    shortest = min(*(timed.summary.median_ns for timed in fresh), *(known.median_ns for known in sessions))
-    variance, dof = within_devices(logs, devices)
-    floor = _floor(shortest, jitter_ns)
-    spread = case_spread(variance, dof, shared, floor=floor)
+    floor = _floor(fresh, math.exp(min(logs)))
+    spread = case_spread(*within_devices(cards), shared, floor=floor)
+    if own := len(new) - 1:
+        pooled = (spread.dof * spread.variance + own * sample_variance(new)) / (spread.dof + own)
+        spread = dataclasses.replace(spread, variance=pooled, dof=spread.dof + own)
     noise = statistics.fmean(_within(timed.summary) for timed in fresh)
     recorded_noise = statistics.fmean(_within(session) for session in sessions)
-    weight = _weight_of_devices(devices, device)
+    of_case, of_all = _of_devices(cards, device, timer, shared, floor)
     return Change(
         delta=statistics.fmean(new) - statistics.fmean(logs),
-        spread=_with_own(spread, new),
+        spread=spread,
         fresh=len(new),
         recorded=len(logs),
         noisier=max(0.0, noise - recorded_noise),
-        devices=_of_case(logs, devices, timer, shared, weight=weight, floor=floor),
-        all_devices=_of_all_cases(timer, shared, weight=weight),
+        devices=of_case,
+        all_devices=of_all,
     )
 
 
-def change_of_pairs(pairs: Sequence[Pair], *, jitter_ns: float, shared: SharedSpread | None) -> Change:
+def change_of_pairs(pairs: Sequence[Pair], *, shared: SharedSpread | None) -> Change:
     """Returns the change between two revisions, by the mean of the log ratios of neighbouring sessions."""
     timer, ratios = pairs[0][0].timer, log_ratios(pairs)
     shared = shared or spread_of_ratios(timer, ())
-    shortest = min(timed.summary.median_ns for pair in pairs for timed in pair)
-    floor = 2 * _floor(shortest, jitter_ns)
+    floor = 2 * _floor([timed for pair in pairs for timed in pair])
     spread = case_spread(sample_variance(ratios), len(ratios) - 1, shared, floor=floor)
     return Change(statistics.fmean(ratios), spread, fresh=len(ratios), recorded=0)
 
@@ -310,9 +297,10 @@ def settling_words(change: Change, limit: float) -> str:
 _SIGMAS_IN_95 = 1.96  # half a 95 % interval in standard errors
 
 
-def _floor(median_ns: float, jitter_ns: float) -> float:
+def _floor(fresh: Sequence[Measurement], shortest_ns: float = math.inf) -> float:
     """Returns the variance of a log median that the timer alone causes, its step included."""
-    jitter = min(jitter_ns / median_ns, KNOWS_NOTHING)
+    shortest_ns = min(shortest_ns, *(timed.summary.median_ns for timed in fresh))
+    jitter = min(max(timed.jitter_ns for timed in fresh) / shortest_ns, KNOWS_NOTHING)
     return max(jitter, ROUNDING) ** 2
 
 
@@ -322,46 +310,27 @@ def _within(known: Summary | SessionTime) -> float:
     return min(half / _SIGMAS_IN_95 / known.median_ns, KNOWS_NOTHING) ** 2
 
 
-def _with_own(spread: CaseSpread, logs: Sequence[float]) -> CaseSpread:
-    """Returns the spread pooled with that among several fresh sessions."""
-    own = len(logs) - 1
-    if not own:
-        return spread
-    pooled = (spread.dof * spread.variance + own * sample_variance(logs)) / (spread.dof + own)
-    return dataclasses.replace(spread, variance=pooled, dof=spread.dof + own)
-
-
-def _weight_of_devices(recorded: Sequence[str | None], device: str | None) -> float:
-    """Returns how many times τ² the difference of recorded sessions and new ones on `device` varies by."""
-    shares = {known: recorded.count(known) / len(recorded) for known in recorded}
-    weight = 1 - 2 * shares.get(device, 0.0) + sum(share**2 for share in shares.values())
-    return weight if weight >= _NOTHING else 0.0
-
-
-def _of_case(
-    logs: Sequence[float],
-    devices: Sequence[str | None],
+def _of_devices(
+    cards: Mapping[str | None, Sequence[float]],
+    device: str | None,
     timer: str,
     shared: SharedSpread,
-    *,
-    weight: float,
     floor: float,
-) -> Devices:
-    """Returns what the devices of a case add to the change.
+) -> tuple[CaseSpread, CaseSpread]:
+    """Returns what devices add to the variance of a change: by this case, and by all cases.
 
-    Its degrees of freedom are at most the number of devices less one, since one device may be off in all
+    A case's degrees of freedom are at most the number of devices less one, since one device may be off in all
     cases that the spread was estimated from.
     """
-    if not weight or shared.between_devices is None:
-        return _of_all_cases(timer, shared, weight=weight)
-    variance, dof = between_devices(logs, devices)
-    spread = case_spread(variance, dof, shared.between_devices, floor=floor)
-    return Devices(weight * spread.variance, min(spread.dof, shared.devices_dof))
-
-
-def _of_all_cases(timer: str, shared: SharedSpread, *, weight: float) -> Devices:
-    if not weight:
-        return SAME_DEVICE
+    count = sum(map(len, cards.values()))
+    shares = {card: len(logs) / count for card, logs in cards.items()}
+    weight = 1 - 2 * shares.get(device, 0.0) + sum(share**2 for share in shares.values())
+    if weight < _NOTHING:
+        return SAME_DEVICE, SAME_DEVICE
+    of_all = CaseSpread(weight * timer_row(timer).prior_spread_of_devices ** 2, math.inf)
     if shared.devices is not None:
-        return Devices(weight * shared.devices**2, shared.devices_dof)
-    return Devices(weight * timer_row(timer).prior_spread_of_devices ** 2)
+        of_all = CaseSpread(weight * shared.devices**2, shared.devices_dof)
+    if shared.between_devices is None:
+        return of_all, of_all
+    spread = case_spread(*between_devices(cards), shared.between_devices, floor=floor)
+    return CaseSpread(weight * spread.variance, min(spread.dof, shared.devices_dof)), of_all

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from pytest_gpukern.values.result import UNKNOWN_CHOICE, CaseInfo, Choice, Whole, plain
-
-_Session = TypeVar("_Session", bound="HasChoice")
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import UNKNOWN_CHOICE, CaseInfo, Choice, KernelFacts, Whole, plain
 
 
 @dataclass(frozen=True)
@@ -34,16 +33,29 @@ class Conditions:
         return cls(case.problem_version, case.measured_point, device_model, simulated)
 
 
+_UNKNOWN = Conditions(0, {}, "")
+
 Number = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
+Text = Annotated[str, Meta(min_length=1)]
 Quantiles = tuple[Number, Number, Number, Number, Number]
 
 
-class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Holds the time of a case in one session, from a file to the gate and to reports; times in nanoseconds.
+class OutputAccuracy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Says how far one output was from its reference; None where nothing finite was compared."""
 
-    A baseline file stores once what several times share. There a time has only the fields down to
-    `others_share`, and `Baseline` adds the others.
+    max_abs: Number | None
+    max_rel: Number | None
+    max_ulp: Number | None
+    bits: Text | None = None
+    determinism: Text | None = None
+
+
+class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Holds the time of a case in one recorded session, and what is known of that; times in nanoseconds.
+
+    The gate, findings and reports all take it. A baseline file stores once what several times share. There
+    a time has only the fields down to `others_share`, and `Baseline` adds the others.
 
     Attributes:
         low_ns: lower bound of its 95 % interval within the session.
@@ -62,6 +74,10 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         session: id of the process that measured.
         recorded: when, as an ISO 8601 time.
         epoch: place of its epoch in the record, oldest first.
+        fingerprint: what the session was measured on.
+        kernels: what the case launched in it; empty where no timer saw it.
+        outputs: output name → how far it was from its reference.
+        canaries: name → time of the session's canaries in nanoseconds.
     """
 
     n: Annotated[int, Meta(ge=1)]
@@ -77,13 +93,17 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     jitter_ns: Number | None = None
     others_share: Number | None = None
     key: str = ""
-    conditions: Conditions | None = None
+    conditions: Conditions = _UNKNOWN
     device: str | None = None
     opening: bool = False
     choice: Choice = UNKNOWN_CHOICE
     session: str = ""
     recorded: str = ""
     epoch: int = 0
+    fingerprint: Fingerprint = Fingerprint()
+    kernels: tuple[KernelFacts, ...] = ()
+    outputs: dict[str, OutputAccuracy] = {}
+    canaries: dict[str, Number | None] = {}
 
     def for_report(self) -> SessionTime:
         """Returns what a report shows: the interval, and when and where it was measured."""
@@ -99,21 +119,14 @@ class SessionTime(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         )
 
 
-class HasChoice(Protocol):
-    """Describes a recorded session that knows what was chosen in it."""
-
-    @property
-    def choice(self) -> Choice: ...
-
-
-def of_one_choice(sessions: Sequence[_Session], choice: Choice, enough: int) -> Sequence[_Session]:
+def of_one_choice(sessions: Sequence[SessionTime], choice: Choice, enough: int) -> Sequence[SessionTime]:
     """Returns the recorded sessions that a new one is compared with: they all chose the same.
 
     We take those that chose as the new one, or else those of the most frequent choice. They must be `enough`
     to gate. If no choice has enough sessions, an autotuner's choices are still kept apart. Launches that no
     autotuner chose are not: their grids may follow from the data.
     """
-    groups: dict[Choice, list[_Session]] = {}
+    groups: dict[Choice, list[SessionTime]] = {}
     for session in sessions:
         groups.setdefault(session.choice, []).append(session)
     if len(groups) < 2:
@@ -129,7 +142,7 @@ def difference(key: str, now: Conditions, sessions: Sequence[SessionTime]) -> st
     """Returns the first condition in which a recorded session differs from now, with both values, or None."""
     if all(session.key == key and session.conditions == now for session in sessions):
         return None
-    then = [session.conditions for session in sessions if session.conditions is not None]
+    then = [session.conditions for session in sessions]
     rows: list[tuple[str, list[object], object]] = [
         ("", [_where(known) for known in then], _where(now)),
         ("on ", [known.device_model for known in then], now.device_model),

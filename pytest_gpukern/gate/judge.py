@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpukern.gate.change import (
@@ -68,7 +68,6 @@ class Basis:
         sessions: the record's current sessions, none if nothing is recorded.
         conditions: those of the new measurements.
         threshold: smallest change that counts, 0.02 for 2 %; thresholds are log(1 + threshold) both ways.
-        jitter_ns: what the timer itself adds to the spread of a session's median, as a standard deviation.
         device: UUID of the device that the new measurements were taken on.
         shared: the spread that the suite's cases have in common; where None, it is assumed.
         anchor: the sessions of the record's first epoch, where that is not the current one.
@@ -80,7 +79,6 @@ class Basis:
     sessions: Sequence[SessionTime]
     conditions: Conditions
     threshold: float
-    jitter_ns: float
     device: str | None = None
     shared: SharedSpread | None = None
     anchor: Sequence[SessionTime] = ()
@@ -113,7 +111,7 @@ class Basis:
         return f" since the epoch's first {len(self.opening)} sessions"
 
     def change(self, sessions: Sequence[SessionTime], fresh: Sequence[Measurement]) -> Change:
-        return change_since(sessions, fresh, jitter_ns=self.jitter_ns, device=self.device, shared=self.shared)
+        return change_since(sessions, fresh, device=self.device, shared=self.shared)
 
 
 def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
@@ -146,15 +144,26 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
     if basis.anchor and _barred(fresh, basis.anchor, basis.conditions) is None:
         verdict = _with_anchor(verdict, basis.change(basis.anchor, fresh), threshold)
     gates = len(reference) >= FEWEST
+    row = FALSE_ALARMS[max(known for known in FALSE_ALARMS if known <= threshold)]
     verdict = dataclasses.replace(
         verdict,
         reason="; ".join([verdict.reason, *_remarks(basis, change)]),
         gates=gates,
         suspected=gates and verdict.kind is VerdictKind.SLOWER,
-        false_alarm=_false_alarm(len(basis.opening or reference), threshold) if gates else 0.0,
+        false_alarm=_chance(row, len(basis.opening or reference)) if gates else 0.0,
         threshold=threshold,
     )
     return of_host(verdict, basis.fails_with) if basis.fails_with else verdict
+
+
+def keys_to_judge(measurements: Sequence[Measurement], known: Collection[str]) -> list[str]:
+    """Returns a key for each scope: the main timer's, unless only that of one beside it is `known`."""
+    keys = []
+    for main in measurements:
+        if not main.beside:
+            others = [other.key for other in measurements if other.beside and other.scope == main.scope]
+            keys.append(next((key for key in (main.key, *others) if key in known), main.key))
+    return keys
 
 
 def unless_hopeless(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> Verdict:
@@ -203,7 +212,6 @@ def _confirmed(
     *,
     since: str = "",
 ) -> Verdict:
-    """Returns the verdict of fresh sessions on a suspicion, against some of the recorded ones."""
     change = basis.change(recorded, fresh)
     slowest = sorted(session.median_ns for session in recorded)[-1 - len(recorded) // _EXCUSED]
     apart = min(timed.summary.median_ns for timed in fresh) > slowest
@@ -225,9 +233,7 @@ def of_host(verdict: Verdict, fails_with: str = "--gpukern-fail-on") -> Verdict:
     return dataclasses.replace(verdict, reason=reason, suspected=False, false_alarm=0.0)
 
 
-def judge_paired(
-    pairs: Sequence[Pair], *, threshold: float, jitter_ns: float, shared: SharedSpread | None = None
-) -> Verdict:
+def judge_paired(pairs: Sequence[Pair], *, threshold: float, shared: SharedSpread | None = None) -> Verdict:
     """Compares two revisions by neighbouring sessions: what both sessions of a pair share cancels.
 
     The rules are those of `judge`. Δ is the mean of the log ratios, with their spread between pairs, shrunk
@@ -236,20 +242,19 @@ def judge_paired(
     Args:
         pairs: measurements of (base, head) in neighbouring sessions, two pairs at least.
         threshold: smallest change that counts, 0.02 for 2 %.
-        jitter_ns: what the timer adds to the spread of a session's median.
         shared: the ratios' spread, of `shared_spread_of_pairs`; where None, it is assumed.
     """
     barred = _barred_pairs(pairs)
     if barred is not None:
         return barred
-    change = change_of_pairs(pairs, jitter_ns=jitter_ns, shared=shared)
+    change = change_of_pairs(pairs, shared=shared)
     verdict = _screened_pairs(change, threshold, pairs)
     open_still = verdict.kind is VerdictKind.UNDECIDED and verdict.others_share is None
     if open_still and verdict.ratio_low is not None:
         verdict = _with_remedy(verdict, change, threshold)
     suspected = verdict.kind is VerdictKind.SLOWER
-    false_alarm = _false_alarm_of_pairs(pairs[0][0].timer, len(pairs))
-    return dataclasses.replace(verdict, suspected=suspected, false_alarm=false_alarm)
+    row = FALSE_ALARMS_OF_PAIRS[timer_row(pairs[0][0].timer).device_timed]
+    return dataclasses.replace(verdict, suspected=suspected, false_alarm=_chance(row, len(pairs)))
 
 
 def confirm_paired(
@@ -257,7 +262,6 @@ def confirm_paired(
     pairs: Sequence[Pair],
     *,
     threshold: float,
-    jitter_ns: float,
     shared: SharedSpread | None = None,
     last: bool = True,
 ) -> Verdict:
@@ -270,7 +274,7 @@ def confirm_paired(
 
     Args:
         pairs: all fresh ones so far.
-        threshold: as in `judge_paired`, and so are `jitter_ns` and `shared`.
+        threshold: as in `judge_paired`, and so is `shared`.
         last: whether no more pairs are measured.
 
     Returns:
@@ -279,7 +283,7 @@ def confirm_paired(
     barred = _barred_pairs(pairs)
     if barred is not None:
         return _unconfirmed(suspicion, barred)
-    change = change_of_pairs(pairs, jitter_ns=jitter_ns, shared=shared)
+    change = change_of_pairs(pairs, shared=shared)
     again = dataclasses.replace(_screened_pairs(change, threshold, pairs), false_alarm=suspicion.false_alarm)
     if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
@@ -291,7 +295,6 @@ def confirm_paired(
 
 
 def _screened_pairs(change: Change, threshold: float, pairs: Sequence[Pair]) -> Verdict:
-    """Returns the verdict of one look at pairs, with what it rests on."""
     screened = _screened(change, threshold, confirming=max(MOST_FRESH_PAIRS, len(pairs)))
     return dataclasses.replace(
         _unless_busy(screened, [head for _, head in pairs]),
@@ -301,7 +304,6 @@ def _screened_pairs(change: Change, threshold: float, pairs: Sequence[Pair]) -> 
 
 
 def _with_remedy(verdict: Verdict, change: Change, threshold: float) -> Verdict:
-    """Returns a verdict of pairs whose reason names the option that would settle it."""
     remedy = settling_words(change, math.log1p(threshold))
     return dataclasses.replace(verdict, reason=f"{verdict.reason}; {remedy}")
 
@@ -326,11 +328,6 @@ def fails(verdict: Verdict, fail_on: Collection[str], *, on_gpu: bool) -> bool:
     doubtful = verdict.kind is VerdictKind.SLOWER and not verdict.gates
     kind = VerdictKind.UNDECIDED if doubtful else verdict.kind
     return kind.row.fail_on in fail_on and (on_gpu or "host" in fail_on)
-
-
-def expected_false_alarms(verdicts: Iterable[Verdict]) -> float:
-    """Returns how many of these would be confirmed as SLOWER if no code had changed; see `FALSE_ALARMS`."""
-    return sum(verdict.false_alarm for verdict in verdicts)
 
 
 def _barred(
@@ -432,15 +429,9 @@ def _remarks(basis: Basis, change: Change) -> list[str]:
     return remarks
 
 
-def _false_alarm(recorded: int, threshold: float) -> float:
-    """Returns the chance that unchanged code is called SLOWER, by the nearest row and column below."""
-    row = FALSE_ALARMS[max(known for known in FALSE_ALARMS if known <= threshold)]
-    return row[max(known for known in row if known <= recorded)]
-
-
-def _false_alarm_of_pairs(timer: str, pairs: int) -> float:
-    row = FALSE_ALARMS_OF_PAIRS[timer_row(timer).device_timed]
-    return row[max(known for known in row if known <= pairs)]
+def _chance(row: Mapping[int, float], count: int) -> float:
+    """Returns that of the nearest number of sessions or pairs below."""
+    return row[max(known for known in row if known <= count)]
 
 
 def _decided(
@@ -481,13 +472,11 @@ def _decided(
 
 
 def _unconfirmed(suspicion: Verdict, again: Verdict, sessions: str = "fresh sessions") -> Verdict:
-    """Returns the verdict of fresh sessions that do not confirm a suspicion, with a reason that names it."""
     reason = f"suspected {_first(suspicion)}, not confirmed by {sessions}: {again.reason}"
     return _without_confirmation(again, again.kind, reason)
 
 
 def _without_confirmation(verdict: Verdict, kind: VerdictKind, reason: str) -> Verdict:
-    """Returns the end of a suspicion that was not confirmed: a verdict of this kind, for this reason."""
     return dataclasses.replace(verdict, kind=kind, reason=reason, suspected=False, unconfirmed=True)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpukern.gate.comparability import SessionTime
@@ -110,28 +110,28 @@ def spread_of_ratios(timer: str, cases: Iterable[Sequence[float]]) -> SharedSpre
     return _fitted(variances, fallback)
 
 
-def within_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
+def by_device(sessions: Sequence[SessionTime]) -> dict[str | None, list[float]]:
+    """Returns each device → the log medians of its sessions."""
+    cards: dict[str | None, list[float]] = {}
+    for session in sessions:
+        cards.setdefault(session.device, []).append(math.log(session.median_ns))
+    return cards
+
+
+def within_devices(cards: Mapping[str | None, Sequence[float]]) -> tuple[float, int]:
     """Returns the variance of log medians about the mean of their device, and its degrees of freedom."""
-    groups = _by_device(logs, devices)
-    dof = len(logs) - len(groups)
-    squares = sum((v - statistics.fmean(group)) ** 2 for group in groups for v in group)
+    dof = sum(map(len, cards.values())) - len(cards)
+    squares = sum((log - statistics.fmean(logs)) ** 2 for logs in cards.values() for log in logs)
     return (squares / dof if dof else 0.0), dof
 
 
-def between_devices(logs: Sequence[float], devices: Sequence[str | None]) -> tuple[float, int]:
+def between_devices(cards: Mapping[str | None, Sequence[float]]) -> tuple[float, int]:
     """Returns the variance of the means of devices, and its degrees of freedom.
 
     It contains the spread within a device, which cannot be separated when each card has one session.
     """
-    means = [statistics.fmean(group) for group in _by_device(logs, devices)]
+    means = list(map(statistics.fmean, cards.values()))
     return (sample_variance(means) if len(means) > 1 else 0.0), len(means) - 1
-
-
-def _by_device(logs: Sequence[float], devices: Sequence[str | None]) -> list[list[float]]:
-    groups: dict[str | None, list[float]] = {}
-    for value, device in zip(logs, devices, strict=True):
-        groups.setdefault(device, []).append(value)
-    return list(groups.values())
 
 
 def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float = 0.0) -> CaseSpread:
@@ -151,22 +151,20 @@ def case_spread(variance: float, dof: int, shared: SharedSpread, *, floor: float
 
 
 def _of_group(timer: str, group: Sequence[Sequence[SessionTime]]) -> SharedSpread:
-    variances, variances_of_devices, between = [], [], []
+    variances, apart, several = [], [], []
     for sessions in group:
-        logs = [math.log(session.median_ns) for session in sessions]
-        devices = [session.device for session in sessions]
-        variance, dof = within_devices(logs, devices)
+        cards = by_device(sessions)
         floor = _resolved(timer, min(session.median_ns for session in sessions))
+        variance, dof = within_devices(cards)
         if dof:
             variances.append((max(variance, floor), dof))
-        if len(set(devices)) > 1:
-            between.append((logs, devices))
-            apart, devices_dof = between_devices(logs, devices)
-            variances_of_devices.append((max(apart, floor), devices_dof))
+        if len(cards) > 1:
+            variance, dof = between_devices(cards)
+            apart.append((max(variance, floor), dof))
+            several.append(cards)
     spread = _fitted(variances, assumed_spread(timer))
-    tau, tau_dof = _of_devices(between, spread.s0**2)
-    enough = len(variances_of_devices) >= FEWEST_CASES
-    by_case = _fitted(variances_of_devices, spread) if enough else None
+    tau, tau_dof = _of_devices(several, spread.s0**2)
+    by_case = _fitted(apart, spread) if len(apart) >= FEWEST_CASES else None
     return SharedSpread(spread.s0, spread.d0, spread.cases, tau, tau_dof, by_case)
 
 
@@ -195,7 +193,7 @@ def _fitted(variances: Sequence[tuple[float, int]], fallback: SharedSpread) -> S
 
 
 def _of_devices(
-    cases: Sequence[tuple[Sequence[float], Sequence[str | None]]], within: float
+    cases: Sequence[Mapping[str | None, Sequence[float]]], within: float
 ) -> tuple[float | None, int]:
     """Returns the standard deviation between devices, None without several, and its degrees of freedom.
 
@@ -205,14 +203,12 @@ def _of_devices(
     if not cases:
         return None, 0
     squares = expected = weight = 0.0
-    for logs, devices in cases:
-        groups = _by_device(logs, devices)
-        variance, dof = between_devices(logs, devices)
+    for cards in cases:
+        variance, dof = between_devices(cards)
         squares += dof * variance
-        expected += dof * within * statistics.fmean(1 / len(group) for group in groups)
+        expected += dof * within * statistics.fmean(1 / len(logs) for logs in cards.values())
         weight += dof
-    distinct = {device for _, devices in cases for device in devices}
-    return math.sqrt(max(squares - expected, 0.0) / weight), len(distinct) - 1
+    return math.sqrt(max(squares - expected, 0.0) / weight), len(set().union(*cases)) - 1
 
 
 def _digamma(x: float) -> float:

@@ -41,7 +41,7 @@ def changes_since(compared: Sequence[Compared]) -> dict[Difference, int]:
     """Returns what differs between the fingerprints, each with its cases, and the clock if it moved."""
     changes: Counter[Difference] = Counter()
     for entry in compared:
-        recorded = [session.fingerprint for session in entry.past.sessions]
+        recorded = [session.fingerprint for session in entry.past]
         now, on_gpu = entry.result.fingerprint, entry.result.case.on_gpu
         changes.update(other_machine(now, recorded, host=not on_gpu))
     clock = _clock(compared)
@@ -50,8 +50,12 @@ def changes_since(compared: Sequence[Compared]) -> dict[Difference, int]:
 
 def _clock(compared: Sequence[Compared]) -> Difference | None:
     """Returns the multiprocessors' clock as measured, where it moved for most of the kernels."""
-    times = ((time, entry.past) for entry in compared for time in entry.result.measurements)
-    known = [(time, past) for time, past in times if time.scope == "kernel" and DeviceClocks.of(time).sm_mhz]
+    known = [
+        (time, entry.past)
+        for entry in compared
+        for time in entry.result.measurements
+        if time.scope == "kernel" and time.key == entry.past[0].key and DeviceClocks.of(time).sm_mhz
+    ]
     moved = [change for time, past in known if (change := sm_clock_change([time], past)) is not None]
     if 2 * len(moved) <= len(known):
         return None

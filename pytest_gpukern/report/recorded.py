@@ -80,7 +80,7 @@ def _sessions(baseline: Baseline, case_id: str) -> Iterator[Result]:
         baseline_dir="",
         baseline_name=baseline.problem,
     )
-    for session, known in zip(epoch.sessions, past.sessions if past else (), strict=True):
+    for session, known in zip(epoch.sessions, past, strict=True):
         yield Result(
             case,
             nodeid=case_id,

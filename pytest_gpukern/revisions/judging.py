@@ -11,6 +11,7 @@ from pytest_gpukern.gate.change import Pair, log_ratios, percent
 from pytest_gpukern.gate.judge import (
     confirm_paired,
     judge_paired,
+    keys_to_judge,
     of_host,
     shared_spread_of_pairs,
     undecidable,
@@ -72,11 +73,7 @@ class CaseRuns:
     def judged_keys(self) -> list[str]:
         """Returns the key that is judged in each scope: the main timer's, else one that both sides have."""
         measurements = self.shown.measurements if self.shown is not None else ()
-        chosen = []
-        for main in (measurement for measurement in measurements if not measurement.beside):
-            others = [m.key for m in measurements if m.beside and m.scope == main.scope]
-            chosen.append(next((key for key in (main.key, *others) if self.pairs(key)), main.key))
-        return chosen
+        return keys_to_judge(measurements, [time.key for time in measurements if self.pairs(time.key)])
 
     @property
     def same_code(self) -> bool | None:
@@ -272,14 +269,11 @@ def _judged(
     """Returns the gate's verdict on valid pairs: a first one, or one that decides about a suspicion."""
     all_pairs = case.pairs(key)
     pairs = _valid(all_pairs)
-    jitter_ns = max(measurement.jitter_ns for pair in pairs for measurement in pair)
     shared, threshold = spreads.get(spread_key(key)), case.threshold
     if suspicion is None:
-        verdict = judge_paired(pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
+        verdict = judge_paired(pairs, threshold=threshold, shared=shared)
     else:
-        verdict = confirm_paired(
-            suspicion, pairs, threshold=threshold, jitter_ns=jitter_ns, shared=shared, last=last
-        )
+        verdict = confirm_paired(suspicion, pairs, threshold=threshold, shared=shared, last=last)
         if verdict.suspected:
             return suspicion
     invalid, known = len(all_pairs) - len(pairs), case.same_code is not None

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_gpukern.baseline.merge import confirmed_slower
-from pytest_gpukern.baseline.record import Past, choice_of
+from pytest_gpukern.baseline.record import choice_of
 from pytest_gpukern.check.diagnosis import Diagnosis, IncorrectError
 from pytest_gpukern.findings.findings import explained, failures, findings_that_fail
 from pytest_gpukern.gate.change import FEWEST, FRESH_SESSIONS
 from pytest_gpukern.gate.comparability import Conditions
-from pytest_gpukern.gate.judge import Basis, confirm, judge, undecidable, unless_hopeless
+from pytest_gpukern.gate.judge import Basis, confirm, judge, keys_to_judge, undecidable, unless_hopeless
 from pytest_gpukern.gate.spread import spread_key
 from pytest_gpukern.gpu.kernel_facts import autotuned, kernel_facts, without_hash
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
@@ -246,11 +246,8 @@ def settle(
             settled = judged_by_record(result, environment, marker)
         settled = confirmed(settled, environment, marker)
         model = environment.gpu.model_key(on_gpu=result.case.on_gpu)
-
-        def past_of(case: CaseInfo, key: str | None) -> Past | None:
-            return environment.store.baseline(case, model).past(case.id, key)
-
-        result = explained(settled.result, past_of, deciding=settled.deciding)
+        past = functools.partial(environment.store.baseline(result.case, model).past, result.case.id)
+        result = explained(settled.result, past, deciding=settled.deciding)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     failing = failures(result, settings.fail_on, accepts=settings.accepts)
     if "unchecked" in settings.fail_on and expects_check and result.correctness is Correctness.UNCHECKED:
@@ -281,11 +278,11 @@ def judged_by_record(result: Result, environment: Environment, marker: MarkerOpt
     problem = None
     if settings.baseline == "compare" and settings.sessions > 1:
         extra, problem = _fresh(result, environment, settings.sessions - 1, before=1)
-    bases = {
-        measurement.key: _basis_of(result, measurement, environment, marker)
-        for measurement in result.measurements
+    bases = {time.key: _basis_of(result, time.key, environment, marker) for time in result.measurements}
+    recorded = {  # the given sessions may be of another timer
+        key for key, basis in bases.items() if any(session.key == key for session in basis.sessions)
     }
-    chosen = _to_judge(result.measurements, bases)
+    chosen = keys_to_judge(result.measurements, recorded)
     verdicts: dict[str, Verdict] = {}
     for measurement in result.measurements:
         key = measurement.key
@@ -331,8 +328,7 @@ def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) 
         if problem or missing:
             verdicts[key] = undecidable(verdicts[key], problem or f"{missing}")
         else:
-            basis = _basis_of(result, time, environment, marker)
-            verdicts[key] = confirm(verdicts[key], decided[key], basis)
+            verdicts[key] = confirm(verdicts[key], decided[key], _basis_of(result, key, environment, marker))
     result = dataclasses.replace(result, verdicts=verdicts)
     more: list[Result] = []
     if settings.run_file is not None and settings.baseline == "compare" and confirmed_slower(result):
@@ -340,14 +336,12 @@ def confirmed(judged: Settled, environment: Environment, marker: MarkerOptions) 
     return Settled(result, (*judged.sessions, *fresh, *more), {**judged.deciding, **decided})
 
 
-def _basis_of(
-    result: Result, measurement: Measurement, environment: Environment, marker: MarkerOptions
-) -> Basis:
+def _basis_of(result: Result, key: str, environment: Environment, marker: MarkerOptions) -> Basis:
     """Returns what a measurement is judged by.
 
     A remark says if that is an older epoch, because the newest has no time under its key.
     """
-    on_gpu, key, store = result.case.on_gpu, measurement.key, environment.store
+    on_gpu, store = result.case.on_gpu, environment.store
     model = environment.gpu.model_key(on_gpu=on_gpu)
     recorded = store.baseline(result.case, model)
     opened = recorded.newer_epoch(result.case.id, key)
@@ -355,7 +349,6 @@ def _basis_of(
         store.sessions_for(result.case, model, key),
         Conditions.of(result.case, device_model=model, simulated=result.simulated),
         threshold=marker.threshold or environment.settings.threshold,
-        jitter_ns=measurement.jitter_ns,
         device=result.fingerprint.device_uuid if on_gpu else None,
         shared=store.shared_spread(model).get(spread_key(key)),
         anchor=recorded.anchor_times(result.case.id, key),
@@ -370,19 +363,6 @@ def _under(key: str, results: Iterable[Result]) -> list[Measurement]:
     return [
         measurement for result in results for measurement in result.measurements if measurement.key == key
     ]
-
-
-def _to_judge(measurements: Sequence[Measurement], bases: Mapping[str, Basis]) -> set[str]:
-    """Returns the keys of the measurements that get a verdict: one for each scope."""
-    recorded = {  # the given sessions may be of another timer
-        key for key, basis in bases.items() if any(session.key == key for session in basis.sessions)
-    }
-    chosen = set()
-    for main in (measurement for measurement in measurements if not measurement.beside):
-        others = [other.key for other in measurements if other.beside and other.scope == main.scope]
-        known = [key for key in (main.key, *others) if key in recorded]
-        chosen.add((known or [main.key])[0])
-    return chosen
 
 
 def _fresh(

@@ -266,9 +266,9 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
         if case := case_of(item):
             recorded.data[item.nodeid] = f"{case.problem.name} {case.point}"
     for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
-        past = environment.store.baseline(info, model).past(info.id) if info.on_gpu else None
-        if past is not None:
-            uuids = {session.fingerprint.device_uuid for session in past.sessions}
+        past = environment.store.baseline(info, model).past(info.id) if info.on_gpu else ()
+        if past:
+            uuids = {session.fingerprint.device_uuid for session in past}
             recorded.cards[item.nodeid] = tuple(sorted(uuid for uuid in uuids if uuid is not None))
     recorded.durations_s |= recorded_durations(config, items)
     # The controller may look at any time.

@@ -384,7 +384,8 @@ class Controller:
                 recorded = store.on_record(cases, model_key, devices)
                 for test in cases.tests.keys() & self._unmeasured.keys():
                     why.setdefault(self._unmeasured[test], set()).update({cases.tests[test]} & recorded)
-                why.setdefault(cases.why_gone, set()).update(store.stale(cases, model_key) & recorded)
+                gone = recorded & {*store.to_prune(cases, model_key).ids}
+                why.setdefault(cases.why_gone, set()).update(gone)
         return [
             f"--gpukern-fail-on=missing: {len(ids)} recorded {'case' if len(ids) == 1 else 'cases'} did not "
             f"run: {reason} ({', '.join(sorted(ids))})"
@@ -459,11 +460,11 @@ class Controller:
             except FileError as error:
                 self.problems.append(str(error))
                 return
-            past = baseline.past(result.case.id, judged) if judged is not None else None
+            past = baseline.past(result.case.id, judged) if judged is not None else ()
             recorded = baseline.history(result.case.id)
             if recorded is not None:
                 self._history[result.nodeid] = recorded
-            if past is not None:
+            if past:
                 compared.append(Compared(result, past))
         self._shift = shift_among(compared)
         self._since_record = head(compared, self._shift)

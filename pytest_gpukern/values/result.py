@@ -529,7 +529,7 @@ class Result:
 
     @property
     def valid(self) -> bool:
-        """Whether its numbers may be recorded: correct, measured cleanly and on real hardware."""
+        """Whether its times say something: correct, measured cleanly and on real hardware."""
         return (
             self.correctness is not Correctness.INCORRECT
             and not self.simulated

@@ -269,15 +269,13 @@ class Replay:
             record,
             self._conditions,
             threshold,
-            jitter_ns=first.jitter_ns,
             shared=self._shared(trial.record).get(spread_key(first.key)),
         )
         screened = judge([first], basis)
         if not screened.suspected:
             return screened, screened
         fresh = [self._measured(case.id, number) for number in trial.fresh]
-        again = dataclasses.replace(basis, jitter_ns=max(each.jitter_ns for each in fresh))
-        return screened, confirm(screened, fresh, again)
+        return screened, confirm(screened, fresh, basis)
 
     def _session_time(self, case: str, number: int) -> SessionTime:
         measured = self._measured(case, number, recorded=True)

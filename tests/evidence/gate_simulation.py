@@ -289,7 +289,7 @@ def _run_of_gate(samples: Any, recorded: int, change: float, threshold: float, o
         new = [
             _measurement(times[s][case], 1 + change) for s in range(recorded, recorded + 1 + FRESH_SESSIONS)
         ]
-        basis = Basis(sessions, _HERE, threshold, jitter_ns=0.0, shared=shared)
+        basis = Basis(sessions, _HERE, threshold, shared=shared)
         verdict = judge(new[:1], basis)
         if verdict.suspected:
             verdict = confirm(verdict, new[1:], basis)
@@ -316,14 +316,13 @@ def verdict_of_pairs(
     case: Sequence[Pair], first: int, threshold: float, shared: SharedSpread | None
 ) -> Verdict:
     """Returns the verdict of the first pairs; if they raise a suspicion, that of looks at the others."""
-    verdict = judge_paired(case[:first], threshold=threshold, jitter_ns=0.0, shared=shared)
+    verdict = judge_paired(case[:first], threshold=threshold, shared=shared)
     for taken in range(first + FRESH_PAIRS, len(case) + 1, FRESH_PAIRS):
         if not verdict.suspected:
             break
         verdict = confirm_paired(
             *(verdict, case[first:taken]),
             threshold=threshold,
-            jitter_ns=0.0,
             shared=shared,
             last=taken == len(case),
         )

@@ -45,7 +45,7 @@ def history(noise, step, *, anchored=True, seed=7):
         for case, record in enumerate(records):
             place = case, FIRST + commit * TAKEN
             first, *fresh = taken(measured, *place, 1 + FRESH_SESSIONS, (1 + step) ** (commit + 1))
-            basis = Basis(record, HERE, THRESHOLD, 0.0, shared=shared)
+            basis = Basis(record, HERE, THRESHOLD, shared=shared)
             verdict = judge([first], basis)
             if verdict.suspected and confirm(verdict, fresh, basis).kind is VerdictKind.SLOWER:
                 slower_now.append(case)

@@ -50,7 +50,7 @@ def judged(key, place, count, slower=1.0, opening=0):
     cases = zip(record, RECORDED[key].values(), strict=True)
     for sessions, times in itertools.islice(cases, (place + 2) % EVERY, None, EVERY):
         fresh = [measured(slower * ns, key=key) for ns in times[unknown]]
-        basis = Basis(sessions, HERE, 0.02, 0.0, unknown, shared)
+        basis = Basis(sessions, HERE, 0.02, unknown, shared)
         verdict = judge(fresh[:1], basis)
         verdict = unless_hopeless(verdict, fresh[:1], basis) if verdict.suspected else verdict
         yield confirm(verdict, (fresh * 2)[:2], basis) if verdict.suspected else verdict

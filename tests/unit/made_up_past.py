@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import made_up_results as made_up
+from made_up_times import recorded
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import OutputAccuracy, Past, PastSession
-from pytest_gpukern.gate.comparability import SessionTime
+from pytest_gpukern.gate.comparability import OutputAccuracy
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import KernelFacts
 
@@ -30,9 +30,9 @@ def kernel(name="saxpy", code="beef", **changes):
     return KernelFacts(name, machine_code_sha256=code, **{**values, **changes})
 
 
-def facts(name="saxpy", code="beef", *, registers=32, local=0, shared=0, grid=(63, 1, 1), block=(256, 1, 1)):
+def facts(name="saxpy", code="beef", **changes):
     """A kernel as it was just seen."""
-    return KernelFacts(name, registers, local, shared, code, grid=grid, block=block, symbol=name)
+    return kernel(name, code, symbol=name, **changes)
 
 
 def session(
@@ -40,10 +40,15 @@ def session(
 ):
     """A recorded session that took `scale` times 50 µs."""
     ns = 50_000.0 * scale
-    clocks = {"sm_mhz": sm_mhz, "memory_mhz": memory_mhz}
-    time = SessionTime(100, ns, ns * 0.998, ns * 1.002, (ns,) * 5, **clocks)
-    values = {"outputs": {"y": structs.replace(accuracy(), bits=bits)}, "canaries": {}}
-    return PastSession(fingerprint, {key: time}, kernels or (kernel(),), **{**values, **changes})
+    known = {
+        "quantiles_ns": (ns,) * 5,
+        "sm_mhz": sm_mhz,
+        "memory_mhz": memory_mhz,
+        "fingerprint": fingerprint,
+        "kernels": kernels or (kernel(),),
+        "outputs": {"y": structs.replace(accuracy(), bits=bits)},
+    }
+    return recorded(ns, 0.002, key, **{**known, **changes})
 
 
 def accuracy(ulp=0.5, rel=6e-8, absolute=1e-7):
@@ -52,7 +57,7 @@ def accuracy(ulp=0.5, rel=6e-8, absolute=1e-7):
 
 def past(*sessions):
     """One epoch of these sessions, by default of three alike."""
-    return Past(1, {"n": 1000}, sessions or (session(),) * 3)
+    return sessions or (session(),) * 3
 
 
 def now(

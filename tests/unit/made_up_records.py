@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from datetime import UTC, datetime
 
+import made_up_results as made_up
+
 from pytest_gpukern.baseline.store import Store
 from pytest_gpukern.values.fingerprint import Fingerprint
-from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, OutputError, Result, Summary
+from pytest_gpukern.values.result import Measurement, OutputError, Summary
 
 H200 = "nvidia-h200"
 KERNEL = "kernel/event/cold"
@@ -16,18 +19,10 @@ _NUMBERS = itertools.count(0xABCD0000)
 
 
 def case_of(folder, variant="numba", name="vector_exp", version=1, n=1000, ran=None):
-    return CaseInfo(
-        id=f"{name}-{variant}-n={n}",
-        problem=name,
-        problem_version=version,
-        variant=variant,
-        backend="numba",
-        point={"n": n},
-        measured_point={"n": ran or n},
-        parameters={},
-        baseline_dir=str(folder),
-        baseline_name=name,
-    )
+    label, points = f"numba.{variant}", {"point": {"n": n}, "measured_point": {"n": ran or n}}
+    case = made_up.result(label, problem=name, **points).case
+    changes = {"id": f"{name}-{variant}-n={n}", "problem_version": version, "baseline_dir": str(folder)}
+    return dataclasses.replace(case, **changes)
 
 
 def measurement_of(median_ns=50_000.0, scope="kernel", timer="event", cache="cold", invalid=None):
@@ -41,14 +36,12 @@ def result_of(case, *medians_ns, measurements=None, **changes):
         "case": case,
         "nodeid": case.id,
         "fingerprint": Fingerprint(driver_version="580.159", libraries={"numba": "0.61"}),
-        "simulated": False,
-        "correctness": Correctness.PASSED,
         "errors": {"out": OutputError(1000, 0, 1e-7, 2.123456789e-7, 1.0)},
         "first_call_ns": 123456789.0,
         "session": f"{next(_NUMBERS):08x}",
         "measurements": measurements or tuple(measurement_of(ns) for ns in medians_ns or (50_000.0,)),
     }
-    return Result(**{**values, **changes})
+    return dataclasses.replace(made_up.result(), **{**values, **changes})
 
 
 def store_of(mode, **arguments):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+import made_up_results as made_up
 from msgspec import structs
 
 from pytest_gpukern.gate.comparability import Conditions, SessionTime
 from pytest_gpukern.gate.spread import SharedSpread
-from pytest_gpukern.values.result import Measurement, Summary
 
 HERE = Conditions(1, {"n": 1000}, "nvidia-h200")
 BASE_NS = 50_000.0
@@ -17,24 +17,14 @@ KNOWN = SharedSpread(S, 1e6, cases=30)
 """A suite whose spread is as good as known: quantiles are those of the normal distribution."""
 
 
-def summary_of(median_ns, half=0.0, n=100):
-    """The interval is so wide to either side, relative to the median."""
-    return Summary(median_ns, median_ns * (1 - half), median_ns * (1 + half), n)
-
-
 def measured(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", **changes):
-    scope, timer, cache = key.split("/")
-    summary = summary_of(median_ns, half)
-    return Measurement(
-        scope, timer, "", cache, (), **{"iterations": 1, "summary": summary, "stopped": "", **changes}
-    )
+    """A new time whose interval is so wide to either side, relative to the median."""
+    return made_up.measured(median_ns, *key.split("/"), half, **changes)
 
 
 def recorded(median_ns=BASE_NS, half=0.0, key="kernel/event/cold", conditions=HERE, **changes):
-    known = summary_of(median_ns, half)
-    return SessionTime(
-        known.n, known.median_ns, known.low_ns, known.high_ns, key=key, conditions=conditions, **changes
-    )
+    ends = median_ns * (1 - half), median_ns * (1 + half)
+    return SessionTime(100, median_ns, *ends, key=key, conditions=conditions, **changes)
 
 
 def new(*percents, **changes):

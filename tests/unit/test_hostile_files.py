@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,7 +114,6 @@ def use_baseline(baseline, path):
                 sessions,
                 sessions[0].conditions,
                 threshold=0.02,
-                jitter_ns=30.0,
                 shared=spreads.get(spread_key(key)),
                 anchor=baseline.anchor_times(name, key),
             )
@@ -126,7 +126,7 @@ def use_baseline(baseline, path):
             kernels=kernel_facts((EXP_KERNEL,), (9, 0)),
             errors={each: error() for each in record.epochs[-1].correctness},
         )
-        found = explained(found, lambda case, key: baseline.past(case.id, key))
+        found = explained(found, functools.partial(baseline.past, name))
         compared.append(Compared(found, baseline.past(name)))
         render(RunResults([found]), width=100, verbose=True)
     head(compared, shift_among(compared))

@@ -15,14 +15,13 @@ from msgspec import structs
 from pytest_gpukern.baseline.record import (
     Baseline,
     Epoch,
-    OutputAccuracy,
     Record,
     RecordedLaunches,
     RecordedSession,
     SessionEntry,
     as_recorded,
 )
-from pytest_gpukern.gate.comparability import Conditions, SessionTime
+from pytest_gpukern.gate.comparability import Conditions, OutputAccuracy, SessionTime
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import DeviceWork, KernelFacts
 
@@ -75,7 +74,7 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
         holding = [[n for n, keys in epoch if key in keys] for epoch in numbered]
         held = [place for place, those in enumerate(holding) if those]
         if not held:
-            assert (made.past("a", key), made.newer_epoch("a", key)) == (None, None)
+            assert (made.past("a", key), made.newer_epoch("a", key)) == ((), None)
             assert (made.anchor_times("a", key), key in recorded.times) == ((), False)
             continue
         newest, oldest = held[-1], held[0]
@@ -84,10 +83,7 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
         assert {(time.key, time.epoch) for time in times} == {(key, newest)}
         assert [time.opening for time in times] == [place < 5 for place in range(len(times))]
         assert times[0].conditions == Conditions(newest + 1, {"n": newest + 1}, "nvidia-h200")
-        past = made.past("a", key)
-        assert past.problem_version == newest + 1
-        assert [each.session for each in past.sessions] == [time.session for time in times]
-        assert [each.opening for each in past.sessions] == [time.opening for time in times]
+        assert made.past("a", key) == times
         assert numbers(made.anchor_times("a", key)) == ([] if oldest == newest else holding[oldest])
         later = None if newest == len(holding) - 1 else moment(numbered[-1][0][0])
         assert made.newer_epoch("a", key) == later
@@ -98,13 +94,13 @@ def test_a_time_is_judged_by_the_newest_epoch_that_holds_it_and_anchored_by_the_
         nearest = current.get(key) or (of_scope if key != COPY else [])
         assert numbers(made.session_times("a", key)) == nearest
     assert [numbers(times) for times in made.all_times()] == [current[key] for key in KEYS if key in current]
-    assert [each.session for each in made.past("a").sessions] == [f"s{n}" for n, _ in numbered[-1]]
+    assert [each.session for each in made.past("a")] == [f"s{n}" for n, _ in numbered[-1]]
 
 
 def test_of_a_case_that_is_not_recorded_nothing_is_known():
     made = baseline([session(0)])
-    assert made.past("b") is made.history("b") is made.newer_epoch("b", CUPTI) is made.duration_s("b") is None
-    assert made.session_times("b", CUPTI) == made.anchor_times("b", CUPTI) == ()
+    assert made.history("b") is made.newer_epoch("b", CUPTI) is made.duration_s("b") is None
+    assert made.past("b") == made.session_times("b", CUPTI) == made.anchor_times("b", CUPTI) == ()
 
 
 @given(st.lists(sets_of_keys, min_size=1, max_size=12))
@@ -144,13 +140,12 @@ def test_what_the_file_holds_elsewhere_is_put_to_each_session_and_time():
     shared = {"correctness": {"y": OutputAccuracy(0, 0, 0)}, "launches": RecordedLaunches((kernel,))}
     own = {"correctness": {"y": OutputAccuracy(0, 0, 0, bits="splitmix64:1")}, "launches": RecordedLaunches()}
     made = baseline([session(0), session(1, **own)], **shared)
-    first, second = made.past("a").sessions
+    first, second = made.past("a", CUPTI)
     assert (first.outputs["y"].bits, second.outputs["y"].bits) == (None, "splitmix64:1")
     assert (first.kernels, second.kernels) == ((kernel,), ())
     assert first.choice.launches == (("saxpy", (63, 1, 1), (256, 1, 1), 32),)
-    assert (first.canaries, first.session, first.fingerprint) == ({"copy": 100.0}, "s0", NVIDIA)
-    time = made.session_times("a", CUPTI)[0]
-    assert (time.device, time.session, time.recorded) == ("GPU-1", "s0", moment(0))
+    assert (first.canaries, first.fingerprint) == ({"copy": 100.0, "launch": None}, NVIDIA)
+    assert (first.device, first.session, first.recorded) == ("GPU-1", "s0", moment(0))
 
 
 @pytest.mark.parametrize(("model", "device"), [("nvidia-h200", "GPU-1"), ("amd-epyc", None)])
@@ -161,7 +156,7 @@ def test_a_time_of_the_host_has_no_device_though_the_machine_has_one(model, devi
 
 def test_a_kernel_just_seen_is_compared_as_a_record_would_have_it():
     for length, shown in ((120, f"f<{'a' * 114}>(x)"), (121, "f<…>(…)")):
-        seen = structs.replace(facts(shared=1024), name=f"f<{'a' * (length - 6)}>(x)")
+        seen = structs.replace(facts(shared_bytes=1024), name=f"f<{'a' * (length - 6)}>(x)")
         assert as_recorded(seen).name == shown
         assert as_recorded(seen).shared_bytes == 1024
 

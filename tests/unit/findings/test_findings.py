@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 from made_up_past import KEY, facts, kernel, now, past, session
+from made_up_times import HERE
+from msgspec import structs
 
 from pytest_gpukern.findings.findings import explained, failures
 from pytest_gpukern.values.difference import NEW_CODE, NOTHING_DIFFERS, SAME_CODE, Difference
@@ -18,7 +20,7 @@ WORSE = {"y": OutputError(1000, 0, 1e-5, 1e-5, 80.0, "splitmix64:000000000000000
 
 
 def with_changes(result, recorded=None, **more):
-    return explained(result, lambda case, key: recorded or past(), **more)
+    return explained(result, lambda key: recorded or past(), **more)
 
 
 def reasons(result, recorded=None, **more):
@@ -42,9 +44,10 @@ def test_a_changed_time_has_reasons_and_an_unchanged_one_needs_none():
     assert reasons(slower)[:2] == (SAME_CODE, CLOCK)
     assert reasons(now(), deciding={KEY: slower.measurements})[:2] == (SAME_CODE, CLOCK)
     for kind in VerdictKind:
-        changed, doubtful = kind.row.changed, kind.row.tone is Tone.DOUBTFUL
-        assert bool(reasons(now(kind=kind))) is (changed or doubtful), kind
-        assert bool(reasons(within(now(kind=kind), 0.9, 1.2))) is changed, kind
+        for low, high in ((1.001, 1.03), (0.9, 0.99), (1.0, 1.02), (0.9, 1.0), (None, None)):
+            significant = kind.row.tone is Tone.DOUBTFUL and (low, high) in ((1.001, 1.03), (0.9, 0.99))
+            expected = kind.row.changed or significant
+            assert bool(reasons(within(now(kind=kind), low, high))) is expected, (kind, low, high)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,7 @@ def test_only_what_was_measured_and_right_is_held_against_a_record(changes):
     result = dataclasses.replace(now(errors=WORSE), **changes)
     assert with_changes(result) == result
     unknown = now(errors=WORSE)
-    assert explained(unknown, lambda case, key: None) == unknown
+    assert explained(unknown, lambda key: ()) == unknown
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ def test_only_what_was_measured_and_right_is_held_against_a_record(changes):
     + [(kind, "numba.saxpy", []) for kind in ("SLOWER", "NEW", "INVALID")],
 )
 def test_findings_of_every_kind_are_gathered(kind, label, tail):
-    recorded = past(*[session(kernel(), bits=BITS)] * 3)
+    recorded = [session(kernel(), bits=BITS)] * 3
     result = now(kind=kind, label=label, errors=WORSE, kernels=(facts(registers=96),))
     (time,) = result.measurements
     samples, summary = (50_000.0,) * 90 + (500_000.0,) * 10, dataclasses.replace(time.summary, n=100)
@@ -74,7 +77,7 @@ def test_findings_of_every_kind_are_gathered(kind, label, tail):
     kinds = [finding.kind for finding in with_changes(result, recorded).findings]
     assert kinds == ["memory", *tail, "resources", "accuracy", "bits"]
     for changes in ({"problem_version": 2}, {"measured_point": {"n": 10}}):
-        other = dataclasses.replace(recorded, **changes)
+        other = [structs.replace(each, conditions=dataclasses.replace(HERE, **changes)) for each in recorded]
         assert [finding.kind for finding in with_changes(result, other).findings] == ["memory", *tail]
 
 
@@ -105,7 +108,7 @@ def test_a_run_that_opens_an_epoch_accepts_what_became_slower_or_grew_and_nothin
 
 
 def test_what_is_slower_than_the_sessions_that_an_epoch_was_opened_with_is_explained_by_these():
-    opened = [dataclasses.replace(session(), opening=True)] * 3
+    opened = [session(opening=True)] * 3
     appended = [session(kernel(code="cafe"), scale=1.1)] * 5
     crept = now(1.12, kernels=(facts(code="cafe"),))
     assert reasons(crept, past(*opened, *appended)) == (NEW_CODE,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 
@@ -10,7 +9,7 @@ import pytest
 from made_up_past import KEY, accuracy, facts, kernel, past, session
 from msgspec import structs
 
-from pytest_gpukern.baseline.record import OutputAccuracy, as_recorded, time_of
+from pytest_gpukern.baseline.record import as_recorded, time_of
 from pytest_gpukern.findings.regressions import (
     grown_errors,
     grown_resources,
@@ -20,6 +19,7 @@ from pytest_gpukern.findings.regressions import (
     resource_changes,
     slow_calls,
 )
+from pytest_gpukern.gate.comparability import OutputAccuracy
 from pytest_gpukern.values.difference import Difference
 from pytest_gpukern.values.result import Finding, Measurement, OutputError, Summary
 
@@ -141,7 +141,7 @@ def test_other_bits_in_other_processes_of_the_same_code_are_run_to_run(before, c
 def test_growth_beyond_every_session_is_a_finding_a_kernel():
     recorded = past(session(kernel(registers=32), kernel("scale")), session(kernel(registers=40)))
     fresh = facts("fresh", registers=255)
-    grown = grown_resources([facts(registers=96, local=48), facts("scale"), fresh], recorded)
+    grown = grown_resources([facts(registers=96, local_bytes=48), facts("scale"), fresh], recorded)
     assert grown == (Finding("resources", "saxpy: registers 40 → 96, local 0 → 48 B"),)
     for registers in (24, 32, 40, 39):
         assert grown_resources([facts(registers=registers)], recorded) == ()
@@ -149,7 +149,7 @@ def test_growth_beyond_every_session_is_a_finding_a_kernel():
 
 def test_a_kernel_launched_twice_grows_by_its_largest_launch():
     before = [kernel(shared_bytes=0), kernel(shared_bytes=2048)]
-    new = [as_recorded(facts(shared=size)) for size in (1024, 2048)]
+    new = [as_recorded(facts(shared_bytes=size)) for size in (1024, 2048)]
     assert resource_changes(new, before, grown=True) == []
     assert resource_changes(new, before) == [Difference("shared", "2048", "2048 B")]
     larger = Difference("shared", "2048", "4096 B")
@@ -175,8 +175,7 @@ def slow(samples, *recorded, older=False):
     """Texts about new samples, by sessions of recorded ones; those of an older release have no mean."""
     times = [time_of(timed(each)) for each in recorded]
     times = [structs.replace(time, mean_ns=None) for time in times] if older else times
-    sessions = (dataclasses.replace(session(), times={KEY: time}) for time in times)
-    grown = slow_calls([timed(each) for each in samples], past(*sessions))
+    grown = slow_calls([timed(each) for each in samples], times)
     assert all(finding.kind == "tail" for finding in grown)
     return "".join(finding.text for finding in grown).removeprefix(f"{KEY}: the median is no slower, but ")
 
@@ -215,8 +214,7 @@ def test_a_tail_grew_beyond_students_prediction_interval(count, t995):
     calm = time_of(timed(CALM))
     time = structs.replace(calm, quantiles_ns=(*calm.quantiles_ns[:4], 9000.0))
     logs = [0.2, 0.18, 0.22, 0.18, 0.22][:count]
-    times = [structs.replace(time, mean_ns=1000 * math.exp(log)) for log in logs]
-    recorded = past(*(dataclasses.replace(session(), times={KEY: each}) for each in times))
+    recorded = [structs.replace(time, mean_ns=1000 * math.exp(log)) for log in logs]
     bound = 0.2 + t995 * 0.02 * math.sqrt(1 + 1 / count)
     for mean, grew in ((bound - 1e-3, False), (bound + 1e-3, True)):
         samples = [1000.0] * 99 + [1000 * (100 * math.exp(mean) - 99)]

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pytest_gpukern.gate.change import Change, Devices, numbers, percent, ratio_of, settling_words
+from pytest_gpukern.gate.change import Change, numbers, percent, ratio_of, settling_words
 from pytest_gpukern.gate.spread import CaseSpread
 
 LIMIT = math.log(1.02)
@@ -37,7 +37,7 @@ def known(delta, sigma, fresh=1, recorded=1, **changes):
         # the error of pairs is σ/√pairs
         (known(0, 0.02, recorded=0), "--gpukern-sessions=3"),
         (known(0, 0.02, fresh=5, recorded=0), "--gpukern-sessions=5"),
-        (known(0, 0.02, devices=Devices(0.02**2, 3)), "3 sessions recorded on this device may settle it"),
+        (known(0, 0.02, devices=CaseSpread(0.02**2, 3)), "3 sessions recorded on this device may settle it"),
     ],
 )
 def test_so_many_sessions_would_settle_it(change, words):
@@ -49,7 +49,7 @@ def test_so_many_sessions_would_settle_it(change, words):
 @pytest.mark.parametrize("noisier", [0.0, 0.01**2])
 def test_a_suspicion_is_measured_again_if_two_sessions_would_confirm_it_with_25_per_mille(suite, noisier):
     """They deviate from the one that raised it by σ·√(1/1 + 1/2), and may be as noisy as it or calmer."""
-    cards = {"devices": Devices(min(suite, 0.01**2)), "all_devices": Devices(suite)}
+    cards = {"devices": CaseSpread(min(suite, 0.01**2), math.inf), "all_devices": CaseSpread(suite, math.inf)}
     change = known(0, 0.004, recorded=3, noisier=noisier, **cards)
     bound = LIMIT + 1.960 * math.sqrt(0.004**2 * (1 / 2 + 1 / 3) + suite)
     bound -= 1.960 * math.sqrt((0.004**2 + noisier) * (1 + 1 / 2))
@@ -69,7 +69,7 @@ def test_two_fresh_sessions_that_agree_narrow_the_bound_by_one_degree_of_freedom
 
 def test_a_noisy_session_is_measured_again_though_quiet_ones_would_have_fewer_degrees_of_freedom():
     """Two cards alone tell what cards differ by: 1 degree of freedom makes the bound of quiet ones wide."""
-    cards = Devices(1.5 * 0.005**2, 1)
+    cards = CaseSpread(1.5 * 0.005**2, 1)
     change = Change(0.035, CaseSpread(0.003**2, 24), 1, 6, noisier=0.01**2, devices=cards, all_devices=cards)
     noisy = dataclasses.replace(change, fresh=2)
     assert noisy.reach(0.975) < dataclasses.replace(noisy, noisier=0.0).reach(0.975)

@@ -42,13 +42,13 @@ def of_mean(percent, count=2):
     return pairs(*(100 * ((1 + percent / 100) * factor - 1) for factor in factors))
 
 
-def judged(fresh, threshold=0.02, shared=SUITE, jitter_ns=0.0):
-    return judge_paired(fresh, threshold=threshold, jitter_ns=jitter_ns, shared=shared)
+def judged(fresh, shared=SUITE):
+    return judge_paired(fresh, threshold=0.02, shared=shared)
 
 
 def looked_at(fresh, suspicion=None, *, last=True, shared=SUITE):
     suspicion = suspicion or judged(pairs(5, 5.2))
-    return confirm_paired(suspicion, fresh, threshold=0.02, jitter_ns=0.0, shared=shared, last=last)
+    return confirm_paired(suspicion, fresh, threshold=0.02, shared=shared, last=last)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ FOUR = SharedSpread(0.01, 4.0, cases=30)
     ],
 )
 def test_the_interval_is_students_for_the_mean_of_ratios(logs, shared, jitter_ns, error, t95):
-    found = judged(pairs(*(100 * math.expm1(log) for log in logs)), shared=shared, jitter_ns=jitter_ns)
+    found = judged(pairs(*(100 * math.expm1(log) for log in logs), jitter_ns=jitter_ns), shared=shared)
     assert math.log(found.ratio_high) == pytest.approx(t95 * error, rel=1e-3)
 
 

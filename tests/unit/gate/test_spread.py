@@ -94,10 +94,10 @@ def test_medians_that_agree_spread_by_no_less_than_the_timers_step_and_six_digit
 
 
 def test_variances_within_and_between_devices_are_those_of_the_textbook():
-    logs, cards = [0.0, 0.02, 1.0, 1.02], "aabb"
-    assert within_devices(logs, cards) == pytest.approx((0.0002, 2))
-    assert between_devices(logs, cards) == pytest.approx((0.5, 1))
-    assert within_devices([0.0, 1.0], "ab") == between_devices([0.0, 1.0], "aa") == (0.0, 0)
+    cards = {"a": [0.0, 0.02], "b": [1.0, 1.02]}
+    assert within_devices(cards) == pytest.approx((0.0002, 2))
+    assert between_devices(cards) == pytest.approx((0.5, 1))
+    assert within_devices({"a": [0.0], "b": [1.0]}) == between_devices({"a": [0.0, 1.0]}) == (0.0, 0)
 
 
 @pytest.mark.parametrize(

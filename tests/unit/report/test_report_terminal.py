@@ -161,9 +161,12 @@ def test_the_error_is_the_worst_over_outputs_in_a_unit_that_all_have():
     assert shown(OutputError(3, 3, None, None, None)) == "–"
 
 
-def test_a_case_without_measurement_says_checked_or_simulated_in_place_of_the_time():
+def test_what_was_not_timed_on_a_gpu_says_checked_or_simulated_in_place_of_the_time():
     assert cells(row_with("cupy.exp", result("cupy.exp"))) == ["cupy.exp", "n=1000", "checked", "0.5 ULP"]
-    assert "simulated" in cells(row_with("cupy.exp", result("cupy.exp", simulated=True)))
+    text = text_of(result("cupy.exp", measured(traffic_bytes=8e7), simulated=True))
+    assert "simulated" in text
+    assert "µs" not in text
+    assert "B/s" not in text
 
 
 @pytest.mark.parametrize("measurements", [(), (measured(),)])
@@ -172,13 +175,6 @@ def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
     unchecked = result("cupy.exp", *measurements, correctness=Correctness.UNCHECKED, simulated=simulated)
     assert "unchecked" in cells(row_with("cupy.exp", unchecked))
     assert totals(RunResults([unchecked])).startswith("0 passed, 1 unchecked")
-
-
-def test_a_time_that_the_simulator_took_is_never_shown():
-    text = text_of(result("cupy.exp", measured(traffic_bytes=8e7), simulated=True))
-    assert "simulated" in text
-    assert "µs" not in text
-    assert "B/s" not in text
 
 
 def test_an_incorrect_case_is_told_in_red_without_a_time_where_its_failure_is_not_shown():
