@@ -193,7 +193,7 @@ def add_options(parser: pytest.Parser) -> None:
             )
         for option in options:
             group.addoption(option.cli, **option.arguments)
-            # Not type="bool": pytest 8.4 dies of a value that is none, in a traceback.
+            # Not type="bool": pytest dies of a value that is none, in a traceback.
             ini_type: Literal["args", "string"] = "args" if option.repeatable else "string"
             parser.addini(option.ini, option.help, type=ini_type, default=[] if option.repeatable else "")
 
