@@ -17,12 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.process import Process, last_lines
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions, LoadedModule
 from pytest_gpukern.report.progress import telling_now_and_then
 from pytest_gpukern.revisions.git import AgainstError, Revisions
 from pytest_gpukern.revisions.judging import CaseRuns, SessionEnding
+from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.result import Correctness
 
 
@@ -53,33 +53,53 @@ class Sides:
         return cls(base, head, moved)
 
 
+_OURS = ("pytest_gpukern.session.collection", "pytest_gpukern.run.measured_test")
+_LIBRARIES = tuple(name for row in BACKENDS.values() for name in row.imports)
+
+
 class Ahead:
     """Starts the sessions to come while one measures: they import libraries, and wait for their turn.
+
+    They import the parts of this plugin that a session needs. As a finder of `sys.meta_path` that finds
+    nothing, it has them import each of `modules` as soon as this process begins to.
 
     Args:
         start: starts one, of the base or of the working tree.
         most: how many wait at a time; 0 for none.
         tell: is given a line if one ends before its turn. Then no more are started.
+        modules: names of modules that leave CUDA alone.
     """
 
-    def __init__(self, start: Callable[[bool], Process], most: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        start: Callable[[bool], Process],
+        most: int,
+        tell: Callable[[str], None],
+        modules: Sequence[str] = _LIBRARIES,
+    ) -> None:
         self._start = start
         self._most = most
         self._tell = tell
         self._waiting: dict[bool, list[Process]] = {True: [], False: []}
-        self._beside = Beside()
+        self._modules = modules
+        self._imported = [*_OURS, *(name for name in modules if name in sys.modules)]
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        if name in self._modules and name not in self._imported:
+            self._imported.append(name)
+            for process in (*self._waiting[True], *self._waiting[False]):
+                process.imports(name)
 
     def take(self, on_base: bool, coming: Sequence[bool]) -> Process | None:
         """Returns the session of a side that waits, or None, and starts those that come after it."""
         waiting = self._waiting[on_base]
         process = waiting.pop(0) if waiting else None
-        if process is not None:
-            self._beside.remove(process)
-            if process.has_ended:
-                self._tell(f"sessions import nothing before their turn any more: {last_lines(process.said)}")
-                self._most = 0
-                process.kill()
-                process = None
+        if process is not None and process.has_ended:
+            self._tell(f"sessions import nothing before their turn any more: {last_lines(process.said)}")
+            self._most = 0
+            process.kill()
+            process = None
         self.prepare(coming)
         return process
 
@@ -89,10 +109,12 @@ class Ahead:
         for side, waiting in self._waiting.items():
             for _ in range(wanted.count(side) - len(waiting)):
                 waiting.append(self._start(side))
-                self._beside.add(waiting[-1])
+                for name in self._imported:
+                    waiting[-1].imports(name)
 
     def close(self) -> None:
-        self._beside.close()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
         for waiting in self._waiting.values():
             while waiting:
                 waiting.pop().kill()

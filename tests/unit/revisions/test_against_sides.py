@@ -11,7 +11,6 @@ from unittest.mock import Mock
 import pytest
 from made_up_results import measured, result
 
-from pytest_gpukern.processes.ahead import Beside
 from pytest_gpukern.processes.sessions import ChildRun, LoadedModule
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions
@@ -176,18 +175,18 @@ def test_sessions_that_wait_import_what_this_process_imports_and_only_that(tmp_p
         (tmp_path / f"{name}.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("known_early")
-    beside = Beside(["known_early", "known_late", "known_never"])
+    ahead = Ahead(started, 2, str, ["known_early", "known_late", "known_never"])
     try:
-        beside.add(started(True))
+        ahead.prepare([True])
         importlib.import_module("other")
         importlib.import_module("known_late")
-        beside.add(started(False))
+        ahead.prepare([True, False])
     finally:
-        beside.close()
+        ahead.close()
     first, second = ([name for (name,), _ in each.imports.call_args_list] for each in started)
     assert first == second
     assert [name for name in first if not name.startswith("pytest_gpukern.")] == ["known_early", "known_late"]
-    assert beside not in sys.meta_path
+    assert ahead not in sys.meta_path
 
 
 def test_no_session_waits_any_more_where_one_ended_before_its_turn(sides, started):
