@@ -29,11 +29,11 @@ test: $(VENV)/.dev
 OLD := pytest|pytest-xdist|pytest-benchmark|numpy
 OLDEST = $(shell sed -nE 's/^ *"($(OLD))>=([0-9.]+)",?.*/\1==\2/p' pyproject.toml)
 
-## test-oldest: run the plugin's tests with the oldest neighbours that are admitted; before a release
+## test-oldest: run the tests with the oldest neighbours that are admitted; before a release
 test-oldest:
 	$(MAKE) VENV=.venv-oldest .venv-oldest/.dev
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check $(OLDEST)
-	.venv-oldest/bin/python -m pytest tests/plugin $(PARALLEL) $(ARGS)
+	.venv-oldest/bin/python -m pytest tests/unit tests/plugin $(PARALLEL) $(ARGS)
 
 ## evidence: make the figures of docs/explanation/evidence.md that need no GPU; a quarter of an hour
 evidence: $(VENV)/.dev
