@@ -80,7 +80,6 @@ _TAIL = 5.0
 
 
 def page(runs: Sequence[RunResults]) -> str:
-    """Returns a page that shows runs, the newest first."""
     newest_first = sorted(runs, key=lambda run: run.created, reverse=True)
     data = {
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
@@ -206,7 +205,7 @@ class _RunData:
         }
         others = {
             "name": f"{_moment(run.created)}, {_device(run)}",
-            "outcome": _outcome(run),
+            "outcome": FAILED if run.failures or run.problems else "PASSED" if run.ran else "NOTHING RAN",
             "verdict": totals(run),
             "facts": _facts(run),
             "problems": run.problems,
@@ -481,12 +480,6 @@ def _sampling(measurement: Measurement) -> str:
     stopped = f"; stopped: {measurement.stopped}" if measurement.stopped else ""
     contains = f"{measurement.measures}; " if measurement.measures else ""
     return f"{contains}{measurement.summary.n} samples{calls}{stopped}"
-
-
-def _outcome(run: RunResults) -> str:
-    if run.failures or run.problems:
-        return FAILED
-    return "PASSED" if run.ran else "NOTHING RAN"
 
 
 def _device(run: RunResults) -> str:
