@@ -49,7 +49,6 @@ class MemoryObserver(Observer):
                 self._peak = max(self._peak, sum(account.live_bytes() for account in accounts()))
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:
-        """Returns what the test allocated, and finds a leak if it passed: a traceback may keep arrays."""
         before, self._before = self._before, None
         with self._giving_up_on_errors():
             if before is not None and accounts():

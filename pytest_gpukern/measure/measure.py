@@ -310,7 +310,6 @@ class Sampler:
         return self.finished(None if self.beside else self.timer.suspicion(last))
 
     def _sample(self) -> Iteration:
-        """Takes all batches; returns the last execution."""
         rule, timer, sampling = self.rule, self.timer, self.sampling
         chosen = random.randrange(rule.min_samples) + 1 if self.inspect is not None else 0
         # In a graph nothing is flushed between calls, so they are cold only on all sets in turn.

@@ -42,8 +42,6 @@ class Column:
     """Holds one column of a table: its cells and what may happen to it where the table is too wide.
 
     Attributes:
-        title: of the column, in the table's header.
-        cells: one text a row.
         numeric: aligned to the right, and never shortened.
         narrowest: width to which the names in its cells may be shortened; None where they may not.
         dispensable: in what order columns are left out when shortening is not enough; None for never.

@@ -49,7 +49,6 @@ class Footnote:
 
     Attributes:
         kind: of a verdict or a finding; empty for a note.
-        text: what there is to say.
         key: `scope/timer/cache` of the measurement that a verdict is about.
         ratio: new time ÷ recorded time, for a verdict that has it.
         quiet: empty where a reader should see it; else what it is about, and a report only counts it.
@@ -89,13 +88,11 @@ class ResultRow:
     """Holds one line of a problem's table.
 
     Attributes:
-        result: what the row is about.
         label: how a footnote refers to the row.
         state: FAILED for a test that failed by itself, else the verdict or what became of it, in a word.
         kind: the verdict, or what stands in its place; empty without one.
         judged: how its time compares with the record, where that is what `kind` says.
         scope: its measurements, or None without one.
-        footnotes: what there is to say about it.
         factor: the speed-up as a number, if there is one.
         others: text of the columns, as titled.
     """
@@ -213,7 +210,6 @@ def rows_of(
     """Returns the rows of one result; only the first names the case and its error.
 
     Args:
-        result: of one test.
         peers: all results of its problem at its point, among which the variant for the speed-up is looked up.
         shared: axes and parameters that are said elsewhere.
         failure: the first line of why the test failed by itself, or None.

@@ -45,7 +45,6 @@ class Remark:
     """Holds a verdict, finding, note or failure, and who has it.
 
     Attributes:
-        footnote: what there is to say.
         results: those that have it; None for a test without a result.
         labels: the same as ids, each with the measurement that a verdict is about.
     """

@@ -29,7 +29,6 @@ def time(nanoseconds: float | None, half_width: float | None = None, *, digits: 
     """Returns a time: `1.31 µs`, `48.6 µs`, `3.02 s`; four digits where it is known to better than ±0.5 %.
 
     Args:
-        nanoseconds: the time.
         half_width: half its 95 % interval relative to it, 0.0025 for ±0.25 %; only for the number of digits.
         digits: the number of digits, if it is not to follow from that.
     """

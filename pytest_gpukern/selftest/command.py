@@ -119,11 +119,7 @@ def _with_suites(conclusions: Conclusions) -> Conclusions:
     return Conclusions((*conclusions.rows, suites_row(seconds)), (*conclusions.missing, *failed))
 
 
-# the table
-
-
 def render(run: RunResults, conclusions: Conclusions, *, width: int) -> list[str]:
-    """Returns the table of all targets for a terminal of `width` columns."""
     lines = [f"gpukern selftest: {_device(run)}"]
     lines += _sentences(_remarks(run), width)
     for section in Section:

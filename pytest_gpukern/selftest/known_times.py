@@ -85,12 +85,10 @@ _noted: list[KnownTimes] = []
 
 
 def note(known: KnownTimes) -> None:
-    """Adds readings to the result of the test that runs in this process."""
     _noted[:] = [known]
 
 
 def known_times_of(result: Result) -> KnownTimes | None:
-    """Returns the readings that a result has; None if its test noted none."""
     text = result.observations.get(NAME, {}).get(_KNOWN_TIMES)
     return built(json.loads(text), KnownTimes) if isinstance(text, str) else None
 

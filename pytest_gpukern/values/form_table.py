@@ -83,7 +83,6 @@ FORMS: dict[str, ReportForm] = {
 
 
 def suffixes() -> list[str]:
-    """Returns the suffixes that choose a form, in order of the alphabet."""
     return sorted(name for name in FORMS if name.startswith("."))
 
 

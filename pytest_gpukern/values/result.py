@@ -388,7 +388,6 @@ class GateFailure:
 
     Attributes:
         kind: word of a verdict, kind of a finding, or `unchecked`.
-        text: why, in words.
         key: `scope/timer/cache` of the measurement that a verdict is about; else empty.
     """
 
@@ -519,7 +518,6 @@ class Result:
 
     @property
     def case_name(self) -> str:
-        """Returns the id of the case, with such an addition."""
         return self.case.id + self.gpu_in_name
 
     @property
