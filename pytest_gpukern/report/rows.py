@@ -289,7 +289,6 @@ def _about(result: Result) -> list[Footnote]:
 
 
 def _remarks(measurement: Measurement) -> Iterator[Note]:
-    """Yields what is to be known about a measurement beside its figures."""
     yield from measurement.summary.notes
     unused = measurement.invalid_samples
     if unused and measurement.invalid is None:
@@ -386,20 +385,17 @@ def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -
     own = measurement.summary.median_ns
     if not result.speedup_against or measurement.invalid is not None or not units.is_number(own) or own <= 0:
         return None
-    candidates = [peer for peer in peers if _compares(peer, result)]
+    candidates = [
+        peer
+        for peer in peers
+        if f"{peer.case.backend}.{peer.case.variant}" == result.speedup_against
+        and peer.case.measured_point == result.case.measured_point
+        and peer.gpu_in_name == result.gpu_in_name
+        and peer.valid
+    ]
     same = [peer for peer in candidates if peer.case.parameters == result.case.parameters]
     times = [time for peer in same or candidates if (time := _time(peer, measurement)) is not None]
     return min(times) / own if times else None
-
-
-def _compares(peer: Result, result: Result) -> bool:
-    case = peer.case
-    return (
-        f"{case.backend}.{case.variant}" == result.speedup_against
-        and case.measured_point == result.case.measured_point
-        and peer.gpu_in_name == result.gpu_in_name
-        and peer.valid
-    )
 
 
 def _time(peer: Result, measurement: Measurement) -> float | None:
