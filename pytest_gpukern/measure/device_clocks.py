@@ -25,9 +25,7 @@ from pytest_gpukern.values.result import Measurement
 
 _LOOK_EVERY_S = 0.1
 
-
 CLOCKS = "clocks"
-"""Name of the observer."""
 
 
 @dataclass(frozen=True)

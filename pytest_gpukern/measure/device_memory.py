@@ -16,7 +16,6 @@ from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.result import Finding
 
 MEMORY = "memory"
-"""Kind of the finding."""
 
 LEAST_KEPT_BYTES = 2**20
 """Less is no leak worth reporting; it may be a table of constants."""

@@ -27,14 +27,11 @@ class RunReport(RunResults):
     """Holds what a run found out, and what only the process knows that ran it.
 
     Attributes:
-        settings: what the run was asked to do.
         places: test → file and line of its variant, or of the test itself.
         groups: test → group that its marker names for pytest-benchmark, if any.
         listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
-        baselines: what was written to baselines, or None.
         shortened: why fewer sessions were recorded than asked for → cases.
         stale: recorded cases that no longer exist, by file.
-        files: those that were written.
     """
 
     settings: Settings = field(default_factory=Settings)

@@ -557,7 +557,6 @@ _WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLE
 
 
 def _work(work: Breakdown | None) -> JsonDict | None:
-    """Returns nvprof's table of a scope, each kernel with how it was launched."""
     if work is None:
         return None
     rows = [

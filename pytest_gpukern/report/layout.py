@@ -151,7 +151,6 @@ def table(columns: list[Column], width: int, *, indent: str = "") -> tuple[list[
 
 
 def hint_at(left_out: Iterable[str], width: int) -> list[Line]:
-    """Says which columns tables left out."""
     titles = ", ".join(dict.fromkeys(left_out))
     hint = f"columns left out: {titles}; widen the terminal or set COLUMNS"
     return wrapped(hint, width) if titles else []

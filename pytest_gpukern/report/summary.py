@@ -55,7 +55,6 @@ class Remark:
 
 
 def problems_of(run: RunResults) -> list[ProblemTable]:
-    """Returns the problems in order of arrival."""
     members: dict[str, list[Result]] = {}
     for result in run.results:
         members.setdefault(result.case.problem, []).append(result)

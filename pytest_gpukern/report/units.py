@@ -12,10 +12,8 @@ from typing import TypeGuard
 from pytest_gpukern.values.result import Value
 
 NOTHING = "–"
-"""Stands where there is no number."""
 
 EXACT = "exact"
-"""Stands for an error of zero."""
 
 _PRECISE = 0.005
 """Half widths below this justify a fourth significant digit."""

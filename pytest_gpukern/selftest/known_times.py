@@ -41,7 +41,6 @@ class Spin:
     """Holds a timer's reading of the spinning kernel; medians over the samples of a session.
 
     Attributes:
-        own_ns: the kernel's own time.
         beyond_ns: what the timer read beyond the kernel's own time, sample by sample.
     """
 

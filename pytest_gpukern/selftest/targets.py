@@ -67,7 +67,6 @@ class TargetRow:
 
     Attributes:
         what: what was timed, and what was subtracted.
-        against: what it is compared with, in words.
         time_ns: the true time, or the median; None where there is none to show.
         found_ns: error, range or wall time.
         worst_ns: the error or wall time of the session that is farthest off, or None.

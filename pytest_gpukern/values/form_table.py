@@ -19,7 +19,6 @@ class ReportForm(NamedTuple):
             `RunResults`, or for a list of them if `several`, and may raise `run.EmptyReportError`. That of
             another form is given a `RunReport` and pytest's configuration; it raises `FileError` if it cannot
             write.
-        holds: what a file of this form holds, in words.
         several: whether one file may hold several runs.
         of_baselines: whether it can be made of a baseline file as well.
         needs: name of the option without which a run has nothing for this form, or empty.

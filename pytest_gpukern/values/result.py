@@ -363,7 +363,6 @@ class Verdict:
 
     @property
     def explained(self) -> str:
-        """The reason, and what else changed since the record, or did not."""
         causes = "; ".join(str(difference) for difference in self.differences if difference.is_cause)
         parts = [self.reason, *(str(same) for same in self.differences if not same.is_cause)]
         return "; ".join(parts) + (f"; because: {causes}" if causes else "")
