@@ -16,7 +16,7 @@ from pytest_gpukern.baseline.merge import WriteReport
 from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.atomic_file import write_named
-from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of
+from pytest_gpukern.values.form_table import FORMS, suffix_of
 from pytest_gpukern.values.result import JsonDict
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
@@ -68,7 +68,9 @@ def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = 
         except FileError as error:
             report = dataclasses.replace(report, problems=(*report.problems, str(error)))
     for name, form in FORMS.items():
-        if not name.startswith(".") and form.in_summary == in_summary and _applies(form, report):
+        asked = not form.variables or not os.environ.keys().isdisjoint(form.variables)
+        holds = any(getattr(report, field_name) for field_name in form.fields)
+        if not name.startswith(".") and form.in_summary == in_summary and asked and holds:
             try:
                 pkgutil.resolve_name(form.function)(report, config)
             except FileError as error:
@@ -83,8 +85,3 @@ def _write_file(report: RunReport, path: Path) -> None:
     except EmptyReportError as nothing:
         text = nothing.text
     write_named(path, text, "--gpukern-report")
-
-
-def _applies(form: ReportForm, report: RunReport) -> bool:
-    asked = not form.variables or not os.environ.keys().isdisjoint(form.variables)
-    return asked and any(getattr(report, name) for name in form.fields)
