@@ -124,7 +124,6 @@ def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
 
 
 def repeat(result: Result) -> str:
-    """Returns the command that runs the test of a result once more."""
     measured = ["--gpu-benchmark"] if result.measurements and not result.simulated else []
     simulated = ["--gpukern-simulator=always"] if result.simulated else []
     seed = [f"--gpukern-seed={result.seed}"] if result.seed is not None else []
@@ -163,7 +162,6 @@ def _which(cases: Sequence[str]) -> str:
 
 
 def _options(config: pytest.Config) -> list[str]:
-    """Returns those options of this run that shape what is recorded, as given."""
     _, given, _ = values_of(config)
     options = []
     for option in OPTIONS:

@@ -190,7 +190,6 @@ def _by_time(result: Result, time: ScopeTime) -> Judged:
 
 
 def variant_label(result: Result) -> str:
-    """Returns `backend.variant`, or the name of a plain test."""
     case = result.case
     label = f"{case.backend}.{case.variant}" if case.backend else case.variant
     return label + result.gpu_in_name

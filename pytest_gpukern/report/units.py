@@ -122,7 +122,6 @@ def ulps(value: float | None) -> str:
 
 
 def relative_error(value: float | None) -> str:
-    """Returns a relative error: `2.3e-07`."""
     if not is_number(value) or value == 0:
         return EXACT if value == 0 else NOTHING
     return f"{value:.1e}"
@@ -135,7 +134,6 @@ def absolute_error(value: float | None) -> str:
 
 
 def is_number(value: float | None) -> TypeGuard[float]:
-    """Says whether there is a value, and a finite one."""
     return value is not None and math.isfinite(value)
 
 

@@ -86,7 +86,6 @@ def suffixes() -> list[str]:
 
 
 def suffix_of(path: Path) -> str | None:
-    """Returns the longest suffix of a form that a path ends in, or None."""
     name = path.name.lower()
     return max(
         (ending for ending in suffixes() if name.endswith(ending) and name != ending), key=len, default=None

@@ -446,7 +446,6 @@ class CaseInfo:
 
 
 def sizes_text(sizes: Mapping[str, str]) -> str:
-    """Returns axes or parameters with their values in one short string, such as `n=1000 block=128`."""
     return " ".join(f"{name}={value}" for name, value in sizes.items())
 
 
