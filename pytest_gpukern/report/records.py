@@ -116,7 +116,6 @@ def _to_prune(stale: ToPrune, config: pytest.Config) -> str:
 
 
 def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
-    """Returns the command that opens a new epoch for the tests of these results."""
     root, here = config.rootpath, config.invocation_params.dir
     tests = [os.path.relpath(root / result.test, here) for result in results]
     update = ["--gpu-benchmark", "--gpukern-baseline=update", "--gpukern-reason=TEXT"]

@@ -88,11 +88,13 @@ class ResultRow:
     """Holds one line of a problem's table.
 
     Attributes:
+        result: what the row is about.
         label: how a footnote refers to the row.
         state: FAILED for a test that failed by itself, else the verdict or what became of it, in a word.
         kind: the verdict, or what stands in its place; empty without one.
         judged: how its time compares with the record, where that is what `kind` says.
         scope: its measurements, or None without one.
+        footnotes: what there is to say about it.
         factor: the speed-up as a number, if there is one.
         others: text of the columns, as titled.
     """

@@ -57,7 +57,6 @@ class Node:
 
     Attributes:
         node_ns: slope of the replay time over the number of nodes.
-        reading_ns: the default timer's median.
     """
 
     asked_ns: float
