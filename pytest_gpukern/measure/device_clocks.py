@@ -25,9 +25,7 @@ from pytest_gpukern.values.result import Measurement
 
 _LOOK_EVERY_S = 0.1
 
-
 CLOCKS = "clocks"
-"""Name of the observer."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,6 @@ class ClockObservation(Observation):
         self._clocks: list[float | None] = []
 
     def before(self) -> None:
-        """Notes the device's state before the first batch, unless the last one is fresh."""
         if not self._states:
             within = {"within_s": _LOOK_EVERY_S} if self._beside else {}
             self._states.append(self._instruments.state(**within))
@@ -107,9 +104,8 @@ class ClockObservation(Observation):
         if not (ends or slow or self._instruments.age_s > _LOOK_EVERY_S):
             return Look(settled=False)
         now = self._instruments.state(within_s=0.0)
-        highest_memory = self._instruments.max_memory_mhz
         disturbance = batch_fault(
-            before, now, sm_mhz=clock, max_sm_mhz=highest, max_memory_mhz=highest_memory
+            before, now, sm_mhz=clock, max_sm_mhz=highest, max_memory_mhz=self._instruments.max_memory_mhz
         )
         self._states.append(now)
         if disturbance is None:
@@ -122,13 +118,10 @@ class ClockObservation(Observation):
         texts = device_notes(self._states, self._clocks, max_sm_mhz=self._instruments.max_sm_mhz)
         first = (self._recovery.note,) if self._recovery.note else ()
         notes = tuple(Note(text, About.NOISE) for text in (*first, *texts))
-        return Seen(dataclasses.asdict(self._state()), notes)
-
-    def _state(self) -> DeviceClocks:
         last = self._states[-1]
         clocks = [clock for clock in self._clocks if clock is not None]
         sm_mhz = None if last.sm_clock_mhz is None else float(last.sm_clock_mhz)
-        return DeviceClocks(
+        clocks_seen = DeviceClocks(
             round(statistics.median(clocks), 1) if clocks else sm_mhz,
             round(min(clocks), 1) if clocks else None,
             round(max(clocks), 1) if clocks else None,
@@ -139,6 +132,7 @@ class ClockObservation(Observation):
             last.power_w,
             last.memory_used_bytes,
         )
+        return Seen(dataclasses.asdict(clocks_seen), notes)
 
 
 INVALIDATING = {
@@ -381,7 +375,6 @@ class Recovery:
         return f"{count} {'batch was' if count == 1 else 'batches were'} disturbed"
 
     def _causes(self) -> str:
-        """Lists each kind once, as last seen, the most frequent first."""
         last = {disturbance.kind: disturbance.seen for disturbance in self._seen}
         counts = Counter(disturbance.kind for disturbance in self._seen)
         return ", ".join(f"{count} × {last[kind]}" for kind, count in counts.most_common())

@@ -16,7 +16,6 @@ from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.result import Finding
 
 MEMORY = "memory"
-"""Kind of the finding."""
 
 LEAST_KEPT_BYTES = 2**20
 """Less is no leak worth reporting; it may be a table of constants."""
@@ -49,7 +48,6 @@ class MemoryObserver(Observer):
                 self._peak = max(self._peak, sum(account.live_bytes() for account in accounts()))
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:
-        """Returns what the test allocated, and finds a leak if it passed: a traceback may keep arrays."""
         before, self._before = self._before, None
         with self._giving_up_on_errors():
             if before is not None and accounts():

@@ -22,7 +22,6 @@ from pytest_gpukern.values.result import DeviceWork, Measurement, Summary
 from pytest_gpukern.values.timer_table import timer_row
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""Positional and named arguments of a call."""
 
 _WARMUP_S = 0.02
 _WARMUP_CALLS = 50
@@ -242,7 +241,6 @@ class Samples:
         return _LAUNCH_SPREAD * median if self._launch_included else 0.0
 
     def settle(self, stopped: str | None, *, settled: bool) -> None:
-        """Notes why sampling stops, if it does, and whether all samples so far count."""
         self.stopped = stopped
         if settled:
             self._settled = len(self.samples)
@@ -310,7 +308,6 @@ class Sampler:
         return self.finished(None if self.beside else self.timer.suspicion(last))
 
     def _sample(self) -> Iteration:
-        """Takes all batches; returns the last execution."""
         rule, timer, sampling = self.rule, self.timer, self.sampling
         chosen = random.randrange(rule.min_samples) + 1 if self.inspect is not None else 0
         # In a graph nothing is flushed between calls, so they are cold only on all sets in turn.
@@ -360,7 +357,6 @@ class Sampler:
             raise TimerUnavailable(look.fault)
 
     def finished(self, suspicion: str | None) -> Measurement:
-        """Returns the measurement with what observers and the statistics say of it, and the timer."""
         measured = dataclasses.replace(self._measurement(), invalid=self.sampling.invalid or suspicion)
         waiting_last = sorted(self.observing.items(), key=lambda pair: pair[1].waits)
         seen = {name: observation.finish(measured) for name, observation in waiting_last}

@@ -181,7 +181,6 @@ class Observation:
         """Says whether the samples of a batch count. May pause before it returns; the device is idle.
 
         Args:
-            batch: what was taken.
             last: whether sampling ends here, unless the batch does not count.
         """
         return Look()
@@ -205,8 +204,6 @@ class Observer:
         """Begins to look at one measurement of a warm call; None if there is nothing to see.
 
         Args:
-            call: the measured call.
-            timer: takes the times.
             beside: whether a main timer has just measured the call.
         """
         return None
@@ -231,7 +228,6 @@ class Seen:
 
     Attributes:
         values: name of a figure → its value; None for what is not known.
-        notes: what a reader should know.
         invalid: why the numbers cannot be trusted, or None.
     """
 
@@ -310,7 +306,6 @@ class Observers:
 
 
 def with_notes(measurement: Measurement, *notes: Note, first: bool = False) -> Measurement:
-    """Returns the measurement with these notes after its others, or before them."""
     others = measurement.summary.notes
     summary = dataclasses.replace(measurement.summary, notes=notes + others if first else others + notes)
     return dataclasses.replace(measurement, summary=summary)

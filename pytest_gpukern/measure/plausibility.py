@@ -154,7 +154,8 @@ def replaced_clocks() -> Iterator[tuple[str, object]]:
         yield "module time", sys.modules.get("time")
     for name, kept in _KEPT.items():
         current = getattr(_TIME, name, None)
-        if current is not kept or not _genuine(name, kept):
+        genuine = isinstance(kept, BuiltinFunctionType) and (kept.__module__, kept.__name__) == ("time", name)
+        if current is not kept or not genuine:  # it may have been replaced before this file was loaded
             yield f"time.{name}", current
     for module_name, module in list(sys.modules.items()):  # thousands, before and after each measurement
         own = module_name.startswith(_INSIDE) or module_name == _PACKAGE
@@ -169,14 +170,6 @@ def replaced_clocks() -> Iterator[tuple[str, object]]:
     make_event = getattr(device, "create_event", None)
     if make_event is not None and not str(make_event.__module__).startswith("cuda.core"):
         yield "cuda.core.Device.create_event", make_event
-
-
-def _genuine(name: str, function: object) -> bool:
-    """Says whether a function was genuine when this file was loaded."""
-    return isinstance(function, BuiltinFunctionType) and (function.__module__, function.__name__) == (
-        "time",
-        name,
-    )
 
 
 def device_time_fault(device_ns: float, wall_ns: float) -> str | None:

@@ -24,7 +24,6 @@ class Rounds:
 
     Attributes:
         args: positional arguments of the target, if `setup` makes none.
-        kwargs: its named arguments, likewise.
         setup: untimed, before each round; returns (args, kwargs), or nothing.
         teardown: untimed, after each round, with the same arguments.
         count: rounds that become samples, or None to sample until the median is known.

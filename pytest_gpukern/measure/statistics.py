@@ -155,7 +155,8 @@ def student_t(probability: float, dof: float) -> float:
     log_peak = math.lgamma((dof + 1) / 2) - math.lgamma(dof / 2) - math.log(dof * math.pi) / 2
     for _ in range(_MOST_STEPS):
         density = math.exp(log_peak - (dof + 1) / 2 * math.log1p(t * t / dof))
-        step = (probability - _student_cdf(t, dof)) / density
+        cdf = 1 - _incomplete_beta(dof / 2, 0.5, dof / (dof + t * t)) / 2
+        step = (probability - cdf) / density
         t += step
         if abs(step) <= _QUANTILE_TOLERANCE * t:
             break
@@ -171,11 +172,6 @@ def fisher_cdf(ratio: float, dof: float, below: float) -> float:
         return 0.0
     below = min(below, _KNOWN)
     return _incomplete_beta(dof / 2, below / 2, dof * ratio / (dof * ratio + below))
-
-
-def _student_cdf(t: float, dof: float) -> float:
-    """Returns P(T ≤ t) for t ≥ 0."""
-    return 1 - _incomplete_beta(dof / 2, 0.5, dof / (dof + t * t)) / 2
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:

@@ -50,7 +50,6 @@ class Breakdown:
     Attributes:
         title: the scope, its time, and by which timers.
         lines: work, the longest first, and the time without any.
-        notes: what else there is to know.
     """
 
     title: str
@@ -97,7 +96,6 @@ def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
 
 
 def _cells(work: DeviceWork, whole_ns: float) -> tuple[str, ...]:
-    """Returns nvprof's figures, as `WORK_TITLES` names them."""
     return (
         _share(work.time_ns, whole_ns),
         units.time(work.time_ns),

@@ -16,7 +16,7 @@ from pytest_gpukern.baseline.merge import WriteReport
 from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.values.atomic_file import write_named
-from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of
+from pytest_gpukern.values.form_table import FORMS, suffix_of
 from pytest_gpukern.values.result import JsonDict
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
@@ -27,14 +27,11 @@ class RunReport(RunResults):
     """Holds what a run found out, and what only the process knows that ran it.
 
     Attributes:
-        settings: what the run was asked to do.
         places: test → file and line of its variant, or of the test itself.
         groups: test → group that its marker names for pytest-benchmark, if any.
         listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
-        baselines: what was written to baselines, or None.
         shortened: why fewer sessions were recorded than asked for → cases.
         stale: recorded cases that no longer exist, by file.
-        files: those that were written.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -71,7 +68,9 @@ def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = 
         except FileError as error:
             report = dataclasses.replace(report, problems=(*report.problems, str(error)))
     for name, form in FORMS.items():
-        if not name.startswith(".") and form.in_summary == in_summary and _applies(form, report):
+        asked = not form.variables or not os.environ.keys().isdisjoint(form.variables)
+        holds = any(getattr(report, field_name) for field_name in form.fields)
+        if not name.startswith(".") and form.in_summary == in_summary and asked and holds:
             try:
                 pkgutil.resolve_name(form.function)(report, config)
             except FileError as error:
@@ -86,8 +85,3 @@ def _write_file(report: RunReport, path: Path) -> None:
     except EmptyReportError as nothing:
         text = nothing.text
     write_named(path, text, "--gpukern-report")
-
-
-def _applies(form: ReportForm, report: RunReport) -> bool:
-    asked = not form.variables or not os.environ.keys().isdisjoint(form.variables)
-    return asked and any(getattr(report, name) for name in form.fields)

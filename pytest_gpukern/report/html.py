@@ -80,7 +80,6 @@ _TAIL = 5.0
 
 
 def page(runs: Sequence[RunResults]) -> str:
-    """Returns a page that shows runs, the newest first."""
     newest_first = sorted(runs, key=lambda run: run.created, reverse=True)
     data = {
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
@@ -206,7 +205,7 @@ class _RunData:
         }
         others = {
             "name": f"{_moment(run.created)}, {_device(run)}",
-            "outcome": _outcome(run),
+            "outcome": FAILED if run.failures or run.problems else "PASSED" if run.ran else "NOTHING RAN",
             "verdict": totals(run),
             "facts": _facts(run),
             "problems": run.problems,
@@ -483,12 +482,6 @@ def _sampling(measurement: Measurement) -> str:
     return f"{contains}{measurement.summary.n} samples{calls}{stopped}"
 
 
-def _outcome(run: RunResults) -> str:
-    if run.failures or run.problems:
-        return FAILED
-    return "PASSED" if run.ran else "NOTHING RAN"
-
-
 def _device(run: RunResults) -> str:
     return " and ".join(dict.fromkeys(of.device_name for of in run.on_gpus() if of.device_name)) or "no GPU"
 
@@ -564,7 +557,6 @@ _WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLE
 
 
 def _work(work: Breakdown | None) -> JsonDict | None:
-    """Returns nvprof's table of a scope, each kernel with how it was launched."""
     if work is None:
         return None
     rows = [

@@ -42,8 +42,6 @@ class Column:
     """Holds one column of a table: its cells and what may happen to it where the table is too wide.
 
     Attributes:
-        title: of the column, in the table's header.
-        cells: one text a row.
         numeric: aligned to the right, and never shortened.
         narrowest: width to which the names in its cells may be shortened; None where they may not.
         dispensable: in what order columns are left out when shortening is not enough; None for never.
@@ -153,7 +151,6 @@ def table(columns: list[Column], width: int, *, indent: str = "") -> tuple[list[
 
 
 def hint_at(left_out: Iterable[str], width: int) -> list[Line]:
-    """Says which columns tables left out."""
     titles = ", ".join(dict.fromkeys(left_out))
     hint = f"columns left out: {titles}; widen the terminal or set COLUMNS"
     return wrapped(hint, width) if titles else []

@@ -121,7 +121,6 @@ class Progress:
             self._write(f"\n{self._text}{_ERASE_BELOW}\x1b[A\x1b[{column}G")
 
     def clear(self) -> None:
-        """Erases the line, before something else is written."""
         if self._text:
             self._write(_ERASE_BELOW)
 

@@ -116,7 +116,6 @@ def _to_prune(stale: ToPrune, config: pytest.Config) -> str:
 
 
 def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
-    """Returns the command that opens a new epoch for the tests of these results."""
     root, here = config.rootpath, config.invocation_params.dir
     tests = [os.path.relpath(root / result.test, here) for result in results]
     update = ["--gpu-benchmark", "--gpukern-baseline=update", "--gpukern-reason=TEXT"]
@@ -124,7 +123,6 @@ def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
 
 
 def repeat(result: Result) -> str:
-    """Returns the command that runs the test of a result once more."""
     measured = ["--gpu-benchmark"] if result.measurements and not result.simulated else []
     simulated = ["--gpukern-simulator=always"] if result.simulated else []
     seed = [f"--gpukern-seed={result.seed}"] if result.seed is not None else []
@@ -163,7 +161,6 @@ def _which(cases: Sequence[str]) -> str:
 
 
 def _options(config: pytest.Config) -> list[str]:
-    """Returns those options of this run that shape what is recorded, as given."""
     _, given, _ = values_of(config)
     options = []
     for option in OPTIONS:

@@ -49,7 +49,6 @@ class Footnote:
 
     Attributes:
         kind: of a verdict or a finding; empty for a note.
-        text: what there is to say.
         key: `scope/timer/cache` of the measurement that a verdict is about.
         ratio: new time ÷ recorded time, for a verdict that has it.
         quiet: empty where a reader should see it; else what it is about, and a report only counts it.
@@ -193,7 +192,6 @@ def _by_time(result: Result, time: ScopeTime) -> Judged:
 
 
 def variant_label(result: Result) -> str:
-    """Returns `backend.variant`, or the name of a plain test."""
     case = result.case
     label = f"{case.backend}.{case.variant}" if case.backend else case.variant
     return label + result.gpu_in_name
@@ -213,7 +211,6 @@ def rows_of(
     """Returns the rows of one result; only the first names the case and its error.
 
     Args:
-        result: of one test.
         peers: all results of its problem at its point, among which the variant for the speed-up is looked up.
         shared: axes and parameters that are said elsewhere.
         failure: the first line of why the test failed by itself, or None.
@@ -293,7 +290,6 @@ def _about(result: Result) -> list[Footnote]:
 
 
 def _remarks(measurement: Measurement) -> Iterator[Note]:
-    """Yields what is to be known about a measurement beside its figures."""
     yield from measurement.summary.notes
     unused = measurement.invalid_samples
     if unused and measurement.invalid is None:
@@ -390,20 +386,17 @@ def speedup(result: Result, measurement: Measurement, peers: Sequence[Result]) -
     own = measurement.summary.median_ns
     if not result.speedup_against or measurement.invalid is not None or not units.is_number(own) or own <= 0:
         return None
-    candidates = [peer for peer in peers if _compares(peer, result)]
+    candidates = [
+        peer
+        for peer in peers
+        if f"{peer.case.backend}.{peer.case.variant}" == result.speedup_against
+        and peer.case.measured_point == result.case.measured_point
+        and peer.gpu_in_name == result.gpu_in_name
+        and peer.valid
+    ]
     same = [peer for peer in candidates if peer.case.parameters == result.case.parameters]
     times = [time for peer in same or candidates if (time := _time(peer, measurement)) is not None]
     return min(times) / own if times else None
-
-
-def _compares(peer: Result, result: Result) -> bool:
-    case = peer.case
-    return (
-        f"{case.backend}.{case.variant}" == result.speedup_against
-        and case.measured_point == result.case.measured_point
-        and peer.gpu_in_name == result.gpu_in_name
-        and peer.valid
-    )
 
 
 def _time(peer: Result, measurement: Measurement) -> float | None:

@@ -45,7 +45,6 @@ class Remark:
     """Holds a verdict, finding, note or failure, and who has it.
 
     Attributes:
-        footnote: what there is to say.
         results: those that have it; None for a test without a result.
         labels: the same as ids, each with the measurement that a verdict is about.
     """
@@ -56,7 +55,6 @@ class Remark:
 
 
 def problems_of(run: RunResults) -> list[ProblemTable]:
-    """Returns the problems in order of arrival."""
     members: dict[str, list[Result]] = {}
     for result in run.results:
         members.setdefault(result.case.problem, []).append(result)

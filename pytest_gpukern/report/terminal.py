@@ -47,7 +47,6 @@ _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def write(report: RunReport, config: pytest.Config) -> None:
-    """Writes what a run found, what was written, and the commands that record and accept."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     wrote = [f"wrote {path}" for path in report.files]
     report = dataclasses.replace(report, closing=(*wrote, *report.closing))

@@ -12,10 +12,8 @@ from typing import TypeGuard
 from pytest_gpukern.values.result import Value
 
 NOTHING = "–"
-"""Stands where there is no number."""
 
 EXACT = "exact"
-"""Stands for an error of zero."""
 
 _PRECISE = 0.005
 """Half widths below this justify a fourth significant digit."""
@@ -29,7 +27,6 @@ def time(nanoseconds: float | None, half_width: float | None = None, *, digits: 
     """Returns a time: `1.31 µs`, `48.6 µs`, `3.02 s`; four digits where it is known to better than ±0.5 %.
 
     Args:
-        nanoseconds: the time.
         half_width: half its 95 % interval relative to it, 0.0025 for ±0.25 %; only for the number of digits.
         digits: the number of digits, if it is not to follow from that.
     """
@@ -125,7 +122,6 @@ def ulps(value: float | None) -> str:
 
 
 def relative_error(value: float | None) -> str:
-    """Returns a relative error: `2.3e-07`."""
     if not is_number(value) or value == 0:
         return EXACT if value == 0 else NOTHING
     return f"{value:.1e}"
@@ -138,7 +134,6 @@ def absolute_error(value: float | None) -> str:
 
 
 def is_number(value: float | None) -> TypeGuard[float]:
-    """Says whether there is a value, and a finite one."""
     return value is not None and math.isfinite(value)
 
 

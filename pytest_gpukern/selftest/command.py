@@ -25,9 +25,7 @@ from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.untrusted_json import FileError, printable, printable_lines
 
 SESSIONS = 8
-"""Fresh processes by default."""
 FILE_OPTION = "--gpukern-report"
-"""The option of pytest that writes the file of a run."""
 _TESTS = Path(__file__).with_name("test_timers.py")
 _NARROWEST_TABLE = 120
 _SUITES_TIMEOUT_S = 1800.0
@@ -101,12 +99,10 @@ def pytest_command(file: Path, known: argparse.Namespace) -> list[str]:
 
 
 def suites_command() -> list[str]:
-    """Returns the command that checks and times the packaged suites, without looking at any baseline."""
     return [sys.executable, "-m", "pytest_gpukern", "validate", "-q", "--gpukern-baseline=off"]
 
 
 def _with_suites(conclusions: Conclusions) -> Conclusions:
-    """Adds the wall time of all packaged suites, in a process of their own."""
     _tell("running all suites")
     started = time.perf_counter()
     try:
@@ -119,11 +115,7 @@ def _with_suites(conclusions: Conclusions) -> Conclusions:
     return Conclusions((*conclusions.rows, suites_row(seconds)), (*conclusions.missing, *failed))
 
 
-# the table
-
-
 def render(run: RunResults, conclusions: Conclusions, *, width: int) -> list[str]:
-    """Returns the table of all targets for a terminal of `width` columns."""
     lines = [f"gpukern selftest: {_device(run)}"]
     lines += _sentences(_remarks(run), width)
     for section in Section:
@@ -179,7 +171,6 @@ _TITLES = {
 
 
 def _signed(ns: float, row: TargetRow) -> str:
-    """Writes an error with its sign, and any other time without."""
     text = units.time(abs(ns))
     return text if not ns or row.section is not Section.TRUTH else f"{'−' if ns < 0 else '+'}{text}"
 

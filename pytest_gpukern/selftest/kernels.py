@@ -133,7 +133,6 @@ def _sgemm_problem() -> Problem:
 
 
 def selftest_cases() -> list[Case]:
-    """Returns each kernel in each way in which it is timed, in the order of the table."""
     problems = (_exp_problem(), _add_problem(), _sgemm_problem())
     return [case for problem in problems for case in cases_of(problem, "full")]
 

@@ -41,7 +41,6 @@ class Spin:
     """Holds a timer's reading of the spinning kernel; medians over the samples of a session.
 
     Attributes:
-        own_ns: the kernel's own time.
         beyond_ns: what the timer read beyond the kernel's own time, sample by sample.
     """
 
@@ -58,7 +57,6 @@ class Node:
 
     Attributes:
         node_ns: slope of the replay time over the number of nodes.
-        reading_ns: the default timer's median.
     """
 
     asked_ns: float
@@ -85,12 +83,10 @@ _noted: list[KnownTimes] = []
 
 
 def note(known: KnownTimes) -> None:
-    """Adds readings to the result of the test that runs in this process."""
     _noted[:] = [known]
 
 
 def known_times_of(result: Result) -> KnownTimes | None:
-    """Returns the readings that a result has; None if its test noted none."""
     text = result.observations.get(NAME, {}).get(_KNOWN_TIMES)
     return built(json.loads(text), KnownTimes) if isinstance(text, str) else None
 

@@ -67,7 +67,6 @@ class TargetRow:
 
     Attributes:
         what: what was timed, and what was subtracted.
-        against: what it is compared with, in words.
         time_ns: the true time, or the median; None where there is none to show.
         found_ns: error, range or wall time.
         worst_ns: the error or wall time of the session that is farthest off, or None.
@@ -145,7 +144,6 @@ def sessions_of(run: RunResults) -> list[Session]:
 
 
 def conclude(run: RunResults, asked_sessions: int) -> Conclusions:
-    """Returns all rows of a run of the self-test's tests."""
     sessions = sessions_of(run)
     truth = tuple(_truth_rows(sessions, asked_sessions))
     kernels = tuple(_kernel_rows(sessions, asked_sessions))
@@ -171,7 +169,8 @@ def _truth_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]:
         *_kernel_errors(sessions, default),
     ]
     for error in (error for error in errors if error.pairs):
-        truth_ns, tick_ns = error.truth_ns, TIMERS[default].step_ns if error.timer == default else 0.0
+        truth_ns = statistics.median(truth_ns for truth_ns, _ in error.pairs)
+        tick_ns = TIMERS[default].step_ns if error.timer == default else 0.0
         beyond = [round(beyond_ns, 2) for _, beyond_ns in error.pairs]  # of floats in ms
         yield TargetRow(
             Section.TRUTH,
@@ -196,15 +195,13 @@ class _Error(NamedTuple):
     pairs: list[tuple[float, float]]
     judged_from_ns: float = 0.0
 
-    @property
-    def truth_ns(self) -> float:
-        return statistics.median(truth_ns for truth_ns, _ in self.pairs)
-
 
 def _spin_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
-    """Compares timers with the spinning kernel's own time."""
     for timer in dict.fromkeys((default, "event")):
-        spins = [_spins(session, timer) for session in known]
+        spins = [
+            {_spin(spin.asked_ns): (spin.own_ns, spin.beyond_ns) for spin in _by(session, timer)}
+            for session in known
+        ]
         judged_from_ns = 0.0 if timer == default else EVENT_FROM_NS
         for longer, shortest in _longer(spins):
             pairs = _differences(spins, longer, shortest)
@@ -212,7 +209,6 @@ def _spin_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
 
 
 def _node_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
-    """Compares timers with the slope of graphs of spins."""
     less_cost = [_less_cost(session) for session in known]
     for name in _names(less_cost):
         pairs = [readings[name] for readings in less_cost if name in readings]
@@ -227,18 +223,12 @@ def _node_errors(known: Sequence[KnownTimes], default: str) -> Iterator[_Error]:
 
 
 def _kernel_errors(sessions: Sequence[Session], default: str) -> Iterator[_Error]:
-    """Compares the default timer with the plugin's timer by graphs."""
     for kernel in dict.fromkeys(
         name for session in sessions for name, way in session.kernels if way == GRAPH
     ):
         both = [(session.median_ns(kernel, GRAPH), session.median_ns(kernel, "hot")) for session in sessions]
         pairs = [_beyond(graph, hot) for graph, hot in both if graph is not None and hot is not None]
         yield _Error(f"{kernel}, hot", "graph", default, pairs, NODES_FROM_NS)
-
-
-def _spins(known: KnownTimes, timer: str) -> _Readings:
-    """Returns the own times of spins by length, and what a timer reads beyond them."""
-    return {_spin(spin.asked_ns): (spin.own_ns, spin.beyond_ns) for spin in _by(known, timer)}
 
 
 def _less_cost(known: KnownTimes) -> _Readings:
@@ -276,7 +266,6 @@ def _differences(sessions: Sequence[_Readings], longer: str, shortest: str) -> l
 
 
 def _spin(ns: float) -> str:
-    """Names a spin, such as `spin 1.5 µs`."""
     for unit, scale in (("ms", 1e6), ("µs", 1e3)):
         if ns >= scale:
             return f"spin {ns / scale:g} {unit}"
@@ -330,7 +319,6 @@ def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int)
 
 
 def _missing(run: RunResults, sessions: Sequence[Session], truth: Sequence[TargetRow]) -> Iterator[str]:
-    """Says what should have been measured and was not."""
     yield from (f"{skip.id}: {skip.reason}" for skip in run.skips)
     yield from (f"{test.rpartition('::')[2]}: {failure.text}" for test, failure in run.failures.items())
     timers = dict.fromkeys(session.known.default_timer for session in sessions if session.known is not None)

@@ -59,7 +59,6 @@ def test_known_times(gpu_benchmark: GpuBenchmark, request: pytest.FixtureRequest
 
 
 def _known_times(spinning: SpinningKernel, stream: Any) -> KnownTimes:
-    """Returns the readings of each timer that `auto` may choose, and slopes of graphs."""
     timers = []
     for name in auto_timers():
         with contextlib.suppress(TimerUnavailable):

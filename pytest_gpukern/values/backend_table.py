@@ -15,7 +15,6 @@ class BackendRow(NamedTuple):
 
     Attributes:
         opened_by: module in `pytest_gpukern.backends` and class in it, as "cupy:CupyBackend".
-        on_gpu: whether its variants run on the GPU.
         needs: (module, package that brings it), in the order in which a missing one is reported.
         simulated_by: what opens it while Numba's simulator is on; None if it cannot run there.
         arrays: the types of its arrays, each as (module, name).

@@ -37,7 +37,6 @@ class Difference:
     is_cause: bool = True
 
     def __str__(self) -> str:
-        """Returns it in words, such as `driver 580.65 → 580.95` or `same machine code`."""
         if len(self.kernels) > _FEW:
             return f"{len(self.kernels)} kernels: {self._words()}"
         return f"{', '.join(self.kernels)}: {self._words()}" if self.kernels else self._words()

@@ -15,7 +15,6 @@ class FailureRow(NamedTuple):
     """Describes one kind. Verdicts name theirs in `verdict_table.StateRow.fail_on`.
 
     Attributes:
-        fails: what fails, in words.
         findings: the kinds of findings that fail their test.
         needs_record: whether there is nothing to say without records.
         of_run: whether it fails the run as a whole, if that measures, instead of a test.

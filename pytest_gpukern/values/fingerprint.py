@@ -43,7 +43,6 @@ class Fingerprint:
         return self.device_model_key if on_gpu else self.cpu_model and self.cpu_model_key
 
     def hardware(self, *, on_gpu: bool) -> str | None:
-        """Returns the name of the hardware that a result was timed on; None if unknown."""
         return self.device_name if on_gpu else self.cpu_model
 
     def identity(self) -> str:

@@ -19,7 +19,6 @@ class ReportForm(NamedTuple):
             `RunResults`, or for a list of them if `several`, and may raise `run.EmptyReportError`. That of
             another form is given a `RunReport` and pytest's configuration; it raises `FileError` if it cannot
             write.
-        holds: what a file of this form holds, in words.
         several: whether one file may hold several runs.
         of_baselines: whether it can be made of a baseline file as well.
         needs: name of the option without which a run has nothing for this form, or empty.
@@ -83,12 +82,10 @@ FORMS: dict[str, ReportForm] = {
 
 
 def suffixes() -> list[str]:
-    """Returns the suffixes that choose a form, in order of the alphabet."""
     return sorted(name for name in FORMS if name.startswith("."))
 
 
 def suffix_of(path: Path) -> str | None:
-    """Returns the longest suffix of a form that a path ends in, or None."""
     name = path.name.lower()
     return max(
         (ending for ending in suffixes() if name.endswith(ending) and name != ending), key=len, default=None

@@ -52,7 +52,6 @@ class NotRun(str):
     kind: str
 
     def __new__(cls, kind: str, detail: str) -> NotRun:
-        """Returns `kind: detail`."""
         reason = super().__new__(cls, f"{kind}: {detail}")
         reason.kind = kind
         return reason

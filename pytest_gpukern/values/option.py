@@ -33,7 +33,6 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What argparse takes beside the option's name."""
         shared = {"dest": self.ini, "default": None, "help": self.help}
         if self.flag:
             return {**shared, "action": "store_true"}

@@ -181,7 +181,6 @@ OPTIONS = tuple(option for options in GROUPS.values() for option in options)
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Registers `--gpu-benchmark`, every `--gpukern-…` and its ini twin."""
     for heading, options in GROUPS.items():
         group = parser.getgroup(heading)
         if options[0] is OPTIONS[0]:

@@ -69,7 +69,6 @@ class TimeAccount:
 
 
 ACCOUNT = TimeAccount()
-"""That of this process."""
 
 phase = ACCOUNT.phase
 

@@ -363,7 +363,6 @@ class Verdict:
 
     @property
     def explained(self) -> str:
-        """The reason, and what else changed since the record, or did not."""
         causes = "; ".join(str(difference) for difference in self.differences if difference.is_cause)
         parts = [self.reason, *(str(same) for same in self.differences if not same.is_cause)]
         return "; ".join(parts) + (f"; because: {causes}" if causes else "")
@@ -388,7 +387,6 @@ class GateFailure:
 
     Attributes:
         kind: word of a verdict, kind of a finding, or `unchecked`.
-        text: why, in words.
         key: `scope/timer/cache` of the measurement that a verdict is about; else empty.
     """
 
@@ -448,7 +446,6 @@ class CaseInfo:
 
 
 def sizes_text(sizes: Mapping[str, str]) -> str:
-    """Returns axes or parameters with their values in one short string, such as `n=1000 block=128`."""
     return " ".join(f"{name}={value}" for name, value in sizes.items())
 
 
@@ -519,7 +516,6 @@ class Result:
 
     @property
     def case_name(self) -> str:
-        """Returns the id of the case, with such an addition."""
         return self.case.id + self.gpu_in_name
 
     @property

@@ -103,7 +103,6 @@ class Settings:
 
     @property
     def run_file(self) -> Path | None:
-        """The file that is to hold the whole run, or None."""
         return next((path for path in self.reports if suffix_of(path) == RUN_FILE), None)
 
     @classmethod
