@@ -299,8 +299,8 @@ def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
 def still_poisoned(
     held: np.ndarray[Any, Any],
     poison: int,
-    other: np.ndarray[Any, Any] | None = None,
-    other_poison: int | None = None,
+    other: np.ndarray[Any, Any],
+    other_poison: int,
 ) -> tuple[int, int]:
     """Returns the number of elements that were not written, and the flat index of the first, or -1.
 
@@ -311,18 +311,17 @@ def still_poisoned(
     Args:
         held: what the output holds after a call, in C order.
         poison: what it was filled with before that call.
-        other: what it held after another call, of the same shape and dtype; None if there was none.
+        other: what it held after another call, of the same shape and dtype.
         other_poison: what it was filled with before that other call.
     """
     raw = f"V{held.dtype.itemsize}"
-    flat = held.reshape(-1)
-    beside = None if other is None else other.reshape(-1)
+    flat, beside = held.reshape(-1), other.reshape(-1)
     wide = held.dtype.kind in "fc" or held.dtype.itemsize >= 4
     count, first = 0, -1
     for start in range(0, flat.size, _CHUNK):
         now = flat[start : start + _CHUNK]
         left = _holds_poison(now, poison)
-        if beside is not None and other_poison is not None and left.any():
+        if left.any():
             before = beside[start : start + _CHUNK]
             left_there = _holds_poison(before, other_poison)
             differ = (now.view(raw) != before.view(raw)) if wide else False
