@@ -76,11 +76,10 @@ def _cuda_versions(machine: Machine) -> Iterator[Advice]:
         return
     major, minor = machine.cuda
     driver = f"driver {machine.driver or 'of unknown version'} supports CUDA {major}.{minor}"
-    for name in ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"):
-        wanted = int(name[len("cupy-cuda") : -1])
-        if name in machine.versions and wanted > major:
-            other = name.replace(str(wanted), str(major))
-            yield Advice(Level.ERROR, name, f"is for CUDA {wanted}; {driver}", f"pip install {other} instead")
+    for wanted in (11, 12, 13):
+        if (name := f"cupy-cuda{wanted}x") in machine.versions and wanted > major:
+            remedy = f"pip install cupy-cuda{major}x instead"
+            yield Advice(Level.ERROR, name, f"is for CUDA {wanted}; {driver}", remedy)
     bindings = _version(machine, "cuda-bindings")
     if bindings is not None and bindings.major > major:
         remedy = f'pip install "cuda-bindings<{major + 1}", or upgrade the driver'
@@ -92,14 +91,11 @@ def _cuda_versions(machine: Machine) -> Iterator[Advice]:
         remedy = f'pip install "cupti-python=={major}.*"; until then kernels are timed by events'
         yield Advice(Level.WARNING, "cupti-python", f"{cupti} is for CUDA {cupti.major}; {driver}", remedy)
     if machine.nvcc is not None and machine.nvcc > machine.cuda:
-        built, newer = ".".join(map(str, machine.nvcc)), machine.nvcc[0] > major
-        text = f"{built} is newer than the driver: {driver}"
+        level, text = Level.ERROR, f"{'.'.join(map(str, machine.nvcc))} is newer than the driver: {driver}"
+        if machine.nvcc[0] == major:
+            level, text = Level.NOTE, f"{text}; PTX that it makes cannot be loaded, machine code can"
         remedy = "put the toolkit of the driver's CUDA on PATH, or upgrade the driver"
-        if newer:
-            yield Advice(Level.ERROR, "nvcc", text, remedy)
-        else:
-            text += "; PTX that it makes cannot be loaded, machine code can"
-            yield Advice(Level.NOTE, "nvcc", text, remedy)
+        yield Advice(level, "nvcc", text, remedy)
 
 
 def _libraries(machine: Machine) -> Iterator[Advice]:
