@@ -84,7 +84,6 @@ def left_for_the_table(
 
 
 def _shows_all(config: pytest.Config) -> bool:
-    """Returns whether an option asks for pytest-benchmark's table, or for what comes with it."""
     given = [*config.invocation_params.args, *config.getini("addopts")]
     given += os.environ.get("PYTEST_ADDOPTS", "").split()
     return any(str(argument).startswith(_ASK_FOR_ALL) for argument in given)

@@ -163,7 +163,6 @@ def metadata_of(fixture: Any, measurement: Measurement) -> Any:
 
 
 def samples_s(measurement: Measurement) -> list[float]:
-    """Returns the samples of a measurement in seconds, without those that are no number."""
     return [sample / 1e9 for sample in measurement.samples_ns if units.is_number(sample)]
 
 
@@ -182,7 +181,6 @@ def give_time_of_a_call(fixture: Any, time_ns: float | None) -> None:
 
 
 def listed_as(fixture: Any) -> JsonDict | None:
-    """Returns how pytest-benchmark lists a fixture, as plain JSON, or None for one without stats."""
     return None if fixture.stats is None else _listed(fixture.stats)
 
 

@@ -62,7 +62,6 @@ def _declare_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(known: argparse.Namespace) -> int:
-    """Prints a line for each file; goes on after a file that cannot be read."""
     paths = known.paths or [Path()]
     status, rows = exits.FINE, []
     for file in dict.fromkeys(file for path in paths for file in baseline_files(path)):
@@ -306,7 +305,6 @@ def _merge(known: argparse.Namespace) -> int:
 def _record(
     results: Sequence[Result], created: datetime, mode: str, *, into: Path | None, reason: str
 ) -> WriteReport:
-    """Records results beside their tests, or in one folder, and tells what became of all of them."""
     store = Store(mode, directory_override=into, reason=reason)
     for result in results:
         folder = into or _folder_beside_the_test(result.nodeid, Path.cwd())
@@ -340,7 +338,6 @@ def _folder_beside_the_test(nodeid: str, here: Path) -> Path | None:
 
 
 def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
-    """Says what was recorded, and what a new epoch lacks before a verdict on it may fail a test."""
     lines = [f"wrote {path}" for path in report.written]
     lines += [f"recorded for the first time: {case_id}" for case_id in report.added]
     lines += [f"further sessions of: {case_id}" for case_id in report.appended]

@@ -249,7 +249,6 @@ def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> l
 
 
 def _alike(times: Iterable[SessionMeasurement]) -> list[list[SessionMeasurement]]:
-    """Groups sessions by the conditions under which they were measured."""
     groups: list[list[SessionMeasurement]] = []
     for timed in times:
         group = next((group for group in groups if group[0].time.conditions == timed.time.conditions), None)

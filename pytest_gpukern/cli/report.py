@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
@@ -47,9 +47,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run)
 
 
-def _options() -> Iterator[Option]:
-    for suffix in suffixes():
-        yield from FORMS[suffix].options
+def _options() -> list[Option]:
+    return [option for suffix in suffixes() for option in FORMS[suffix].options]
 
 
 def _run(known: argparse.Namespace) -> int:
@@ -106,7 +105,6 @@ def _refuse_impossible(output: Path | None, files: Sequence[Path], options: Iter
 
 
 def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
-    """Prints runs as pytest did, or all that is known of the cases that were chosen."""
     several, status = len(runs) > 1, exits.BAD
     for run in runs:
         lines = render(run, width=exits.width(), verbose=known.text is not None, details=_DETAILS)

@@ -219,7 +219,6 @@ def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> lis
 
 
 def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> None:
-    """Raises ProblemError if arrays of another seed would not fit into the buffers of the first."""
     for name, value in {**first.inputs, **first.specs}.items():
         shape = getattr(value, "shape", ())
         drawn = getattr({**other.inputs, **other.specs}.get(name), "shape", ())
@@ -258,13 +257,8 @@ def store(made: Dataset, folder: Path) -> None:
             for number, value in enumerate(arrays, 1):
                 np.save(partial / f"{number}.npy", value, allow_pickle=False)
             partial.rename(folder)
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        OSError,
-    ):  # such as a value of another type, a NaN, a full disk
-        pass
+    except (TypeError, ValueError, OverflowError, OSError):
+        pass  # such as a value of another type, a NaN, a full disk
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

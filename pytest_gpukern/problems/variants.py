@@ -54,7 +54,6 @@ class Variant:
 
     @property
     def is_broken(self) -> bool:
-        """Says whether the variant is there to be rejected."""
         return self.expected_fault is not None or self.detected_by is not None
 
     @property
@@ -129,8 +128,8 @@ class Variants:
                     f"{whose}: the problem does not declare layout {layout!r}; it has "
                     f"layouts={self._layouts!r}"
                 )
-        unknown = [axis for axis in variant.at if axis not in self._axes]
-        if unknown or (variant.at and not self._axes.declare({**self._axes.smoke_point, **variant.at})):
+        at = {**self._axes.smoke_point, **variant.at}
+        if at.keys() != self._axes.keys() or not self._axes.declare(at):
             raise ProblemError(f"{whose}: at={variant.at!r} is not on the axes: {self._axes}")
         refuse_unknown_scopes(variant.scopes or (), whose)
 
