@@ -111,13 +111,13 @@ def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> It
 
 def _own_entry(result: Result) -> ListedFixture:
     """Returns the entry of a test that never saw a fixture of pytest-benchmark's."""
-    name = _test_name(result.nodeid)
-    _, bracket, rest = name.partition("[")
+    # Parameters may hold `::`, too.
+    test, bracket, parameters = result.nodeid.partition("::")[2].partition("[")
     return ListedFixture(
-        name=name,
+        name=test.rpartition("::")[2] + bracket + parameters,
         fullname=result.nodeid,
         group=result.case.problem,
-        param=rest.removesuffix("]") if bracket else None,
+        param=parameters.removesuffix("]") if bracket else None,
         params=_Params({**result.case.point, **result.case.parameters}),
     )
 
@@ -132,12 +132,6 @@ def _suffix(result: Result, measurement: Measurement) -> str:
     one_scope = case.backend is None or not case.on_gpu
     primary = result.measurements[0].scope if one_scope else "kernel"
     return "" if measurement.scope == primary != "launch" else f"[{measurement.scope}]"
-
-
-def _test_name(nodeid: str) -> str:
-    """Returns the test's own part of a node id; its parameters may hold `::` and `/`."""
-    test, bracket, parameters = nodeid.partition("::")[2].partition("[")
-    return test.rpartition("::")[2] + bracket + parameters
 
 
 def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
@@ -178,13 +172,10 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "other_timers_s": {other.timer: _seconds(other.summary.median_ns) for other in others},
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
-        "observations": plain(measurement.observations),
+        "observations": measurement.observations,
         "kernels": [{name: getattr(kernel, name) for name in _OF_KERNELS} for kernel in kernels],
     }
-    return {
-        name: value if not isinstance(value, float) or units.is_number(value) else None
-        for name, value in info.items()
-    }
+    return plain(info)  # type: ignore[no-any-return]
 
 
 def _seconds(nanoseconds: float | None) -> float | None:
