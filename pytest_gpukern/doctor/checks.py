@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.doctor.machine import Gpu, Machine
+from pytest_gpukern.measure.device_clocks import INVALIDATING
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 _MIB = 2**20
 _UNEXPLAINED_BYTES = 2 * 2**30
 """Memory in use that no listed process explains; an idle driver keeps up to about 1 GiB for itself."""
-
-_HARD_LIMITERS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 
 
 class Level(enum.StrEnum):
@@ -243,7 +242,7 @@ def _modes(gpu: Gpu) -> Iterator[_Found]:
 
 
 def _load(gpu: Gpu) -> Iterator[_Found]:
-    held = [name for name in gpu.state.clock_events or () if name in _HARD_LIMITERS]
+    held = [name for name in gpu.state.clock_events or () if name in INVALIDATING]
     if held:
         text = f"clocks are held down now: {', '.join(held)}"
         yield Level.WARNING, text, "look after cooling and power; times taken now are INVALID"
