@@ -41,10 +41,8 @@ def draw_poisons(seed: int | str) -> tuple[int, int]:
     draw = random.Random(f"poisons {seed}")
     while True:
         highs, lows = draw.sample(range(8), 2), draw.sample(range(64), 2)
-        one, other = (
-            (0x7FF8 + highs[0]) << 16 | 0x7FC0 + lows[0],
-            (0xFFF8 + highs[1]) << 16 | 0xFFC0 + lows[1],
-        )
+        one = (0x7FF8 + highs[0]) << 16 | 0x7FC0 + lows[0]
+        other = (0xFFF8 + highs[1]) << 16 | 0xFFC0 + lows[1]
         if not {one, other} & {INPUT_GUARD, OUTPUT_GUARD}:
             return (one, other) if draw.random() < 0.5 else (other, one)
 

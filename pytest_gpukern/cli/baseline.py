@@ -267,15 +267,12 @@ def _merge(known: argparse.Namespace) -> int:
     run_file = read_run(known.file)
     cases = (result.case.id for result in run_file.results)
     chosen = set(matching(cases, ["*"] if known.all else known.accept))
-    accepted = [
-        session
-        for result in run_file.results
-        if result.case.id in chosen
-        # Of a case whose result must not be recorded, that alone, which is refused.
-        for session in (
-            [result] if unfit(result) is not None else unselected(result, run_file.sessions_of(result))
-        )
-    ]
+    accepted: list[Result] = []
+    for result in run_file.results:
+        if result.case.id in chosen:
+            # Of a case whose result must not be recorded, that alone, which is refused.
+            is_fit = unfit(result) is None
+            accepted += unselected(result, run_file.sessions_of(result)) if is_fit else [result]
     mode = "append" if known.append else "update"
     report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason or "")
     if known.json:
@@ -390,10 +387,8 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
         named = {name for name in known if fnmatch.fnmatchcase(name, pattern)}
         named = {pattern} if pattern in known else named
         if not named:
-            close = (
-                difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
-                or [name for name in known if pattern.strip("*") in name][:3]
-            )
+            close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
+            close = close or [name for name in known if pattern.strip("*") in name][:3]
             example = f"for example {known[0]}" if known else "there are none"
             near = f"near it: {', '.join(close)}" if close else example
             raise exits.RefusedError(f"no case {pattern!r} among {len(known)}; {near}")

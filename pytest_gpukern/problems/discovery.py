@@ -124,13 +124,10 @@ def _why_not(
     if reasons and all(reasons):
         return reasons[0]
     for node in tree.body:
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
             modules = [node.module]
-        else:
-            continue
-        for module in modules:
-            if not installed(module.partition(".")[0]):
-                return f"{module.partition('.')[0]} is not installed"
+        for library in (module.partition(".")[0] for module in modules):
+            if not installed(library):
+                return f"{library} is not installed"
     return None

@@ -59,10 +59,7 @@ class Output:
 
     def of_written(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns the elements of an array that a launch writes."""
-        if self.written is None:
-            return values
-        written: np.ndarray[Any, Any] = values[self.written]
-        return written
+        return values if self.written is None else values[self.written]
 
 
 @dataclass(frozen=True)
