@@ -215,7 +215,6 @@ class Placed:
         return c_strides(self.shape, self._step * self.dtype.itemsize)
 
     def view(self, allocation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns the array in the bytes of the allocation."""
         import numpy as np
 
         return np.ndarray(self.shape, self.dtype, allocation, self.start, self.strides)

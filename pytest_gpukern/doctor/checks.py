@@ -46,7 +46,6 @@ class Advice:
 
 
 def advise(machine: Machine) -> list[Advice]:
-    """Returns everything that is worth saying about an installation, the worst first."""
     order = list(Level)
     said = (advice for check in _CHECKS for advice in check(machine))
     return sorted(said, key=lambda advice: order.index(advice.level))
@@ -81,10 +80,9 @@ def _cuda_versions(machine: Machine) -> Iterator[Advice]:
             yield Advice(Level.ERROR, name, f"is for CUDA {wanted}; {driver}", remedy)
     bindings = _version(machine, "cuda-bindings")
     if bindings is not None and bindings.major > major:
+        text = f"{bindings} is for CUDA {bindings.major}; {driver}"
         remedy = f'pip install "cuda-bindings<{major + 1}", or upgrade the driver'
-        yield Advice(
-            Level.ERROR, "cuda-bindings", f"{bindings} is for CUDA {bindings.major}; {driver}", remedy
-        )
+        yield Advice(Level.ERROR, "cuda-bindings", text, remedy)
     cupti = _version(machine, "cupti-python")
     if cupti is not None and cupti.major != major:
         remedy = f'pip install "cupti-python=={major}.*"; until then kernels are timed by events'

@@ -84,7 +84,6 @@ class Dataset:
 
     @classmethod
     def special(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
-        """Makes the set with special values; the reference is computed with them."""
         import numpy as np
 
         inputs, planted = problem.with_special(point, seed)
@@ -165,7 +164,6 @@ class Dataset:
 
     @property
     def output_dtype(self) -> str | None:
-        """NumPy's name of the dtype of all outputs, or None if they differ."""
         import numpy as np
 
         names = {str(np.dtype(spec.dtype)) for spec in self.specs.values()}
@@ -209,7 +207,6 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
 
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
-    """Returns the first set, then for each input array the second set with that array of the first."""
     sets = [first]
     for number, (name, array) in enumerate(first.input_arrays.items(), start=1):
         inputs = {**second.inputs, name: array}

@@ -62,7 +62,6 @@ class Variant:
         return f"{self.backend}.{self.name}"
 
     def limit_exceeded(self, point: Names) -> str | None:
-        """Says why the variant cannot run at `point`, in words, or None."""
         for axis, largest in self.max_size.items():
             if point[axis] > largest:
                 return NotRun("too large", f"{axis}={point[axis]}, but its max_size is {largest:g}")
@@ -149,7 +148,6 @@ class Registration:
         return prepare
 
     def unavailable(self, name: str, takes: tuple[str, ...] | None, reason: str, place: str) -> None:
-        """Registers a variant whose file could not be imported, with the reason."""
         self.variants.add(replace(self._named(name, takes), unavailable=reason, declared_at=place))
 
     def _named(self, name: str, takes: tuple[str, ...] | None) -> Variant:
@@ -172,7 +170,6 @@ class Registration:
 
 
 def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:
-    """Raises ProblemError for an unknown scope; the message begins with `whose`."""
     for scope in scopes:
         if scope not in SCOPES:
             raise ProblemError(f"{whose}: scope {scope!r} is none of {', '.join(SCOPES)}")
