@@ -139,7 +139,7 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
     case, summary, median_ns = result.case, measurement.summary, measurement.summary.median_ns
     verdict = result.verdicts.get(measurement.key)
     known = units.is_number(median_ns) and median_ns > 0
-    traffic, flops = measurement.traffic_bytes, measurement.flops
+    traffic, flops, fixed_ns = measurement.traffic_bytes, measurement.flops, measurement.fixed_cost_ns
     of_scope = (other for other in result.measurements if other.scope == measurement.scope)
     others = tuple(other for other in of_scope if other is not measurement)
     kernels = result.kernels if measurement.scope != "transfer" else ()
@@ -156,8 +156,8 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "cache": measurement.cache,
         "measures": measurement.measures,
         "stopped": measurement.stopped,
-        "median_low_s": _seconds(summary.low_ns),
-        "median_high_s": _seconds(summary.high_ns),
+        "median_low_s": summary.low_ns / 1e9,
+        "median_high_s": summary.high_ns / 1e9,
         "traffic_bytes": traffic,
         "flops": flops,
         "gb_per_s": traffic / median_ns if traffic and known else None,
@@ -169,8 +169,8 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "warnings": [note.text for note in (*summary.notes, *result.notes)],
         "device": result.fingerprint.hardware(on_gpu=case.on_gpu),
         "driver": result.fingerprint.driver_version,
-        "other_timers_s": {other.timer: _seconds(other.summary.median_ns) for other in others},
-        "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
+        "other_timers_s": {other.timer: other.summary.median_ns / 1e9 for other in others},
+        "fixed_cost_s": fixed_ns / 1e9 if fixed_ns is not None else None,
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
         "observations": measurement.observations,
         "kernels": [{name: getattr(kernel, name) for name in _OF_KERNELS} for kernel in kernels],
@@ -178,33 +178,22 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
     return plain(info)  # type: ignore[no-any-return]
 
 
-def _seconds(nanoseconds: float | None) -> float | None:
-    return nanoseconds / 1e9 if units.is_number(nanoseconds) else None
-
-
 def _refuse_comparisons(session: Any, published: list[Any]) -> None:
     differences: dict[str, list[str]] = {}
     for saved in (getattr(session, "compared_mapping", None) or {}).values():
         for metadata in published:
-            difference = _difference(saved.get(metadata.fullname), _ours(metadata.extra_info))
-            if difference is not None:
+            if metadata.fullname not in saved:
+                continue
+            then, now = _ours(saved[metadata.fullname].get("extra_info") or {}), _ours(metadata.extra_info)
+            first = next((name for name in _IDENTITY if then.get(name) != now[name]), None)
+            if first is not None:
                 del saved[metadata.fullname]
+                difference = f"{first} was {then.get(first)!r}, is {now[first]!r}"
                 differences.setdefault(difference, []).append(metadata.name)
     for difference, names in differences.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         # Not its `warning`, which would end the run under `-W error`.
         session.logger.info(f"gpukern: {names[0]}{more}: not compared: {difference}")
-
-
-def _difference(saved: JsonDict | None, now: JsonDict) -> str | None:
-    """Says in which of `_IDENTITY` a saved benchmark differs from this one first, or returns None."""
-    if saved is None:
-        return None
-    then = _ours(saved.get("extra_info") or {})
-    for name in _IDENTITY:
-        if then.get(name) != now[name]:
-            return f"{name} was {then.get(name)!r}, is {now[name]!r}"
-    return None
 
 
 def _ours(extra_info: JsonDict) -> JsonDict:
