@@ -56,10 +56,11 @@ def _run(known: argparse.Namespace) -> int:
     given = {option: value for option in _options() if (value := getattr(known, option.ini)) is not None}
     _refuse_impossible(known.output, files, given)
     runs = [read(file) for file in files]
+    named = ", ".join(map(str, known.files))
     if known.text:
         runs = [run for run in (run.only(known.text) for run in runs) if run.results]
         if not runs:
-            raise exits.RefusedError(f"no case with {known.text!r} in its id in {_named(known.files)}")
+            raise exits.RefusedError(f"no case with {known.text!r} in its id in {named}")
     if known.output is None:
         return _show(runs, known)
     try:
@@ -71,7 +72,7 @@ def _run(known: argparse.Namespace) -> int:
     except SettingsError as error:
         raise exits.RefusedError(error, exits.USAGE) from error
     except EmptyReportError as nothing:
-        raise exits.RefusedError(f"{_named(known.files)}: {nothing}") from nothing
+        raise exits.RefusedError(f"{named}: {nothing}") from nothing
     write_named(known.output, text, "-o")
     return exits.FINE
 
@@ -116,7 +117,3 @@ def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
         exits.show([*([run.name, ""] if several else []), *(line.text for line in lines)])
         status = exits.FINE
     return status
-
-
-def _named(paths: Sequence[Path]) -> str:
-    return ", ".join(map(str, paths))

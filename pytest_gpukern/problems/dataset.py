@@ -392,9 +392,8 @@ class Datasets:
         weaknesses = self._complaints[key]
         if weaknesses and problem.axes.declare(point):
             where = ", ".join(f"{name}={value}" for name, value in point.items())
-            raise problem.error(
-                "\n  ".join((f"its data cannot tell right from wrong at {where}", *weaknesses))
-            )
+            said = (f"its data cannot tell right from wrong at {where}", *weaknesses)
+            raise problem.error("\n  ".join(said))
         return tuple(Note(f"weak data: {complaint}") for complaint in weaknesses)
 
     def for_check(
