@@ -184,10 +184,8 @@ def _closely(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Compari
         equal = actual == rounded
         if equal.all() and not is_float:
             return None
-        a: Any
-        e: Any
         if is_float:
-            wide = np.result_type(actual.dtype, np.float64)
+            wide: Any = np.result_type(actual.dtype, np.float64)
             a, e = actual.astype(wide), expected.astype(wide)
             actual_nan, expected_nan = np.isnan(a), np.isnan(e)
         else:

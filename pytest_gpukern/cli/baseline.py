@@ -363,11 +363,8 @@ def baseline_files(path: Path) -> list[Path]:
         return [path]
     files = []
     for folder, below, names in os.walk(path):
-        below[:] = sorted(
-            name
-            for name in below
-            if not name.startswith(".") and name not in ("__pycache__", "node_modules", "site-packages")
-        )
+        others = {"__pycache__", "node_modules", "site-packages"}
+        below[:] = sorted(name for name in below if not name.startswith(".") and name not in others)
         here = Path(folder)
         if here == path or here.name == "baselines":
             files += [here / name for name in sorted(names) if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
