@@ -139,7 +139,7 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
     case, summary, median_ns = result.case, measurement.summary, measurement.summary.median_ns
     verdict = result.verdicts.get(measurement.key)
     known = units.is_number(median_ns) and median_ns > 0
-    traffic, flops, fixed_ns = measurement.traffic_bytes, measurement.flops, measurement.fixed_cost_ns
+    traffic, flops = measurement.traffic_bytes, measurement.flops
     of_scope = (other for other in result.measurements if other.scope == measurement.scope)
     others = tuple(other for other in of_scope if other is not measurement)
     kernels = result.kernels if measurement.scope != "transfer" else ()
@@ -156,8 +156,8 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "cache": measurement.cache,
         "measures": measurement.measures,
         "stopped": measurement.stopped,
-        "median_low_s": summary.low_ns / 1e9,
-        "median_high_s": summary.high_ns / 1e9,
+        "median_low_s": _seconds(summary.low_ns),
+        "median_high_s": _seconds(summary.high_ns),
         "traffic_bytes": traffic,
         "flops": flops,
         "gb_per_s": traffic / median_ns if traffic and known else None,
@@ -169,13 +169,17 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "warnings": [note.text for note in (*summary.notes, *result.notes)],
         "device": result.fingerprint.hardware(on_gpu=case.on_gpu),
         "driver": result.fingerprint.driver_version,
-        "other_timers_s": {other.timer: other.summary.median_ns / 1e9 for other in others},
-        "fixed_cost_s": fixed_ns / 1e9 if fixed_ns is not None else None,
+        "other_timers_s": {other.timer: _seconds(other.summary.median_ns) for other in others},
+        "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
         "observations": measurement.observations,
         "kernels": [{name: getattr(kernel, name) for name in _OF_KERNELS} for kernel in kernels],
     }
     return plain(info)  # type: ignore[no-any-return]
+
+
+def _seconds(nanoseconds: float | None) -> float | None:
+    return nanoseconds / 1e9 if units.is_number(nanoseconds) else None
 
 
 def _refuse_comparisons(session: Any, published: list[Any]) -> None:
