@@ -41,10 +41,8 @@ def draw_poisons(seed: int | str) -> tuple[int, int]:
     draw = random.Random(f"poisons {seed}")
     while True:
         highs, lows = draw.sample(range(8), 2), draw.sample(range(64), 2)
-        one, other = (
-            (0x7FF8 + highs[0]) << 16 | 0x7FC0 + lows[0],
-            (0xFFF8 + highs[1]) << 16 | 0xFFC0 + lows[1],
-        )
+        one = (0x7FF8 + highs[0]) << 16 | 0x7FC0 + lows[0]
+        other = (0xFFF8 + highs[1]) << 16 | 0xFFC0 + lows[1]
         if not {one, other} & {INPUT_GUARD, OUTPUT_GUARD}:
             return (one, other) if draw.random() < 0.5 else (other, one)
 
@@ -186,10 +184,8 @@ def _closely(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Compari
         equal = actual == rounded
         if equal.all() and not is_float:
             return None
-        a: Any
-        e: Any
         if is_float:
-            wide = np.result_type(actual.dtype, np.float64)
+            wide: Any = np.result_type(actual.dtype, np.float64)
             a, e = actual.astype(wide), expected.astype(wide)
             actual_nan, expected_nan = np.isnan(a), np.isnan(e)
         else:
@@ -299,8 +295,8 @@ def poison_bytes(poison: int, nbytes: int) -> np.ndarray[Any, Any]:
 def still_poisoned(
     held: np.ndarray[Any, Any],
     poison: int,
-    other: np.ndarray[Any, Any] | None = None,
-    other_poison: int | None = None,
+    other: np.ndarray[Any, Any],
+    other_poison: int,
 ) -> tuple[int, int]:
     """Returns the number of elements that were not written, and the flat index of the first, or -1.
 
@@ -311,18 +307,17 @@ def still_poisoned(
     Args:
         held: what the output holds after a call, in C order.
         poison: what it was filled with before that call.
-        other: what it held after another call, of the same shape and dtype; None if there was none.
+        other: what it held after another call, of the same shape and dtype.
         other_poison: what it was filled with before that other call.
     """
     raw = f"V{held.dtype.itemsize}"
-    flat = held.reshape(-1)
-    beside = None if other is None else other.reshape(-1)
+    flat, beside = held.reshape(-1), other.reshape(-1)
     wide = held.dtype.kind in "fc" or held.dtype.itemsize >= 4
     count, first = 0, -1
     for start in range(0, flat.size, _CHUNK):
         now = flat[start : start + _CHUNK]
         left = _holds_poison(now, poison)
-        if beside is not None and other_poison is not None and left.any():
+        if left.any():
             before = beside[start : start + _CHUNK]
             left_there = _holds_poison(before, other_poison)
             differ = (now.view(raw) != before.view(raw)) if wide else False

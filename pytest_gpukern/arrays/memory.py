@@ -215,7 +215,6 @@ class Placed:
         return c_strides(self.shape, self._step * self.dtype.itemsize)
 
     def view(self, allocation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns the array in the bytes of the allocation."""
         import numpy as np
 
         return np.ndarray(self.shape, self.dtype, allocation, self.start, self.strides)
@@ -226,11 +225,9 @@ class Placed:
         self.view(allocation).view(raw)[...] = contents.view(raw)
 
     def fill(self, allocation: np.ndarray[Any, Any]) -> None:
-        """Fills the bytes of the allocation with the guard pattern."""
         allocation[:] = guard_pattern(self.guard, 0, self.nbytes)
 
     def damage(self, name: str, allocation: np.ndarray[Any, Any]) -> list[Damage]:
-        """Returns what was written before the array, between its elements and after it."""
         import numpy as np
 
         unlike = (allocation != guard_pattern(self.guard, 0, self.nbytes)).view(np.uint8)

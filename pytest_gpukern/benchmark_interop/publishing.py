@@ -84,7 +84,6 @@ def left_for_the_table(
 
 
 def _shows_all(config: pytest.Config) -> bool:
-    """Returns whether an option asks for pytest-benchmark's table, or for what comes with it."""
     given = [*config.invocation_params.args, *config.getini("addopts")]
     given += os.environ.get("PYTEST_ADDOPTS", "").split()
     return any(str(argument).startswith(_ASK_FOR_ALL) for argument in given)
@@ -112,13 +111,13 @@ def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> It
 
 def _own_entry(result: Result) -> ListedFixture:
     """Returns the entry of a test that never saw a fixture of pytest-benchmark's."""
-    name = _test_name(result.nodeid)
-    _, bracket, rest = name.partition("[")
+    # Parameters may hold `::`, too.
+    test, bracket, parameters = result.nodeid.partition("::")[2].partition("[")
     return ListedFixture(
-        name=name,
+        name=test.rpartition("::")[2] + bracket + parameters,
         fullname=result.nodeid,
         group=result.case.problem,
-        param=rest.removesuffix("]") if bracket else None,
+        param=parameters.removesuffix("]") if bracket else None,
         params=_Params({**result.case.point, **result.case.parameters}),
     )
 
@@ -133,12 +132,6 @@ def _suffix(result: Result, measurement: Measurement) -> str:
     one_scope = case.backend is None or not case.on_gpu
     primary = result.measurements[0].scope if one_scope else "kernel"
     return "" if measurement.scope == primary != "launch" else f"[{measurement.scope}]"
-
-
-def _test_name(nodeid: str) -> str:
-    """Returns the test's own part of a node id; its parameters may hold `::` and `/`."""
-    test, bracket, parameters = nodeid.partition("::")[2].partition("[")
-    return test.rpartition("::")[2] + bracket + parameters
 
 
 def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
@@ -179,13 +172,10 @@ def _extra_info(result: Result, measurement: Measurement) -> JsonDict:
         "other_timers_s": {other.timer: _seconds(other.summary.median_ns) for other in others},
         "fixed_cost_s": _seconds(measurement.fixed_cost_ns),
         "shares_of_ceilings": rows.ceiling_shares(result, rows.ScopeTime(measurement, others)),
-        "observations": plain(measurement.observations),
+        "observations": measurement.observations,
         "kernels": [{name: getattr(kernel, name) for name in _OF_KERNELS} for kernel in kernels],
     }
-    return {
-        name: value if not isinstance(value, float) or units.is_number(value) else None
-        for name, value in info.items()
-    }
+    return plain(info)  # type: ignore[no-any-return]
 
 
 def _seconds(nanoseconds: float | None) -> float | None:
@@ -196,25 +186,18 @@ def _refuse_comparisons(session: Any, published: list[Any]) -> None:
     differences: dict[str, list[str]] = {}
     for saved in (getattr(session, "compared_mapping", None) or {}).values():
         for metadata in published:
-            difference = _difference(saved.get(metadata.fullname), _ours(metadata.extra_info))
-            if difference is not None:
+            if metadata.fullname not in saved:
+                continue
+            then, now = _ours(saved[metadata.fullname].get("extra_info") or {}), _ours(metadata.extra_info)
+            first = next((name for name in _IDENTITY if then.get(name) != now[name]), None)
+            if first is not None:
                 del saved[metadata.fullname]
+                difference = f"{first} was {then.get(first)!r}, is {now[first]!r}"
                 differences.setdefault(difference, []).append(metadata.name)
     for difference, names in differences.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         # Not its `warning`, which would end the run under `-W error`.
         session.logger.info(f"gpukern: {names[0]}{more}: not compared: {difference}")
-
-
-def _difference(saved: JsonDict | None, now: JsonDict) -> str | None:
-    """Says in which of `_IDENTITY` a saved benchmark differs from this one first, or returns None."""
-    if saved is None:
-        return None
-    then = _ours(saved.get("extra_info") or {})
-    for name in _IDENTITY:
-        if then.get(name) != now[name]:
-            return f"{name} was {then.get(name)!r}, is {now[name]!r}"
-    return None
 
 
 def _ours(extra_info: JsonDict) -> JsonDict:

@@ -56,16 +56,14 @@ def machine_info(fingerprint: Fingerprint) -> JsonDict:
     It compares the machine info of a saved run while it is being configured, so the fingerprint must be known
     by then, and must be the same when the run ends.
     """
-    capability = fingerprint.compute_capability  # a list, as in the JSON that it is compared with
-    return {
-        OURS: {
-            "device": fingerprint.device_name,
-            "compute_capability": list(capability) if capability is not None else None,
-            "driver": fingerprint.driver_version,
-            "cuda": fingerprint.cuda_driver_version,
-            "libraries": dict(fingerprint.libraries),
-        }
+    ours = {
+        "device": fingerprint.device_name,
+        "compute_capability": fingerprint.compute_capability,
+        "driver": fingerprint.driver_version,
+        "cuda": fingerprint.cuda_driver_version,
+        "libraries": dict(fingerprint.libraries),
     }
+    return {OURS: plain(ours)}  # a list for a tuple, as in the JSON that it is compared with
 
 
 def is_its_fixture(value: Any) -> bool:
@@ -126,10 +124,9 @@ def each_timed(fixture: Any, around: Callable[..., Any]) -> None:
 
 
 def unlist(fixture: Any, config: pytest.Config) -> Callable[[], None]:
-    """Keeps a fixture's times out of pytest-benchmark's list, now and later; the test may read them.
+    """Keeps a fixture's times out of pytest-benchmark's list; returns what adds later ones after all.
 
-    Returns:
-        A function that adds later ones after all.
+    The test may read them.
     """
     listed, later = session_of(config).benchmarks, list[Any]()
     listed[:] = [metadata for metadata in listed if metadata is not fixture.stats]
@@ -163,13 +160,7 @@ def metadata_of(fixture: Any, measurement: Measurement) -> Any:
 
 
 def samples_s(measurement: Measurement) -> list[float]:
-    """Returns the samples of a measurement in seconds, without those that are no number."""
     return [sample / 1e9 for sample in measurement.samples_ns if units.is_number(sample)]
-
-
-def give_stats(fixture: Any, measurement: Measurement) -> None:
-    """Sets `benchmark.stats`, which a test may read, to a measurement; the session's list is left alone."""
-    fixture.stats = metadata_of(fixture, measurement)
 
 
 def give_time_of_a_call(fixture: Any, time_ns: float | None) -> None:
@@ -182,7 +173,6 @@ def give_time_of_a_call(fixture: Any, time_ns: float | None) -> None:
 
 
 def listed_as(fixture: Any) -> JsonDict | None:
-    """Returns how pytest-benchmark lists a fixture, as plain JSON, or None for one without stats."""
     return None if fixture.stats is None else _listed(fixture.stats)
 
 

@@ -62,7 +62,6 @@ def _declare_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(known: argparse.Namespace) -> int:
-    """Prints a line for each file; goes on after a file that cannot be read."""
     paths = known.paths or [Path()]
     status, rows = exits.FINE, []
     for file in dict.fromkeys(file for path in paths for file in baseline_files(path)):
@@ -268,15 +267,12 @@ def _merge(known: argparse.Namespace) -> int:
     run_file = read_run(known.file)
     cases = (result.case.id for result in run_file.results)
     chosen = set(matching(cases, ["*"] if known.all else known.accept))
-    accepted = [
-        session
-        for result in run_file.results
-        if result.case.id in chosen
-        # Of a case whose result must not be recorded, that alone, which is refused.
-        for session in (
-            [result] if unfit(result) is not None else unselected(result, run_file.sessions_of(result))
-        )
-    ]
+    accepted: list[Result] = []
+    for result in run_file.results:
+        if result.case.id in chosen:
+            # Of a case whose result must not be recorded, that alone, which is refused.
+            is_fit = unfit(result) is None
+            accepted += unselected(result, run_file.sessions_of(result)) if is_fit else [result]
     mode = "append" if known.append else "update"
     report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason or "")
     if known.json:
@@ -306,7 +302,6 @@ def _merge(known: argparse.Namespace) -> int:
 def _record(
     results: Sequence[Result], created: datetime, mode: str, *, into: Path | None, reason: str
 ) -> WriteReport:
-    """Records results beside their tests, or in one folder, and tells what became of all of them."""
     store = Store(mode, directory_override=into, reason=reason)
     for result in results:
         folder = into or _folder_beside_the_test(result.nodeid, Path.cwd())
@@ -340,7 +335,6 @@ def _folder_beside_the_test(nodeid: str, here: Path) -> Path | None:
 
 
 def _merged_lines(report: WriteReport, accepted: Sequence[Result]) -> list[str]:
-    """Says what was recorded, and what a new epoch lacks before a verdict on it may fail a test."""
     lines = [f"wrote {path}" for path in report.written]
     lines += [f"recorded for the first time: {case_id}" for case_id in report.added]
     lines += [f"further sessions of: {case_id}" for case_id in report.appended]
@@ -369,11 +363,8 @@ def baseline_files(path: Path) -> list[Path]:
         return [path]
     files = []
     for folder, below, names in os.walk(path):
-        below[:] = sorted(
-            name
-            for name in below
-            if not name.startswith(".") and name not in ("__pycache__", "node_modules", "site-packages")
-        )
+        others = {"__pycache__", "node_modules", "site-packages"}
+        below[:] = sorted(name for name in below if not name.startswith(".") and name not in others)
         here = Path(folder)
         if here == path or here.name == "baselines":
             files += [here / name for name in sorted(names) if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
@@ -393,10 +384,8 @@ def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
         named = {name for name in known if fnmatch.fnmatchcase(name, pattern)}
         named = {pattern} if pattern in known else named
         if not named:
-            close = (
-                difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
-                or [name for name in known if pattern.strip("*") in name][:3]
-            )
+            close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
+            close = close or [name for name in known if pattern.strip("*") in name][:3]
             example = f"for example {known[0]}" if known else "there are none"
             near = f"near it: {', '.join(close)}" if close else example
             raise exits.RefusedError(f"no case {pattern!r} among {len(known)}; {near}")

@@ -170,12 +170,11 @@ def _finite(measurement: Measurement) -> Measurement:
     finite = all(number is not None and math.isfinite(number) for number in numbers)
     if finite and 0 <= summary.low_ns <= summary.median_ns <= summary.high_ns and summary.median_ns > 0:
         return measurement
-    why = "a time that is not finite, or not in its interval"
     return dataclasses.replace(
         measurement,
         summary=Summary(math.nan, math.nan, math.nan, summary.n),
         jitter_ns=0.0,
-        invalid=measurement.invalid or why,
+        invalid=measurement.invalid or "a time that is not finite, or not in its interval",
     )
 
 
@@ -249,7 +248,6 @@ def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> l
 
 
 def _alike(times: Iterable[SessionMeasurement]) -> list[list[SessionMeasurement]]:
-    """Groups sessions by the conditions under which they were measured."""
     groups: list[list[SessionMeasurement]] = []
     for timed in times:
         group = next((group for group in groups if group[0].time.conditions == timed.time.conditions), None)

@@ -56,16 +56,12 @@ def facts(machine: Machine) -> list[str]:
         f"backends   {opened}",
         *([f"sanitizer  compute-sanitizer {machine.sanitizer}"] if machine.sanitizer else []),
     ]
-    return [part for line in lines for part in _wrapped(line)]
-
-
-def _wrapped(line: str) -> list[str]:
     # A UUID in pieces could not be copied.
-    return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 11, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(_WIDTH, subsequent_indent=" " * 11, break_on_hyphens=False)
+    return [part for line in lines for part in wrapper.wrap(line)]
 
 
 def spoken(advice: Sequence[Advice]) -> list[str]:
-    """Returns what is wrong, one paragraph each, or that nothing is."""
     lines = []
     for item in advice:
         text = f"{item.level.upper()}  {item.subject}: {item.text}"

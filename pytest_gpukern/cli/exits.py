@@ -44,8 +44,7 @@ UNLIMITED = 10_000
 
 def _in_plain_letters(error: UnicodeError) -> tuple[str, int]:
     """Spells in ASCII what a stream cannot encode; a codec calls it on errors."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
+    assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end].translate(IN_ASCII)
     return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
 

@@ -55,7 +55,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def init(folder: Path) -> int:
-    """Writes what a project needs to `folder`, prints what it wrote, and returns the exit status."""
     try:
         configuration = _configuration(folder)
         tests = _tests_folder(folder, configuration)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
@@ -47,9 +47,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run)
 
 
-def _options() -> Iterator[Option]:
-    for suffix in suffixes():
-        yield from FORMS[suffix].options
+def _options() -> list[Option]:
+    return [option for suffix in suffixes() for option in FORMS[suffix].options]
 
 
 def _run(known: argparse.Namespace) -> int:
@@ -57,10 +56,11 @@ def _run(known: argparse.Namespace) -> int:
     given = {option: value for option in _options() if (value := getattr(known, option.ini)) is not None}
     _refuse_impossible(known.output, files, given)
     runs = [read(file) for file in files]
+    named = ", ".join(map(str, known.files))
     if known.text:
         runs = [run for run in (run.only(known.text) for run in runs) if run.results]
         if not runs:
-            raise exits.RefusedError(f"no case with {known.text!r} in its id in {_named(known.files)}")
+            raise exits.RefusedError(f"no case with {known.text!r} in its id in {named}")
     if known.output is None:
         return _show(runs, known)
     try:
@@ -72,7 +72,7 @@ def _run(known: argparse.Namespace) -> int:
     except SettingsError as error:
         raise exits.RefusedError(error, exits.USAGE) from error
     except EmptyReportError as nothing:
-        raise exits.RefusedError(f"{_named(known.files)}: {nothing}") from nothing
+        raise exits.RefusedError(f"{named}: {nothing}") from nothing
     write_named(known.output, text, "-o")
     return exits.FINE
 
@@ -106,7 +106,6 @@ def _refuse_impossible(output: Path | None, files: Sequence[Path], options: Iter
 
 
 def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
-    """Prints runs as pytest did, or all that is known of the cases that were chosen."""
     several, status = len(runs) > 1, exits.BAD
     for run in runs:
         lines = render(run, width=exits.width(), verbose=known.text is not None, details=_DETAILS)
@@ -118,7 +117,3 @@ def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
         exits.show([*([run.name, ""] if several else []), *(line.text for line in lines)])
         status = exits.FINE
     return status
-
-
-def _named(paths: Sequence[Path]) -> str:
-    return ", ".join(map(str, paths))

@@ -76,8 +76,7 @@ def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:
     ours = [*chosen, f"--rootdir={folder.parent}", "--gpu-benchmark", "-p", "no:cacheprovider"]
     # Numba's own, of a vectorize on the host; a checkout's configuration is quiet about it.
     ours += ["-W", "ignore:The keyword argument 'nopython=False':DeprecationWarning"]
-    registered = importlib.metadata.entry_points(group="pytest11", name="gpukern")
-    if not registered:  # run from a checkout that nobody installed
+    if not importlib.metadata.entry_points(group="pytest11", name="gpukern"):  # an uninstalled checkout
         ours += ["-p", "pytest_gpukern.plugin"]
     return [sys.executable, "-m", "pytest", *ours, *options]
 

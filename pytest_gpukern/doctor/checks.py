@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpukern.doctor.machine import Gpu, Machine
+from pytest_gpukern.measure.device_clocks import INVALIDATING
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 _MIB = 2**20
 _UNEXPLAINED_BYTES = 2 * 2**30
 """Memory in use that no listed process explains; an idle driver keeps up to about 1 GiB for itself."""
-
-_HARD_LIMITERS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 
 
 class Level(enum.StrEnum):
@@ -47,7 +46,6 @@ class Advice:
 
 
 def advise(machine: Machine) -> list[Advice]:
-    """Returns everything that is worth saying about an installation, the worst first."""
     order = list(Level)
     said = (advice for check in _CHECKS for advice in check(machine))
     return sorted(said, key=lambda advice: order.index(advice.level))
@@ -76,30 +74,25 @@ def _cuda_versions(machine: Machine) -> Iterator[Advice]:
         return
     major, minor = machine.cuda
     driver = f"driver {machine.driver or 'of unknown version'} supports CUDA {major}.{minor}"
-    for name in ("cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"):
-        wanted = int(name[len("cupy-cuda") : -1])
-        if name in machine.versions and wanted > major:
-            other = name.replace(str(wanted), str(major))
-            yield Advice(Level.ERROR, name, f"is for CUDA {wanted}; {driver}", f"pip install {other} instead")
+    for wanted in (11, 12, 13):
+        if (name := f"cupy-cuda{wanted}x") in machine.versions and wanted > major:
+            remedy = f"pip install cupy-cuda{major}x instead"
+            yield Advice(Level.ERROR, name, f"is for CUDA {wanted}; {driver}", remedy)
     bindings = _version(machine, "cuda-bindings")
     if bindings is not None and bindings.major > major:
+        text = f"{bindings} is for CUDA {bindings.major}; {driver}"
         remedy = f'pip install "cuda-bindings<{major + 1}", or upgrade the driver'
-        yield Advice(
-            Level.ERROR, "cuda-bindings", f"{bindings} is for CUDA {bindings.major}; {driver}", remedy
-        )
+        yield Advice(Level.ERROR, "cuda-bindings", text, remedy)
     cupti = _version(machine, "cupti-python")
     if cupti is not None and cupti.major != major:
         remedy = f'pip install "cupti-python=={major}.*"; until then kernels are timed by events'
         yield Advice(Level.WARNING, "cupti-python", f"{cupti} is for CUDA {cupti.major}; {driver}", remedy)
     if machine.nvcc is not None and machine.nvcc > machine.cuda:
-        built, newer = ".".join(map(str, machine.nvcc)), machine.nvcc[0] > major
-        text = f"{built} is newer than the driver: {driver}"
+        level, text = Level.ERROR, f"{'.'.join(map(str, machine.nvcc))} is newer than the driver: {driver}"
+        if machine.nvcc[0] == major:
+            level, text = Level.NOTE, f"{text}; PTX that it makes cannot be loaded, machine code can"
         remedy = "put the toolkit of the driver's CUDA on PATH, or upgrade the driver"
-        if newer:
-            yield Advice(Level.ERROR, "nvcc", text, remedy)
-        else:
-            text += "; PTX that it makes cannot be loaded, machine code can"
-            yield Advice(Level.NOTE, "nvcc", text, remedy)
+        yield Advice(level, "nvcc", text, remedy)
 
 
 def _libraries(machine: Machine) -> Iterator[Advice]:
@@ -247,7 +240,7 @@ def _modes(gpu: Gpu) -> Iterator[_Found]:
 
 
 def _load(gpu: Gpu) -> Iterator[_Found]:
-    held = [name for name in gpu.state.clock_events or () if name in _HARD_LIMITERS]
+    held = [name for name in gpu.state.clock_events or () if name in INVALIDATING]
     if held:
         text = f"clocks are held down now: {', '.join(held)}"
         yield Level.WARNING, text, "look after cooling and power; times taken now are INVALID"

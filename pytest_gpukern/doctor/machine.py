@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import warnings
@@ -209,12 +208,9 @@ def read_answer(status: int, out: str, err: str) -> str | None:
 
 
 def _nvcc() -> tuple[int, int] | None:
-    program = shutil.which("nvcc")
-    if program is None:
-        return None
     try:
         said = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+            ["nvcc", "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None

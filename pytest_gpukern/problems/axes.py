@@ -123,13 +123,10 @@ def boundaries(block: int = 256, warp: int = 32, minimum: int = 0) -> tuple[int,
         )
     tile = 4 * block
     # The edges of blocks are ±1 modulo 8 already.
-    prime = next(n for n in itertools.count(2 * block + 1) if n % 8 in (3, 5) and _is_prime(n))
+    candidates = (n for n in itertools.count(2 * block + 1) if n % 8 in (3, 5))
+    prime = next(n for n in candidates if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))
     sizes = {0, 1, warp - 1, block, block + 1, tile - 1, tile, tile + 2, prime}
     for remainder in range(8):
         if not any(size % 8 == remainder for size in sizes if size > 8):
             sizes.add(next(n for n in itertools.count(max(warp, 8) + 2) if n % 8 == remainder))
     return tuple(size for size in sorted(sizes) if size >= minimum)
-
-
-def _is_prime(number: int) -> bool:
-    return number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1))

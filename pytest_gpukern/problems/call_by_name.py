@@ -65,9 +65,8 @@ def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> 
     """
     if takes_by_name(function) is None:
         return function(**available)
-    parameters = inspect.signature(function).parameters.values()
     arguments = {}
-    for parameter in parameters:
+    for parameter in inspect.signature(function).parameters.values():
         if parameter.name in available:
             arguments[parameter.name] = available[parameter.name]
         elif parameter.default is parameter.empty:

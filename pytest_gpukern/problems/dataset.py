@@ -84,7 +84,6 @@ class Dataset:
 
     @classmethod
     def special(cls, problem: Problem, point: Point, seed: int | None = None) -> Dataset:
-        """Makes the set with special values; the reference is computed with them."""
         import numpy as np
 
         inputs, planted = problem.with_special(point, seed)
@@ -165,7 +164,6 @@ class Dataset:
 
     @property
     def output_dtype(self) -> str | None:
-        """NumPy's name of the dtype of all outputs, or None if they differ."""
         import numpy as np
 
         names = {str(np.dtype(spec.dtype)) for spec in self.specs.values()}
@@ -209,7 +207,6 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
 
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
-    """Returns the first set, then for each input array the second set with that array of the first."""
     sets = [first]
     for number, (name, array) in enumerate(first.input_arrays.items(), start=1):
         inputs = {**second.inputs, name: array}
@@ -219,7 +216,6 @@ def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> lis
 
 
 def _refuse_other_shapes(problem: Problem, first: Dataset, other: Dataset) -> None:
-    """Raises ProblemError if arrays of another seed would not fit into the buffers of the first."""
     for name, value in {**first.inputs, **first.specs}.items():
         shape = getattr(value, "shape", ())
         drawn = getattr({**other.inputs, **other.specs}.get(name), "shape", ())
@@ -258,13 +254,8 @@ def store(made: Dataset, folder: Path) -> None:
             for number, value in enumerate(arrays, 1):
                 np.save(partial / f"{number}.npy", value, allow_pickle=False)
             partial.rename(folder)
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        OSError,
-    ):  # such as a value of another type, a NaN, a full disk
-        pass
+    except (TypeError, ValueError, OverflowError, OSError):
+        pass  # such as a value of another type, a NaN, a full disk
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -401,9 +392,8 @@ class Datasets:
         weaknesses = self._complaints[key]
         if weaknesses and problem.axes.declare(point):
             where = ", ".join(f"{name}={value}" for name, value in point.items())
-            raise problem.error(
-                "\n  ".join((f"its data cannot tell right from wrong at {where}", *weaknesses))
-            )
+            said = (f"its data cannot tell right from wrong at {where}", *weaknesses)
+            raise problem.error("\n  ".join(said))
         return tuple(Note(f"weak data: {complaint}") for complaint in weaknesses)
 
     def for_check(

@@ -90,27 +90,21 @@ def declared_variants(tree: ast.Module, path: Path) -> Iterator[Declared]:
         if not isinstance(node, ast.FunctionDef):
             continue
         for call in node.decorator_list:
-            if (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Attribute)
-                and call.func.attr in ("variant", "wrong")
-                and call.args
-            ):
-                place = place_of(str(path), call.lineno)
-                try:
-                    backend = constant(call.args[0])
-                    arguments = {
-                        keyword.arg: constant(keyword.value) for keyword in call.keywords if keyword.arg
-                    }
-                except ValueError as error:
-                    raise ProblemError(
-                        f"the decorator of {node.name} takes literals only, because we read it even where "
-                        "the file cannot be imported",
-                        place,
-                    ) from error
-                every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-                takes = None if node.args.kwarg else tuple(argument.arg for argument in every)
-                yield Declared(node.name, backend, call.func.attr == "wrong", arguments, takes, place)
+            match call:
+                case ast.Call(func=ast.Attribute(attr="variant" | "wrong" as kind), args=[first, *_]):
+                    place = place_of(str(path), call.lineno)
+                    try:
+                        backend = constant(first)
+                        arguments = {named.arg: constant(named.value) for named in call.keywords if named.arg}
+                    except ValueError as error:
+                        raise ProblemError(
+                            f"the decorator of {node.name} takes literals only, because we read it even "
+                            "where the file cannot be imported",
+                            place,
+                        ) from error
+                    every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                    takes = None if node.args.kwarg else tuple(argument.arg for argument in every)
+                    yield Declared(node.name, backend, kind == "wrong", arguments, takes, place)
 
 
 def _why_not(
@@ -124,13 +118,10 @@ def _why_not(
     if reasons and all(reasons):
         return reasons[0]
     for node in tree.body:
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
             modules = [node.module]
-        else:
-            continue
-        for module in modules:
-            if not installed(module.partition(".")[0]):
-                return f"{module.partition('.')[0]} is not installed"
+        for library in (module.partition(".")[0] for module in modules):
+            if not installed(library):
+                return f"{library} is not installed"
     return None

@@ -59,10 +59,7 @@ class Output:
 
     def of_written(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns the elements of an array that a launch writes."""
-        if self.written is None:
-            return values
-        written: np.ndarray[Any, Any] = values[self.written]
-        return written
+        return values if self.written is None else values[self.written]
 
 
 @dataclass(frozen=True)
@@ -233,6 +230,7 @@ class Problem:
         self._make_inputs, self._exact_inputs = make_inputs, exact_inputs
         self._special_values, self._check_points = special_values, check_points
         self._outputs, self._reference, self._rearrange = outputs, reference, rearrange
+        self.rearranges = rearrange is not None
         self._tolerance = tolerance
         self._traffic_bytes, self._transfer_bytes, self._flops = traffic_bytes, transfer_bytes, flops
         self._shrink, self._host_bytes = shrink, host_bytes
@@ -538,11 +536,6 @@ class Problem:
                 whole[spec.written] = expected[name][spec.written]
                 expected[name] = whole
         return expected
-
-    @property
-    def rearranges(self) -> bool:
-        """Whether another set, with its reference, can be made from a set."""
-        return self._rearrange is not None
 
     def rearranged(
         self, point: Point, inputs: Names, expected: Names, seed_offset: int, seed: int | None = None

@@ -68,7 +68,6 @@ def passes_lower_precision(
 
 
 def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
-    """Says that an output of zeros would pass, in words, or None if it would be rejected."""
     import numpy as np
 
     wanted = _sample(expected)
@@ -80,7 +79,6 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
 def hardly_varies(
     name: str, expected: np.ndarray[Any, Any], other: np.ndarray[Any, Any], dtype: Any
 ) -> str | None:
-    """Says that the references of two contents are mostly equal, so a constant would pass; or None."""
     import numpy as np
 
     if expected.shape != other.shape or not expected.size:

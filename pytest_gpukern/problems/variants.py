@@ -54,7 +54,6 @@ class Variant:
 
     @property
     def is_broken(self) -> bool:
-        """Says whether the variant is there to be rejected."""
         return self.expected_fault is not None or self.detected_by is not None
 
     @property
@@ -63,7 +62,6 @@ class Variant:
         return f"{self.backend}.{self.name}"
 
     def limit_exceeded(self, point: Names) -> str | None:
-        """Says why the variant cannot run at `point`, in words, or None."""
         for axis, largest in self.max_size.items():
             if point[axis] > largest:
                 return NotRun("too large", f"{axis}={point[axis]}, but its max_size is {largest:g}")
@@ -129,8 +127,8 @@ class Variants:
                     f"{whose}: the problem does not declare layout {layout!r}; it has "
                     f"layouts={self._layouts!r}"
                 )
-        unknown = [axis for axis in variant.at if axis not in self._axes]
-        if unknown or (variant.at and not self._axes.declare({**self._axes.smoke_point, **variant.at})):
+        at = {**self._axes.smoke_point, **variant.at}
+        if at.keys() != self._axes.keys() or not self._axes.declare(at):
             raise ProblemError(f"{whose}: at={variant.at!r} is not on the axes: {self._axes}")
         refuse_unknown_scopes(variant.scopes or (), whose)
 
@@ -150,7 +148,6 @@ class Registration:
         return prepare
 
     def unavailable(self, name: str, takes: tuple[str, ...] | None, reason: str, place: str) -> None:
-        """Registers a variant whose file could not be imported, with the reason."""
         self.variants.add(replace(self._named(name, takes), unavailable=reason, declared_at=place))
 
     def _named(self, name: str, takes: tuple[str, ...] | None) -> Variant:
@@ -173,7 +170,6 @@ class Registration:
 
 
 def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:
-    """Raises ProblemError for an unknown scope; the message begins with `whose`."""
     for scope in scopes:
         if scope not in SCOPES:
             raise ProblemError(f"{whose}: scope {scope!r} is none of {', '.join(SCOPES)}")

@@ -15,11 +15,11 @@ import pytest
 
 from pytest_gpukern.benchmark_interop.pytest_benchmark import (
     each_timed,
-    give_stats,
     give_time_of_a_call,
     hand_over,
     is_its_fixture,
     listed_as,
+    metadata_of,
     switched_off,
     unlist,
 )
@@ -129,7 +129,7 @@ class TakenOver:
             return
         ignored = map(Note, _ignored(self._item))
         self._test.result = dataclasses.replace(result, notes=(*result.notes, *ignored))
-        give_stats(self._fixture, result.measurements[0])
+        self._fixture.stats = metadata_of(self._fixture, result.measurements[0])
 
 
 def unlist_simulated(item: Any, value: Any) -> None:
