@@ -82,20 +82,15 @@ def test_the_worst_error_of_all_launches_is_kept():
 # what is wrong with the outputs
 
 
-def test_a_launch_that_has_written_all_and_leaves_other_work_undone_is_rejected():
+def leaves_other_work_undone(a, out):
     async def rest():
         pass
 
-    def prepare(a, out):
-        def launch():
-            np.multiply(a, 2, out=out)
-            return {"more": rest()}
+    def launch():
+        np.multiply(a, 2, out=out)
+        return {"more": rest()}
 
-        return launch
-
-    found = rejected(prepare).diagnosis
-    assert found.fault is Fault.WRONG_TYPE
-    assert found.message.startswith("returned['more']: wrong type: the launch returned the coroutine of ")
+    return launch
 
 
 def never_writes(out):
@@ -162,6 +157,22 @@ def returns_no_launch(a, out):
     np.multiply(a, 2, out=out)
 
 
+def wants_more(a, out, scratch):
+    raise AssertionError("must not be called")
+
+
+def beside(array, before=0, behind=0):
+    """The array with so many elements of its surroundings, as an index without bounds checks reaches them."""
+    start = array.ctypes.data - before * array.itemsize
+    count = before + array.size + behind
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(start))
+
+
+def strays_while_it_prepares(a, out):
+    beside(a, behind=1)[-1] = 0
+    return right(a, out)
+
+
 @pytest.mark.parametrize(
     ("broken", "fault", "message"),
     [
@@ -184,6 +195,13 @@ def returns_no_launch(a, out):
             " in launch: RuntimeError: too many threads\n    raise RuntimeError(",
         ),
         (returns_no_launch, Fault.WRONG_TYPE, "returned NoneType; it must return the function to time"),
+        (
+            leaves_other_work_undone,
+            Fault.WRONG_TYPE,
+            "returned['more']: wrong type: the launch returned the ",
+        ),
+        (wants_more, Fault.LAUNCH_FAILED, "'scratch', which is not available; it may take a, n, out, stream"),
+        (strays_while_it_prepares, Fault.OUT_OF_BOUNDS, "written after the end of a"),
     ],
 )
 def test_a_broken_variant_gets_the_diagnosis_of_its_fault(broken, fault, message):
@@ -191,13 +209,6 @@ def test_a_broken_variant_gets_the_diagnosis_of_its_fault(broken, fault, message
     assert error.diagnosis.fault is fault
     assert message in error.diagnosis.message
     assert str(error) == error.diagnosis.message
-
-
-def beside(array, before=0, behind=0):
-    """The array with so many elements of its surroundings, as an index without bounds checks reaches them."""
-    start = array.ctypes.data - before * array.itemsize
-    count = before + array.size + behind
-    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(start))
 
 
 @pytest.mark.parametrize("name", ["a", "out"])
@@ -223,14 +234,6 @@ def test_what_writes_beside_an_array_is_out_of_bounds_though_its_values_are_righ
     assert diagnosis.message.startswith(f"{name}: out of bounds\n  {place.format(name=name)} away: ")
 
 
-def test_what_writes_beside_an_array_while_it_prepares_is_out_of_bounds():
-    def strays(a, out):
-        beside(a, behind=1)[-1] = 0
-        return right(a, out)
-
-    assert rejected(strays).diagnosis.fault is Fault.OUT_OF_BOUNDS
-
-
 def test_an_answer_computed_while_preparing_is_rejected_also_where_a_scalar_has_it_prepared_anew():
     def prepares_the_answer(a, k, out):
         answer = a * np.float32(k)
@@ -254,14 +257,6 @@ def test_what_was_not_written_is_found_also_where_the_reference_is_nan():
         tolerance=Tolerance(rtol=1e-6),
     )
     assert rejected(skips_negative_ones, signed).diagnosis.fault is Fault.NOT_WRITTEN
-
-
-def test_an_argument_that_nobody_offers_is_a_failed_launch_that_lists_what_there_is():
-    def wants_more(a, out, scratch):
-        raise AssertionError("must not be called")
-
-    message = rejected(wants_more).diagnosis.message
-    assert "wants_more takes 'scratch', which is not available; it may take a, n, out, stream" in message
 
 
 @pytest.mark.parametrize("first", [None, ValueError("wrong")])

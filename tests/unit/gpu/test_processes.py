@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 from fake_nvml import FakeNvml
 
@@ -21,19 +20,16 @@ from pytest_gpukern.gpu.processes import (
 )
 from pytest_gpukern.gpu.selection import visible_devices
 
-if TYPE_CHECKING:
-    import pytest
-
 STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
 UNKNOWN = GpuProcess(0, None, None)
 
 
-def foreign(*processes: GpuProcess) -> tuple[GpuProcess, ...]:
+def foreign(*processes):
     nvml = FakeNvml(processes=processes)
     return foreign_processes(nvml, visible_devices(nvml, {})[0])
 
 
-def test_processes_other_than_this_one_its_ancestors_and_its_children_are_foreign() -> None:
+def test_processes_other_than_this_one_its_ancestors_and_its_children_are_foreign():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         ours = (GpuProcess(pid, None, 1) for pid in (os.getpid(), os.getppid(), child.pid))
         found = foreign(*ours, STRANGER, UNKNOWN)
@@ -41,27 +37,25 @@ def test_processes_other_than_this_one_its_ancestors_and_its_children_are_foreig
     assert found == (STRANGER, UNKNOWN)
 
 
-def test_the_idle_context_of_the_process_that_started_this_session_is_not_foreign() -> None:
+def test_the_idle_context_of_the_process_that_started_this_session_is_not_foreign():
     nvml = FakeNvml(processes=(STRANGER, UNKNOWN))
     device = visible_devices(nvml, {})[0]
     assert foreign_processes(nvml, device, {FAMILY: f"1,{STRANGER.pid}"}) == (UNKNOWN,)
     assert foreign_processes(nvml, device, {FAMILY: "nonsense,"}) == (STRANGER, UNKNOWN)
 
 
-def test_the_warning_names_pid_name_and_memory() -> None:
+def test_the_warning_names_pid_name_and_memory():
     device = visible_devices(FakeNvml(), {})[0]
     assert foreign_process_warning(device, ()) is None
     one = foreign_process_warning(device, (STRANGER,))
-    assert one is not None
     assert "another process used NVIDIA H200" in one
     assert f"pid {STRANGER.pid} (/usr/bin/python3, 1024 MiB)" in one
     two = foreign_process_warning(device, (STRANGER, UNKNOWN))
-    assert two is not None
     assert "2 other processes" in two
     assert "unknown pid (name unknown, memory unknown)" in two
 
 
-def test_a_process_that_has_ended_is_not_alive() -> None:
+def test_a_process_that_has_ended_is_not_alive():
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     assert is_alive(os.getpid())
     child.wait()
@@ -69,7 +63,7 @@ def test_a_process_that_has_ended_is_not_alive() -> None:
     assert not is_alive(0)
 
 
-def test_a_group_lives_as_long_as_a_process_of_it_that_is_no_zombie() -> None:
+def test_a_group_lives_as_long_as_a_process_of_it_that_is_no_zombie():
     child = subprocess.Popen(["sleep", "60"], start_new_session=True)
     assert group_is_alive(child.pid)
     child.kill()
@@ -83,15 +77,15 @@ ME = os.getpid()
 # whose processes
 
 
-def watch(nvml: FakeNvml, *strangers: GpuProcess) -> DeviceWatch:
+def watch(nvml, *strangers):
     return DeviceWatch(nvml, visible_devices(nvml, {})[0], strangers)
 
 
-def foreign_now(nvml: FakeNvml, *strangers: GpuProcess) -> tuple[GpuProcess, ...]:
+def foreign_now(nvml, *strangers):
     return watch(nvml, *strangers).state().foreign
 
 
-def test_this_process_its_ancestors_and_its_children_are_not_foreign() -> None:
+def test_this_process_its_ancestors_and_its_children_are_not_foreign():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         ours = [GpuProcess(pid, None, 1) for pid in (ME, os.getppid(), child.pid)]
         found = foreign_now(FakeNvml(processes=(*ours, STRANGER)))
@@ -99,7 +93,7 @@ def test_this_process_its_ancestors_and_its_children_are_not_foreign() -> None:
     assert found == (STRANGER,)
 
 
-def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_is_not() -> None:
+def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_is_not():
     us_as_the_host_sees_us = GpuProcess(2**22 + 77, "python", 500)
     nvml = FakeNvml(processes=(STRANGER, us_as_the_host_sees_us))
     watching = watch(nvml, STRANGER)
@@ -111,7 +105,7 @@ def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_
     assert watching.state().foreign == (STRANGER, newcomer)
 
 
-def test_in_a_container_a_number_that_is_one_of_our_childrens_is_another_process_of_the_host() -> None:
+def test_in_a_container_a_number_that_is_one_of_our_childrens_is_another_process_of_the_host():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         nvml = FakeNvml(processes=(GpuProcess(2**22 + 77, "python", 500),))
         watching = watch(nvml)
@@ -121,7 +115,7 @@ def test_in_a_container_a_number_that_is_one_of_our_childrens_is_another_process
     assert [process.name for process in found] == ["train.py"]
 
 
-def test_how_busy_another_process_was_counts_from_the_last_state_on() -> None:
+def test_how_busy_another_process_was_counts_from_the_last_state_on():
     nvml = FakeNvml(processes=(GpuProcess(ME, "us", 1), STRANGER))
     nvml.samples = (Utilization(STRANGER.pid, 100, 99),)
     watching = watch(nvml)
@@ -139,7 +133,7 @@ def test_how_busy_another_process_was_counts_from_the_last_state_on() -> None:
     assert quiet.sm_percent is None
 
 
-def test_what_went_over_pcie_while_the_state_was_taken_is_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_went_over_pcie_while_the_state_was_taken_is_a_rate(monkeypatch):
     nvml = FakeNvml(pcie=[2**32 - 10_000, 50_000])
     ticks = iter([1_000_000, 3_000_000])
     watching = watch(nvml)

@@ -86,8 +86,7 @@ def test_what_a_replay_costs_does_not_make_replays_too_short(device, driver):
     assert batch.samples_ns[0] < 2300
 
 
-def test_calls_that_take_no_time_at_all_are_not_captured_for_ever(device, driver):
-    timer = GraphTimer(device)
+def test_calls_that_take_no_time_at_all_are_not_captured_for_ever(device, timer):
     assert timer.collect([Iteration(device.call(0.0))] * 4, cold=False).iterations == 400
 
 
