@@ -23,9 +23,8 @@ X = np.linspace(1, 2, 9)
 
 def checks_of(function, *, fixed=True, **declared):
     """The checks of the calls of a test with such a marker."""
-    return CheckedCalls(
-        function, MarkerOptions(**declared), "test_it", lambda: None, GuardedArrays(None), fixed=fixed
-    )
+    marker = MarkerOptions(**declared)
+    return CheckedCalls(function, marker, "test_it", lambda: None, GuardedArrays(None), fixed=fixed)
 
 
 def make(checks, function, args, kwargs, place):

@@ -29,8 +29,6 @@ OPERATING_SYSTEM, UNKNOWN = 17, 999
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Opens NVML through a stand-in for pynvml."""
-
     def with_module(module):
         monkeypatch.setitem(sys.modules, "pynvml", module)
         return open_nvml()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from fake_nvml import FakeNvml
 
 from pytest_gpukern.gpu import processes
@@ -20,21 +21,27 @@ from pytest_gpukern.gpu.processes import (
 )
 from pytest_gpukern.gpu.selection import visible_devices
 
+ME = os.getpid()
 STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
 UNKNOWN = GpuProcess(0, None, None)
 
 
-def foreign(*processes):
-    nvml = FakeNvml(processes=processes)
-    return foreign_processes(nvml, visible_devices(nvml, {})[0])
+def watch(nvml, *strangers):
+    return DeviceWatch(nvml, visible_devices(nvml, {})[0], strangers)
 
 
-def test_processes_other_than_this_one_its_ancestors_and_its_children_are_foreign():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        ours = (GpuProcess(pid, None, 1) for pid in (os.getpid(), os.getppid(), child.pid))
-        found = foreign(*ours, STRANGER, UNKNOWN)
-        child.communicate(b"\n")
-    assert found == (STRANGER, UNKNOWN)
+@pytest.fixture
+def child():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
+        yield made
+        made.communicate(b"\n")
+
+
+def test_processes_other_than_this_one_its_ancestors_and_its_children_are_foreign(child):
+    ours = [GpuProcess(pid, None, 1) for pid in (ME, os.getppid(), child.pid)]
+    nvml = FakeNvml(processes=(*ours, STRANGER, UNKNOWN))
+    assert foreign_processes(nvml, visible_devices(nvml, {})[0]) == (STRANGER, UNKNOWN)
+    assert watch(nvml).state().foreign == (STRANGER, UNKNOWN)
 
 
 def test_the_idle_context_of_the_process_that_started_this_session_is_not_foreign():
@@ -72,25 +79,7 @@ def test_a_group_lives_as_long_as_a_process_of_it_that_is_no_zombie():
     child.wait()
 
 
-ME = os.getpid()
-
 # whose processes
-
-
-def watch(nvml, *strangers):
-    return DeviceWatch(nvml, visible_devices(nvml, {})[0], strangers)
-
-
-def foreign_now(nvml, *strangers):
-    return watch(nvml, *strangers).state().foreign
-
-
-def test_this_process_its_ancestors_and_its_children_are_not_foreign():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        ours = [GpuProcess(pid, None, 1) for pid in (ME, os.getppid(), child.pid)]
-        found = foreign_now(FakeNvml(processes=(*ours, STRANGER)))
-        child.communicate(b"\n")
-    assert found == (STRANGER,)
 
 
 def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_is_not():
@@ -105,14 +94,11 @@ def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_
     assert watching.state().foreign == (STRANGER, newcomer)
 
 
-def test_in_a_container_a_number_that_is_one_of_our_childrens_is_another_process_of_the_host():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        nvml = FakeNvml(processes=(GpuProcess(2**22 + 77, "python", 500),))
-        watching = watch(nvml)
-        nvml.processes += (GpuProcess(child.pid, "train.py", 9000),)
-        found = watching.state().foreign
-        child.communicate(b"\n")
-    assert [process.name for process in found] == ["train.py"]
+def test_in_a_container_a_number_that_is_one_of_our_childrens_is_another_process_of_the_host(child):
+    nvml = FakeNvml(processes=(GpuProcess(2**22 + 77, "python", 500),))
+    watching = watch(nvml)
+    nvml.processes += (GpuProcess(child.pid, "train.py", 9000),)
+    assert [process.name for process in watching.state().foreign] == ["train.py"]
 
 
 def test_how_busy_another_process_was_counts_from_the_last_state_on():

@@ -50,7 +50,6 @@ def cupti(monkeypatch):
 
 @pytest.fixture
 def machine(cupti):
-    """A device whose work CUPTI records."""
     return FakeMachine(cupti)
 
 
@@ -558,7 +557,6 @@ def test_what_cupti_python_does_not_export_as_known_is_named(cupti, spoil, reaso
     "kind", [ActivityKind.EXTERNAL_CORRELATION, ActivityKind.CONCURRENT_KERNEL, ActivityKind.MEMSET]
 )
 def test_records_of_another_length_than_declared_fail_wherever_they_lie(cupti, machine, kind, by):
-    """Also the last one of a buffer."""
     cupti.longer[kind] = by
     trace = ActivityTrace()
     for calls in (
