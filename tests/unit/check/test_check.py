@@ -82,7 +82,7 @@ def test_the_worst_error_of_all_launches_is_kept():
 # what is wrong with the outputs
 
 
-def leaves_other_work_undone(a, out):
+def leaves_work_undone(a, out):
     async def rest():
         pass
 
@@ -196,11 +196,15 @@ def strays_while_it_prepares(a, out):
         ),
         (returns_no_launch, Fault.WRONG_TYPE, "returned NoneType; it must return the function to time"),
         (
-            leaves_other_work_undone,
+            leaves_work_undone,
             Fault.WRONG_TYPE,
-            "returned['more']: wrong type: the launch returned the ",
+            "returned['more']: wrong type: the launch returned the coroutine of ",
         ),
-        (wants_more, Fault.LAUNCH_FAILED, "'scratch', which is not available; it may take a, n, out, stream"),
+        (
+            wants_more,
+            Fault.LAUNCH_FAILED,
+            "wants_more takes 'scratch', which is not available; it may take a, n, out, stream",
+        ),
         (strays_while_it_prepares, Fault.OUT_OF_BOUNDS, "written after the end of a"),
     ],
 )

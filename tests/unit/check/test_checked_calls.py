@@ -229,10 +229,8 @@ def test_a_returned_copy_of_an_output_counts_for_it_also_where_calls_differ():
 
 
 def test_where_each_call_has_fresh_outputs_the_last_may_be_compared():
-    checks = checks_of(split, outputs=("lo", "hi"), fixed=False)
-    for x in (X, X + 1):
-        lo, hi = np.empty((2, 9))
-        make(checks, split, (x, lo, hi), {}, "in a call")
+    lo, hi = np.empty((2, 9))
+    checks = fresh_calls(split, [(X, *np.empty((2, 9))), (X + 1, lo, hi)], outputs=("lo", "hi"))
     checks.seen.note_compared(checks.seen.name_of(hi, hi), hi, hi)
     assert checks.seen.never_compared == ("lo",)
 
