@@ -123,10 +123,9 @@ def test_a_keyword_is_taken_by_name_or_with_all_others(function, taken):
 
 
 def test_one_argument_under_two_names_is_refused():
-    with pytest.raises(ValueError, match=r"out is named twice"):
-        places((3, "out"), 2.0, "x", "y", "out")
-    with pytest.raises(ValueError, match=r"out is named twice"):
-        places((3, -1), 2.0, "x", "y", "out")
+    for again in ("out", -1):
+        with pytest.raises(ValueError, match=r"out is named twice"):
+            places((3, again), 2.0, "x", "y", "out")
     with pytest.raises(ValueError, match=r"argument 2\[0\] is named twice"):
         places((2, "2[0]"), *GRID, function=print)
 

@@ -82,20 +82,15 @@ def test_the_worst_error_of_all_launches_is_kept():
 # what is wrong with the outputs
 
 
-def test_a_launch_that_has_written_all_and_leaves_other_work_undone_is_rejected():
+def leaves_work_undone(a, out):
     async def rest():
         pass
 
-    def prepare(a, out):
-        def launch():
-            np.multiply(a, 2, out=out)
-            return {"more": rest()}
+    def launch():
+        np.multiply(a, 2, out=out)
+        return {"more": rest()}
 
-        return launch
-
-    found = rejected(prepare).diagnosis
-    assert found.fault is Fault.WRONG_TYPE
-    assert found.message.startswith("returned['more']: wrong type: the launch returned the coroutine of ")
+    return launch
 
 
 def never_writes(out):
@@ -162,6 +157,22 @@ def returns_no_launch(a, out):
     np.multiply(a, 2, out=out)
 
 
+def wants_more(a, out, scratch):
+    raise AssertionError("must not be called")
+
+
+def beside(array, before=0, behind=0):
+    """The array with so many elements of its surroundings, as an index without bounds checks reaches them."""
+    start = array.ctypes.data - before * array.itemsize
+    count = before + array.size + behind
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(start))
+
+
+def strays_while_it_prepares(a, out):
+    beside(a, behind=1)[-1] = 0
+    return right(a, out)
+
+
 @pytest.mark.parametrize(
     ("broken", "fault", "message"),
     [
@@ -184,6 +195,17 @@ def returns_no_launch(a, out):
             " in launch: RuntimeError: too many threads\n    raise RuntimeError(",
         ),
         (returns_no_launch, Fault.WRONG_TYPE, "returned NoneType; it must return the function to time"),
+        (
+            leaves_work_undone,
+            Fault.WRONG_TYPE,
+            "returned['more']: wrong type: the launch returned the coroutine of ",
+        ),
+        (
+            wants_more,
+            Fault.LAUNCH_FAILED,
+            "wants_more takes 'scratch', which is not available; it may take a, n, out, stream",
+        ),
+        (strays_while_it_prepares, Fault.OUT_OF_BOUNDS, "written after the end of a"),
     ],
 )
 def test_a_broken_variant_gets_the_diagnosis_of_its_fault(broken, fault, message):
@@ -191,13 +213,6 @@ def test_a_broken_variant_gets_the_diagnosis_of_its_fault(broken, fault, message
     assert error.diagnosis.fault is fault
     assert message in error.diagnosis.message
     assert str(error) == error.diagnosis.message
-
-
-def beside(array, before=0, behind=0):
-    """The array with so many elements of its surroundings, as an index without bounds checks reaches them."""
-    start = array.ctypes.data - before * array.itemsize
-    count = before + array.size + behind
-    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(start))
 
 
 @pytest.mark.parametrize("name", ["a", "out"])
@@ -223,27 +238,12 @@ def test_what_writes_beside_an_array_is_out_of_bounds_though_its_values_are_righ
     assert diagnosis.message.startswith(f"{name}: out of bounds\n  {place.format(name=name)} away: ")
 
 
-def test_what_writes_beside_an_array_while_it_prepares_is_out_of_bounds():
-    def strays(a, out):
-        beside(a, behind=1)[-1] = 0
-        return right(a, out)
-
-    assert rejected(strays).diagnosis.fault is Fault.OUT_OF_BOUNDS
-
-
 def test_an_answer_computed_while_preparing_is_rejected_also_where_a_scalar_has_it_prepared_anew():
-    scaled = doubling(
-        N,
-        make_inputs=lambda rng, n: {"a": rng.random(n).astype(np.float32), "s": float(rng.random())},
-        reference=lambda a, s: s * a.astype(np.float64),
-        tolerance=Tolerance(rtol=1e-6),
-    )
-
-    def prepares_the_answer(a, s, out):
-        answer = a * np.float32(s)
+    def prepares_the_answer(a, k, out):
+        answer = a * np.float32(k)
         return lambda: np.copyto(out, answer)
 
-    assert rejected(prepares_the_answer, scaled).diagnosis.fault is Fault.WRONG_VALUES
+    assert rejected(prepares_the_answer, scaled()).diagnosis.fault is Fault.WRONG_VALUES
 
 
 def test_what_was_not_written_is_found_also_where_the_reference_is_nan():
@@ -261,14 +261,6 @@ def test_what_was_not_written_is_found_also_where_the_reference_is_nan():
         tolerance=Tolerance(rtol=1e-6),
     )
     assert rejected(skips_negative_ones, signed).diagnosis.fault is Fault.NOT_WRITTEN
-
-
-def test_an_argument_that_nobody_offers_is_a_failed_launch_that_lists_what_there_is():
-    def wants_more(a, out, scratch):
-        raise AssertionError("must not be called")
-
-    message = rejected(wants_more).diagnosis.message
-    assert "wants_more takes 'scratch', which is not available; it may take a, n, out, stream" in message
 
 
 @pytest.mark.parametrize("first", [None, ValueError("wrong")])
@@ -298,7 +290,6 @@ def test_what_the_simulator_lacks_stays_what_it_is():
 
 @pytest.fixture
 def end():
-    """Ends the threads of a test."""
     event = threading.Event()
     yield event
     event.set()
@@ -361,8 +352,8 @@ def test_a_variant_may_keep_a_pool_of_its_own_that_grows_as_it_is_needed(end):
 # the second data set
 
 
-def found_by_launches(problem=None, **options):
-    """What each launch of a right variant finds in the first word of the output."""
+def watched(problem=None, **options):
+    """What each launch of a right variant finds in the first word of the output; the variant, prepared."""
     found = []
 
     def watching(a, out):
@@ -372,9 +363,11 @@ def found_by_launches(problem=None, **options):
 
         return launch
 
-    prepared = checked(watching, problem, **options)
-    answers = [np.float32(dataset.expected["out"][0]).view("u4") for dataset in prepared.datasets]
-    return found, answers
+    return found, checked(watching, problem, **options)
+
+
+def answer_of(dataset):
+    return np.float32(dataset.expected["out"][0]).view("u4")
 
 
 @pytest.mark.parametrize(
@@ -388,9 +381,9 @@ def found_by_launches(problem=None, **options):
 )
 def test_two_launches_find_different_poisons_and_one_more_the_answer_before(options, poisoned, after):
     """Of one set alone a second launch is made only if no other check follows."""
-    found, answers = found_by_launches(**options)
+    found, prepared = watched(**options)
     assert len({*found[:poisoned]} & {*POISONS}) == poisoned
-    assert found[poisoned:] == [answers[number] for number in after]
+    assert found[poisoned:] == [answer_of(prepared.datasets[number]) for number in after]
 
 
 @pytest.mark.parametrize("poison", POISONS)
@@ -432,19 +425,13 @@ def scaled():
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Every launch counts as slow."""
     monkeypatch.setattr(check_variant, "SLOW_ON_HOST_NS", 0)
 
 
 def launches(problem=None, **options):
     """How often a right variant is launched by a check with two contents."""
-    count = []
-
-    def counting(a, out):
-        return lambda: count.append(1) or np.multiply(a, 2, out=out)
-
-    checked(counting, problem, **options)
-    return len(count)
+    found, _ = watched(problem, **options)
+    return len(found)
 
 
 def test_a_slow_launch_on_the_host_is_checked_on_its_first_set_only_where_another_check_follows(slow):
@@ -485,25 +472,15 @@ def test_a_slow_launch_whose_scalars_change_is_checked_on_all_since_no_later_che
 def test_after_timing_a_launch_of_over_5_s_is_not_made_again_and_a_slow_one_finds_an_answer(
     took_ns, launched, over_an_answer
 ):
-    contents = []
-
-    def watching(a, out):
-        def launch():
-            contents.append(int(out.view("u4")[0]))
-            np.multiply(a, 2, out=out)
-
-        return launch
-
-    prepared = checked(watching, on_gpu=True)
+    found, prepared = watched(on_gpu=True)
     prepared.turn_to(prepared.datasets[1])
     prepared.run()
-    contents.clear()
+    found.clear()
     prepared.last_call_ns = took_ns
     recheck([prepared])
-    assert bool(contents) is launched
+    assert bool(found) is launched
     if launched:
-        answer = np.float32(prepared.datasets[1].expected["out"][0]).view("u4")
-        assert contents[0] in ([answer] if over_an_answer else POISONS)
+        assert found[0] in ([answer_of(prepared.datasets[1])] if over_an_answer else POISONS)
 
 
 def test_an_output_that_is_updated_held_no_poison():

@@ -21,12 +21,10 @@ from pytest_gpukern.values.marker import MarkerOptions
 X = np.linspace(1, 2, 9)
 
 
-UNGUARDED = GuardedArrays(None)
-
-
 def checks_of(function, *, fixed=True, **declared):
     """The checks of the calls of a test with such a marker."""
-    return CheckedCalls(function, MarkerOptions(**declared), "test_it", lambda: None, UNGUARDED, fixed=fixed)
+    marker = MarkerOptions(**declared)
+    return CheckedCalls(function, marker, "test_it", lambda: None, GuardedArrays(None), fixed=fixed)
 
 
 def make(checks, function, args, kwargs, place):
@@ -123,13 +121,10 @@ def test_an_input_that_is_written_is_named():
 
 def test_outputs_that_overlap_inputs_or_each_other_are_refused_and_not_even_poisoned():
     both = np.arange(10.0)
-    for args, what in (
-        ((both[1:], both[:-1]), "the input x"),
-        ((both, both), "the input x"),
-    ):
+    for args in ((both[1:], both[:-1]), (both, both)):
         diagnosis = rejected(double, *args, outputs=("out",))
         assert diagnosis.fault is Fault.ALIASED
-        assert f"out: aliased: it shares memory with {what}; declare arrays that" in diagnosis.message
+        assert "out: aliased: it shares memory with the input x; declare arrays that" in diagnosis.message
     two = rejected(lambda a, b: None, both[:5], both[4:], outputs=(0, 1))
     assert "b: aliased: it shares memory with the output a" in two.message
     assert np.array_equal(both, np.arange(10.0))
@@ -234,10 +229,8 @@ def test_a_returned_copy_of_an_output_counts_for_it_also_where_calls_differ():
 
 
 def test_where_each_call_has_fresh_outputs_the_last_may_be_compared():
-    checks = checks_of(split, outputs=("lo", "hi"), fixed=False)
-    for x in (X, X + 1):
-        lo, hi = np.empty((2, 9))
-        make(checks, split, (x, lo, hi), {}, "in a call")
+    lo, hi = np.empty((2, 9))
+    checks = fresh_calls(split, [(X, *np.empty((2, 9))), (X + 1, lo, hi)], outputs=("lo", "hi"))
     checks.seen.note_compared(checks.seen.name_of(hi, hi), hi, hi)
     assert checks.seen.never_compared == ("lo",)
 
@@ -400,8 +393,8 @@ def test_determinism_of_nothing_is_refused():
 # fresh arguments
 
 
-def fresh_calls(function, made, *, outputs):
-    checks = checks_of(function, outputs=outputs, fixed=False)
+def fresh_calls(function, made, **declared):
+    checks = checks_of(function, fixed=False, **declared)
     for args in made:
         make(checks, function, args, {}, "in a call")
     return checks
@@ -510,9 +503,7 @@ def test_in_place_an_array_may_be_given_twice_and_no_other_may_change():
 
 def test_an_update_in_arguments_made_for_each_call_is_left_alone():
     into = np.zeros(4, int)
-    checks = checks_of(counts, fixed=False, inout=(1,))
-    for _ in range(2):
-        make(checks, counts, (DATA, into), {}, "in a call")
+    checks = fresh_calls(counts, [(DATA, into)] * 2, inout=(1,))
     assert into.tolist() == [2, 4, 0, 6]
     assert checks.restored(SOME) is SOME
 

@@ -33,8 +33,6 @@ def begins_exactly(output):
 
 @pytest.fixture
 def added(monkeypatch):
-    """Adds a row behind the others."""
-
     def add(**row):
         monkeypatch.setattr(engine, "CHECKS", (*CHECKS, Check(**row)))
 

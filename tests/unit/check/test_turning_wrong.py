@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -185,11 +186,10 @@ def test_an_array_that_was_returned_while_timing_is_checked_too(gpu, timer, even
 
 @pytest.mark.parametrize("wrong_on", [1, 2])
 def test_what_is_right_on_the_first_set_only_is_not_even_timed(gpu, timer, events, wrong_on):
-    prepared = []
+    numbers = itertools.count()
 
     def prepare(a, out):
-        number = len(prepared)
-        prepared.append(number)
+        number = next(numbers)
         return lambda: np.multiply(a, 3 if number == wrong_on else 2, out=out)
 
     assert diagnosed(gpu, prepare).startswith("out: wrong values")
@@ -202,11 +202,10 @@ def test_what_turns_wrong_on_one_of_the_sets_is_incorrect_whichever_that_is(
     gpu, timer, events, look_behind, wrong_on, cache
 ):
     look_behind((wrong_on + 1) % 3)  # in turn, another set is looked at
-    prepared = []
+    numbers = itertools.count()
 
     def prepare(a, out):
-        number = len(prepared)
-        prepared.append(number)
+        number = next(numbers)
         return lambda: np.multiply(a, 3 if number == wrong_on and "timed" in events else 2, out=out)
 
     assert wrong_after_timing(diagnosed(gpu, prepare, cache)).startswith("out: wrong values")
@@ -218,11 +217,10 @@ def test_what_turns_wrong_on_one_of_the_sets_is_incorrect_whichever_that_is(
 @CACHES
 @pytest.mark.parametrize("replays_on", [0, 1, 2])
 def test_other_contents_come_to_every_set_after_timing(gpu, timer, events, replays_on, cache):
-    prepared = []
+    numbers = itertools.count()
 
     def prepare(a, out):
-        number = len(prepared)
-        prepared.append(number)
+        number = next(numbers)
         answers = []
 
         def launch():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
+from test_checked_calls import checked
 
 from pytest_gpukern import Tolerance
 from pytest_gpukern.arrays.compare import default_tolerance
-from pytest_gpukern.check.check_call import CheckedCalls, GuardedArrays, Turn, check_against_reference
-from pytest_gpukern.values.marker import MarkerOptions
+from pytest_gpukern.check.check_call import check_against_reference
 
 RNG = np.random.default_rng(0)
 
@@ -177,10 +175,8 @@ def test_a_reference_of_nothing_but_nan_is_refused(dtype):
 
 
 def after_a_call(function, *args, outputs=()):
-    marker = MarkerOptions(outputs=outputs)
-    checks = CheckedCalls(function, marker, "test_it", lambda: None, GuardedArrays(None))
-    made = checks.make(Turn(functools.partial(function, *args), args, {}), "in the first call")
-    return made.returned, checks.seen
+    checks, returned = checked(function, *args, calls=1, outputs=outputs)
+    return returned, checks.seen
 
 
 def test_a_comparison_of_no_element_is_refused_unless_the_call_was_given_an_empty_array():

@@ -60,11 +60,7 @@ TORCH = (
 CUB = "_ZN3cub18CUDA_200400_900_NS11EmptyKernelIvEEvv"
 
 
-def has_a_demangler():
-    return kernel_names._demangler() is not None
-
-
-needs_a_demangler = pytest.mark.skipif(not has_a_demangler(), reason="no C++ run time to load")
+needs_a_demangler = pytest.mark.skipif(kernel_names._demangler() is None, reason="no C++ run time to load")
 
 
 @needs_a_demangler

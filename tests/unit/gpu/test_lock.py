@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
 
 import pytest
 from plugin.fake_gpu import lock_state
@@ -19,9 +18,6 @@ from pytest_gpukern import gpu as device_package
 from pytest_gpukern.gpu import lock as lock_module
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout
 from pytest_gpukern.gpu.lock import DeviceLock, HostTurns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 UUID = "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1"
 ROOT = Path(device_package.__file__).parents[2]
@@ -45,7 +41,7 @@ else:
 """
 
 
-def start(script: str, folder: Path, *, environ: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(script, folder, *, environ=None):
     return subprocess.Popen(
         [sys.executable, "-c", script, UUID, str(folder)],
         cwd=ROOT,
@@ -56,29 +52,26 @@ def start(script: str, folder: Path, *, environ: dict[str, str] | None = None) -
     )
 
 
-def answer(script: str, folder: Path, *, environ: dict[str, str] | None = None) -> str:
+def answer(script, folder, *, environ=None):
     return start(script, folder, environ=environ).communicate(timeout=10)[0].strip()
 
 
-def first_line(process: subprocess.Popen[str]) -> str:
-    stdout: IO[str] | None = process.stdout
-    assert stdout is not None
-    return stdout.readline().strip()
+def first_line(process):
+    return process.stdout.readline().strip()
 
 
-def let_go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
+def let_go(process):
     process.stdin.write("\n")
     process.stdin.flush()
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return tmp_path / "locks"
 
 
 @pytest.fixture
-def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def holder(folder):
     """Another process that holds the lock until it reads a line or is killed."""
     process = start(HOLD.format(then="input(); lock.release(); input()"), folder)
     assert first_line(process) == "held"
@@ -87,9 +80,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_a_second_process_waits_no_longer_than_asked_and_says_who_holds_the_lock(
-    folder: Path, holder: subprocess.Popen[str]
-) -> None:
+def test_a_second_process_waits_no_longer_than_asked_and_says_who_holds_the_lock(folder, holder):
     before = time.monotonic()
     told = rf"{UUID} is in use by pid {holder.pid} \(.*-c.*, since .*gave up after 0.3 s"
     with pytest.raises(DeviceLockTimeout, match=told):
@@ -97,10 +88,8 @@ def test_a_second_process_waits_no_longer_than_asked_and_says_who_holds_the_lock
     assert 0.3 <= time.monotonic() - before < 3
 
 
-def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_released(
-    folder: Path, holder: subprocess.Popen[str]
-) -> None:
-    told: list[str] = []
+def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_released(folder, holder):
+    told = []
     lock = DeviceLock(UUID, folder)
     threading.Timer(0.4, let_go, [holder]).start()
     lock.acquire(told.append, timeout_s=10, poll_s=0.02)
@@ -109,26 +98,23 @@ def test_a_waiter_is_told_once_who_holds_the_lock_and_gets_it_when_it_is_release
     assert f"in use by pid {holder.pid}" in told[0]
 
 
-def test_a_waiter_that_has_to_wait_only_for_a_moment_is_told_nothing_where_it_asks_for_quiet(
-    folder: Path, holder: subprocess.Popen[str]
-) -> None:
-    told: list[str] = []
+def test_a_waiter_that_has_to_wait_only_for_a_moment_is_told_nothing_where_it_asks_for_quiet(folder, holder):
+    told = []
     for quiet_s, count in ((5.0, 0), (0.1, 1)):
         with pytest.raises(DeviceLockTimeout):
             DeviceLock(UUID, folder).acquire(told.append, timeout_s=0.3, poll_s=0.02, quiet_s=quiet_s)
         assert len(told) == count
 
 
-def test_a_holder_that_is_killed_has_released_the_lock(folder: Path, holder: subprocess.Popen[str]) -> None:
+def test_a_holder_that_is_killed_has_released_the_lock(folder, holder):
     holder.send_signal(signal.SIGKILL)
     lock = DeviceLock(UUID, folder)
     lock.acquire(timeout_s=5, poll_s=0.02)
-    assert lock.holder() is not None
-    assert lock.holder().pid == os.getpid()  # type: ignore[union-attr]
+    assert lock.holder().pid == os.getpid()
     lock.release()
 
 
-def test_a_child_of_the_holder_passes_and_so_does_its_child(folder: Path) -> None:
+def test_a_child_of_the_holder_passes_and_so_does_its_child(folder):
     grandchild = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {TRY!r}, *sys.argv[1:]])"
     with DeviceLock(UUID, folder):
         assert answer(TRY, folder) == "passed"
@@ -136,7 +122,7 @@ def test_a_child_of_the_holder_passes_and_so_does_its_child(folder: Path) -> Non
     assert answer(TRY, folder) == "passed"
 
 
-def test_a_child_made_by_fork_passes_and_does_not_free_the_lock(folder: Path) -> None:
+def test_a_child_made_by_fork_passes_and_does_not_free_the_lock(folder):
     with DeviceLock(UUID, folder):
         child = os.fork()
         if child == 0:  # nothing of pytest may run here
@@ -150,13 +136,12 @@ def test_a_child_made_by_fork_passes_and_does_not_free_the_lock(folder: Path) ->
         assert answer(TRY, folder, environ=CLEAN).startswith("refused:")
 
 
-def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock(folder: Path) -> None:
+def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock(folder):
     process = start(HOLD.format(then="import os, time; os.fork() or time.sleep(3); input()"), folder)
     assert first_line(process) == "held"
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):  # communicate() would wait for the forked child
-        assert pipe is not None
         pipe.close()
     lock = DeviceLock(UUID, folder)
     lock.acquire(timeout_s=2, poll_s=0.02)
@@ -168,9 +153,7 @@ def test_a_forked_child_that_outlives_the_holder_does_not_keep_the_lock(folder: 
     ["{pid}:0123456789abcdef", "4194309:{nonce}", "1:{nonce}", "{pid}:"],
     ids=["other nonce", "dead pid", "other ancestor", "no nonce"],
 )
-def test_a_variable_that_does_not_match_the_lock_file_does_not_open_the_lock(
-    folder: Path, forged: str
-) -> None:
+def test_a_variable_that_does_not_match_the_lock_file_does_not_open_the_lock(folder, forged):
     with DeviceLock(UUID, folder):
         (name,) = (key for key in os.environ if key.startswith("GPUKERN_LOCK_GPU"))
         pid, _, nonce = os.environ[name].partition(":")
@@ -178,17 +161,14 @@ def test_a_variable_that_does_not_match_the_lock_file_does_not_open_the_lock(
         assert answer(TRY, folder, environ=environ).startswith("refused:")
 
 
-def test_a_process_that_is_no_child_of_the_holder_does_not_pass_with_its_variable(
-    folder: Path, holder: subprocess.Popen[str]
-) -> None:
+def test_a_process_that_is_no_child_of_the_holder_does_not_pass_with_its_variable(folder, holder):
     written = DeviceLock(UUID, folder).holder()
-    assert written is not None
     name = "GPUKERN_LOCK_" + UUID.replace("-", "_").upper()
     environ = {**CLEAN, name: f"{written.pid}:{written.nonce}"}
     assert answer(TRY, folder, environ=environ).startswith("refused:")
 
 
-def test_acquiring_again_in_one_process_counts(folder: Path) -> None:
+def test_acquiring_again_in_one_process_counts(folder):
     outer, inner = DeviceLock(UUID, folder), DeviceLock(UUID, folder)
     with outer:
         with inner, inner:
@@ -199,7 +179,7 @@ def test_acquiring_again_in_one_process_counts(folder: Path) -> None:
         outer.release()
 
 
-def test_file_and_folder_are_open_to_every_user_whatever_the_umask(folder: Path) -> None:
+def test_file_and_folder_are_open_to_every_user_whatever_the_umask(folder):
     before = os.umask(0o077)
     try:
         with DeviceLock(UUID, folder):
@@ -211,7 +191,7 @@ def test_file_and_folder_are_open_to_every_user_whatever_the_umask(folder: Path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o666
 
 
-def test_a_link_in_place_of_the_lock_file_is_not_followed(folder: Path, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_lock_file_is_not_followed(folder, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     with DeviceLock(UUID, folder):
@@ -224,19 +204,17 @@ def test_a_link_in_place_of_the_lock_file_is_not_followed(folder: Path, tmp_path
     assert victim.read_text() == "precious"
 
 
-def test_a_link_in_place_of_the_folder_is_refused_with_the_remedy(folder: Path, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_folder_is_refused_with_the_remedy(folder, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DeviceError, match=r"is not a folder.*Set GPUKERN_LOCK_DIR"):
         DeviceLock(UUID, folder).acquire(timeout_s=0)
 
 
-def test_a_file_that_this_user_may_only_read_still_locks(
-    folder: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_this_user_may_only_read_still_locks(folder, holder, monkeypatch):
     really_open = os.open
 
-    def refuse_writing(path: str | Path, flags: int, mode: int = 0o777) -> int:
+    def refuse_writing(path, flags, mode=0o777):
         if flags & os.O_RDWR and str(path).endswith(".lock"):
             raise PermissionError(13, "Permission denied", str(path))
         return really_open(path, flags, mode)
@@ -252,13 +230,11 @@ def test_a_file_that_this_user_may_only_read_still_locks(
     assert "in use by another process, which left no entry" in refused
 
 
-def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lock(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[int] = []
+def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lock(folder, monkeypatch):
+    opened = []
     open_lock_file = lock_module.open_lock_file
 
-    def open_and_lose_once(path: Path) -> int:
+    def open_and_lose_once(path):
         fd = open_lock_file(path)
         if not opened:
             path.unlink()
@@ -275,8 +251,8 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lo
 
 
 def test_the_environment_names_the_folder_and_speaks_of_the_lock_only_while_it_is_held(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     environ = {"GPUKERN_LOCK_DIR": str(tmp_path / "shared"), "TMPDIR": str(tmp_path)}
     before, lock = dict(environ), DeviceLock("MIG-GPU-1/2/0", environ=environ)
     with lock:
@@ -285,7 +261,7 @@ def test_the_environment_names_the_folder_and_speaks_of_the_lock_only_while_it_i
     assert (environ, lock.holder()) == (before, None)
 
 
-def test_many_processes_that_want_the_lock_get_it_one_after_the_other(folder: Path, tmp_path: Path) -> None:
+def test_many_processes_that_want_the_lock_get_it_one_after_the_other(folder, tmp_path):
     log = tmp_path / "log"
     script = f"""
 import sys, time; from pathlib import Path; from pytest_gpukern.gpu.lock import DeviceLock

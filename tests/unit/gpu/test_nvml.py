@@ -6,10 +6,11 @@ import dataclasses
 import sys
 from types import SimpleNamespace
 
+import pynvml
 import pytest
 from fake_nvml import HEALTHY, MIG_UUIDS, UUIDS, FakePynvml, field_values
-from pynvml import NVMLError
 
+from pytest_gpukern.gpu import nvml as adapter
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.nvml import (
     CLOCK_EVENTS,
@@ -28,8 +29,6 @@ OPERATING_SYSTEM, UNKNOWN = 17, 999
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Opens NVML through a stand-in for pynvml."""
-
     def with_module(module):
         monkeypatch.setitem(sys.modules, "pynvml", module)
         return open_nvml()
@@ -76,7 +75,7 @@ def test_a_gpu_is_described(opened):
 def test_a_gpu_that_cannot_be_opened_is_left_out_and_the_others_keep_their_indices(opened):
     def open_gpu(index):
         if index == 0:
-            raise NVMLError(GPU_IS_LOST)
+            raise pynvml.NVMLError(GPU_IS_LOST)
         return index
 
     module = FakePynvml(
@@ -118,7 +117,7 @@ def split(**answers):
 
     def slot(_parent, index):
         if index != 3:
-            raise NVMLError(NOT_FOUND)
+            raise pynvml.NVMLError(NOT_FOUND)
         return "mig"
 
     usual = {
@@ -148,8 +147,6 @@ def test_a_device_that_nvml_no_longer_lists_is_an_error(opened):
 
 
 def test_the_real_module_has_every_function_that_is_asked():
-    import pynvml
-
     asked = {name for name in vars(FakePynvml()) if name.startswith("nvml")}
     asked |= {name for name in vars(split()) if name.startswith("nvml")}
     asked |= {"nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksThrottleReasons"}
@@ -176,8 +173,6 @@ def test_several_bits_are_several_names_and_one_that_is_new_is_kept(opened):
 
 
 def test_the_names_of_the_bits_are_nvmls_own():
-    import pynvml
-
     for bit, name in CLOCK_EVENTS.items():
         camel = "".join(part.capitalize() for part in name.split("_"))
         known = getattr(pynvml, f"nvmlClocksThrottleReason{camel}")
@@ -185,10 +180,6 @@ def test_the_names_of_the_bits_are_nvmls_own():
 
 
 def test_the_numbers_of_the_fields_are_nvmls_own():
-    import pynvml
-
-    from pytest_gpukern.gpu import nvml as adapter
-
     assert pynvml.NVML_FI_DEV_MEMORY_TEMP == adapter._MEMORY_TEMPERATURE_C
     assert pynvml.NVML_FI_DEV_POWER_INSTANT == adapter._POWER_MW
     assert {pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES} == {
@@ -210,8 +201,6 @@ def test_the_numbers_of_the_fields_are_nvmls_own():
 
 
 def test_the_structures_of_the_real_module_are_read(opened):
-    import pynvml
-
     def fields(handle, ids):
         values = (pynvml.c_nvmlFieldValue_t * len(ids))()
         for value, number in zip(values, ids, strict=True):
@@ -285,7 +274,7 @@ def test_a_mig_instance_has_its_gpus_clocks_and_its_own_memory_but_no_power(open
     def of_the_gpu(answer):
         def call(handle, *args):
             if handle == "mig":
-                raise NVMLError(NOT_SUPPORTED)
+                raise pynvml.NVMLError(NOT_SUPPORTED)
             return answer(handle, *args) if callable(answer) else answer
 
         return call

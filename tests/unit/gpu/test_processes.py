@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
+import pytest
 from fake_nvml import FakeNvml
 
 from pytest_gpukern.gpu import processes
@@ -21,47 +21,48 @@ from pytest_gpukern.gpu.processes import (
 )
 from pytest_gpukern.gpu.selection import visible_devices
 
-if TYPE_CHECKING:
-    import pytest
-
+ME = os.getpid()
 STRANGER = GpuProcess(2**22 + 5, "/usr/bin/python3", 1024)
 UNKNOWN = GpuProcess(0, None, None)
 
 
-def foreign(*processes: GpuProcess) -> tuple[GpuProcess, ...]:
-    nvml = FakeNvml(processes=processes)
-    return foreign_processes(nvml, visible_devices(nvml, {})[0])
+def watch(nvml, *strangers):
+    return DeviceWatch(nvml, visible_devices(nvml, {})[0], strangers)
 
 
-def test_processes_other_than_this_one_its_ancestors_and_its_children_are_foreign() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        ours = (GpuProcess(pid, None, 1) for pid in (os.getpid(), os.getppid(), child.pid))
-        found = foreign(*ours, STRANGER, UNKNOWN)
-        child.communicate(b"\n")
-    assert found == (STRANGER, UNKNOWN)
+@pytest.fixture
+def child():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
+        yield made
+        made.communicate(b"\n")
 
 
-def test_the_idle_context_of_the_process_that_started_this_session_is_not_foreign() -> None:
+def test_processes_other_than_this_one_its_ancestors_and_its_children_are_foreign(child):
+    ours = [GpuProcess(pid, None, 1) for pid in (ME, os.getppid(), child.pid)]
+    nvml = FakeNvml(processes=(*ours, STRANGER, UNKNOWN))
+    assert foreign_processes(nvml, visible_devices(nvml, {})[0]) == (STRANGER, UNKNOWN)
+    assert watch(nvml).state().foreign == (STRANGER, UNKNOWN)
+
+
+def test_the_idle_context_of_the_process_that_started_this_session_is_not_foreign():
     nvml = FakeNvml(processes=(STRANGER, UNKNOWN))
     device = visible_devices(nvml, {})[0]
     assert foreign_processes(nvml, device, {FAMILY: f"1,{STRANGER.pid}"}) == (UNKNOWN,)
     assert foreign_processes(nvml, device, {FAMILY: "nonsense,"}) == (STRANGER, UNKNOWN)
 
 
-def test_the_warning_names_pid_name_and_memory() -> None:
+def test_the_warning_names_pid_name_and_memory():
     device = visible_devices(FakeNvml(), {})[0]
     assert foreign_process_warning(device, ()) is None
     one = foreign_process_warning(device, (STRANGER,))
-    assert one is not None
     assert "another process used NVIDIA H200" in one
     assert f"pid {STRANGER.pid} (/usr/bin/python3, 1024 MiB)" in one
     two = foreign_process_warning(device, (STRANGER, UNKNOWN))
-    assert two is not None
     assert "2 other processes" in two
     assert "unknown pid (name unknown, memory unknown)" in two
 
 
-def test_a_process_that_has_ended_is_not_alive() -> None:
+def test_a_process_that_has_ended_is_not_alive():
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     assert is_alive(os.getpid())
     child.wait()
@@ -69,7 +70,7 @@ def test_a_process_that_has_ended_is_not_alive() -> None:
     assert not is_alive(0)
 
 
-def test_a_group_lives_as_long_as_a_process_of_it_that_is_no_zombie() -> None:
+def test_a_group_lives_as_long_as_a_process_of_it_that_is_no_zombie():
     child = subprocess.Popen(["sleep", "60"], start_new_session=True)
     assert group_is_alive(child.pid)
     child.kill()
@@ -78,28 +79,10 @@ def test_a_group_lives_as_long_as_a_process_of_it_that_is_no_zombie() -> None:
     child.wait()
 
 
-ME = os.getpid()
-
 # whose processes
 
 
-def watch(nvml: FakeNvml, *strangers: GpuProcess) -> DeviceWatch:
-    return DeviceWatch(nvml, visible_devices(nvml, {})[0], strangers)
-
-
-def foreign_now(nvml: FakeNvml, *strangers: GpuProcess) -> tuple[GpuProcess, ...]:
-    return watch(nvml, *strangers).state().foreign
-
-
-def test_this_process_its_ancestors_and_its_children_are_not_foreign() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        ours = [GpuProcess(pid, None, 1) for pid in (ME, os.getppid(), child.pid)]
-        found = foreign_now(FakeNvml(processes=(*ours, STRANGER)))
-        child.communicate(b"\n")
-    assert found == (STRANGER,)
-
-
-def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_is_not() -> None:
+def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_is_not():
     us_as_the_host_sees_us = GpuProcess(2**22 + 77, "python", 500)
     nvml = FakeNvml(processes=(STRANGER, us_as_the_host_sees_us))
     watching = watch(nvml, STRANGER)
@@ -111,17 +94,14 @@ def test_in_a_container_what_came_with_our_context_is_ours_and_what_comes_later_
     assert watching.state().foreign == (STRANGER, newcomer)
 
 
-def test_in_a_container_a_number_that_is_one_of_our_childrens_is_another_process_of_the_host() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        nvml = FakeNvml(processes=(GpuProcess(2**22 + 77, "python", 500),))
-        watching = watch(nvml)
-        nvml.processes += (GpuProcess(child.pid, "train.py", 9000),)
-        found = watching.state().foreign
-        child.communicate(b"\n")
-    assert [process.name for process in found] == ["train.py"]
+def test_in_a_container_a_number_that_is_one_of_our_childrens_is_another_process_of_the_host(child):
+    nvml = FakeNvml(processes=(GpuProcess(2**22 + 77, "python", 500),))
+    watching = watch(nvml)
+    nvml.processes += (GpuProcess(child.pid, "train.py", 9000),)
+    assert [process.name for process in watching.state().foreign] == ["train.py"]
 
 
-def test_how_busy_another_process_was_counts_from_the_last_state_on() -> None:
+def test_how_busy_another_process_was_counts_from_the_last_state_on():
     nvml = FakeNvml(processes=(GpuProcess(ME, "us", 1), STRANGER))
     nvml.samples = (Utilization(STRANGER.pid, 100, 99),)
     watching = watch(nvml)
@@ -139,7 +119,7 @@ def test_how_busy_another_process_was_counts_from_the_last_state_on() -> None:
     assert quiet.sm_percent is None
 
 
-def test_what_went_over_pcie_while_the_state_was_taken_is_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_went_over_pcie_while_the_state_was_taken_is_a_rate(monkeypatch):
     nvml = FakeNvml(pcie=[2**32 - 10_000, 50_000])
     ticks = iter([1_000_000, 3_000_000])
     watching = watch(nvml)

@@ -1,14 +1,8 @@
 """Tests which exceptions mean that there is no GPU, and which are bugs."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from test_simulator_switch import run
 
-from pytest_gpukern.gpu import simulator
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 
 NUMBA_ERROR, NUMBA_DRIVER = "numba.cuda.cudadrv.error", "numba.cuda.cudadrv.driver"
@@ -122,13 +116,7 @@ print(json.dumps([cuda.is_available(), found]))
 
 
 def test_what_numba_raises_without_a_driver_is_recognised():
-    pytest.importorskip("numba_cuda")
-    environ = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
-    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[3])
-    result = subprocess.run(
-        [sys.executable, "-c", REAL_ERRORS], capture_output=True, text=True, check=True, env=environ
-    )
-    available, found = json.loads(result.stdout)
+    available, found = run(REAL_ERRORS)
     if available:
         pytest.skip("there is a GPU here")
     assert found.pop("a misspelt option") is None

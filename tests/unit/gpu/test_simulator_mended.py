@@ -1,17 +1,13 @@
 """Tests Numba's fixed simulator: all checks run in one fresh process, and each is a test here."""
 
 import json
-import os
-import subprocess
 import sys
 import traceback
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_gpukern.gpu import simulator
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 from pytest_gpukern.gpu.simulator.switch import SimulatorState, activate
 
@@ -581,14 +577,9 @@ CHECKS = sorted(name for name in globals() if name.startswith("check_"))
 
 @pytest.fixture(scope="module")
 def outcomes():
-    pytest.importorskip("numba_cuda")
-    environ = {key: value for key, value in os.environ.items() if key != "NUMBA_ENABLE_CUDASIM"}
-    environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[3])
-    result = subprocess.run(
-        [sys.executable, __file__], capture_output=True, text=True, check=False, env=environ, timeout=120
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
+    from test_simulator_switch import run  # which the child does not find
+
+    return run(f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')")
 
 
 @pytest.mark.parametrize("check", [name.removeprefix("check_") for name in CHECKS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -166,10 +167,10 @@ def run(script, value=None):
     environ["PYTHONPATH"] = str(Path(simulator.__file__).parents[3])
     if value is not None:
         environ[VARIABLE] = value
-    result = subprocess.run(
-        [sys.executable, "-c", PRELUDE + script], capture_output=True, text=True, check=False, env=environ
-    )
+    command = [sys.executable, "-c", PRELUDE + script]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=120)
     assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1]) if result.stdout else None
 
 
 def test_activating_sets_the_variable_loads_the_simulator_and_can_be_repeated_and_undone():

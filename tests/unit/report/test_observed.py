@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 
 import pytest
 from made_up_results import measured, result
 from made_up_runs import write_run_file
+from test_report_html import data_of
 
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
-from pytest_gpukern.report import html, units
+from pytest_gpukern.report import units
 from pytest_gpukern.report.csv_table import csv_text
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
@@ -36,7 +36,6 @@ OTHER_VALUES = {
 
 @pytest.fixture
 def fan(monkeypatch):
-    """A row that somebody added."""
     monkeypatch.setitem(OBSERVERS, "fan", ROWS["fan"])
 
 
@@ -61,18 +60,12 @@ def test_each_figure_of_each_observer_is_in_every_form(fan, tmp_path, observer, 
     assert f"{where} · {text}\n" in terminal(run)
     assert text not in terminal(run, verbose=False)
     row = [where.partition(" · ")[2], *text.split(": ", 1)]
-    assert json.dumps([row]) in on_page(run)
+    assert json.dumps([row]) in json.dumps(data_of(run))
     (cells,) = csv.DictReader(io.StringIO(csv_text([run])))
     joined = " ".join(value) if isinstance(value, tuple) else str(value).replace("False", "false")
     assert cells[f"{observer}.{figure}"] == joined
     write_run_file(tmp_path / "run.json", run)
     assert read_run(tmp_path / "run.json").results == (made,)
-
-
-def on_page(run):
-    """The data of the page, as JSON."""
-    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', html.page([run]), re.DOTALL)
-    return json.dumps(json.loads(text[1]))
 
 
 def test_what_somebody_elses_observer_saw_is_shown_by_its_own_names():

@@ -39,8 +39,6 @@ class Screen(io.StringIO):
 
 
 class Reporter:
-    """As pytest's, on a file."""
-
     def __init__(self, file, width=80):
         self._tw = TerminalWriter(file)
         self._tw.fullwidth = width

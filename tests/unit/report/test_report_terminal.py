@@ -406,21 +406,16 @@ def suites_on_a_gpu():
 
 
 SKIPS = [
-    *(Skip(f"a/pycuda.v{i}/n=1", "pycuda is not installed") for i in range(45)),
-    *(Skip(f"a/torch.v{i}/n=1", "torch is not installed") for i in range(28)),
-    *(
-        Skip(f"a/numba.{tool}/n=1", f"detected by {tool}: --gpukern-sanitize={tool}")
-        for tool in ("race", "mem")
-    ),
-    *(
-        Skip(f"a/numba.s{i}/n=1", f"not in the simulator: feature {i}", "not in the simulator")
-        for i in range(6)
-    ),
-    *(Skip(f"a/numba.l{i}/n={i}", f"only at n={i}: --gpukern-size=huge") for i in range(5)),
-    *(
-        Skip(f"a/numba.c{i}/n=1", f"reason {i} of its own, which takes more than a line" * 2)
-        for i in range(9)
-    ),
+    Skip(f"a/numba.v{i}/n=1", reason.format(i), *kind)
+    for count, reason, *kind in (
+        (45, "pycuda is not installed"),
+        (28, "torch is not installed"),
+        (2, "detected by tool {0}: --gpukern-sanitize={0}"),
+        (6, "not in the simulator: feature {0}", "not in the simulator"),
+        (5, "only at n={0}: --gpukern-size=huge"),
+        (9, "reason {0} of its own, which takes more than a line" * 2),
+    )
+    for i in range(count)
 ]
 
 

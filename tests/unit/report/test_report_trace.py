@@ -8,6 +8,7 @@ import json
 
 import pytest
 from made_up_results import result
+from test_report_device_work import split
 
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.trace import gpu_trace, timeline
@@ -48,10 +49,6 @@ def traced(*activities, label="cupy.matmul", calls=CALLS):
 
 def texts(*results, width=200):
     return [line.text for line in gpu_trace(results, width)]
-
-
-def split(text):
-    return [cell.strip() for cell in text.split("  ") if cell.strip()]
 
 
 # the table

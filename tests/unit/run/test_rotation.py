@@ -43,7 +43,6 @@ def execute(iterations):
 
 @pytest.fixture
 def log():
-    """Lists what happened, in order."""
     return []
 
 

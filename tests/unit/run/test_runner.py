@@ -475,8 +475,7 @@ def test_objects_held_by_a_launch_are_dropped_before_memory_is_released(gpu, tim
 
 def test_memory_for_a_reference_in_higher_precision_is_counted(gpu, monkeypatch):
     free = 4 * N + 4 * N + 8 * N  # input, output and a float64 reference
-    small = SimpleNamespace(free_bytes=lambda: free, forget_copies=lambda: None)
-    monkeypatch.setattr(cuda, "runtime", lambda: small)
+    monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: free)
     environment = FakeEnvironment(gpu, settings=Settings())
     assert run(case_of(right), environment).correctness is Correctness.PASSED
     free -= 1
@@ -600,11 +599,7 @@ def test_a_feature_that_the_simulator_lacks_is_named_and_matters_only_there(gpu,
 
 
 def test_arrays_that_do_not_fit_the_device_say_by_how_much(gpu, monkeypatch):
-    monkeypatch.setattr(
-        cuda,
-        "runtime",
-        lambda: SimpleNamespace(free_bytes=lambda: 3 * 4 * N - 1, forget_copies=lambda: None),
-    )
+    monkeypatch.setattr(cuda.runtime(), "free_bytes", lambda: 3 * 4 * N - 1)
     assert why_not(case_of(right), FakeEnvironment(gpu)).startswith(
         "too large: it needs 0.0 GiB of device memory"
     )

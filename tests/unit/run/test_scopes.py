@@ -142,15 +142,10 @@ def test_a_case_is_measured_in_each_of_its_scopes_with_the_work_that_belongs_to_
     problem = doubling(N, scopes=("kernel", "transfer", "end_to_end"))
     measured = {m.scope: m for m in run(case_of(right, problem=problem), FakeEnvironment(gpu)).measurements}
     assert list(measured) == ["kernel", "transfer", "end_to_end"]
-    assert {scope: m.traffic_bytes for scope, m in measured.items()} == {
-        "kernel": 8 * N,
-        "transfer": 4 * N + 4 * N,
-        "end_to_end": 4 * N + 4 * N,
-    }
-    assert {scope: m.flops for scope, m in measured.items()} == {
-        "kernel": N,
-        "transfer": None,
-        "end_to_end": N,
+    assert {scope: (m.traffic_bytes, m.flops) for scope, m in measured.items()} == {
+        "kernel": (8 * N, N),
+        "transfer": (4 * N + 4 * N, None),
+        "end_to_end": (4 * N + 4 * N, N),
     }
 
 
@@ -337,7 +332,6 @@ def test_nothing_is_traced_unless_it_was_asked_for_nor_on_the_host(gpu, timer, t
 
 
 def test_a_case_that_turns_out_wrong_has_no_trace_either(gpu, timer, traced, events):
-    """As it has no times."""
     case = case_of(lambda a, out: lambda: np.multiply(a, 3 if "traced" in events else 2, out=out))
     result = run(case, FakeEnvironment(gpu, settings=measuring(trace=True)))
     assert result.correctness is Correctness.INCORRECT

@@ -50,7 +50,6 @@ def cupti(monkeypatch):
 
 @pytest.fixture
 def machine(cupti):
-    """A device whose work CUPTI records."""
     return FakeMachine(cupti)
 
 
@@ -253,14 +252,6 @@ def test_a_recording_that_is_closed_within_a_call_leaves_no_id_behind(cupti, mac
 
 # why not
 
-REASONS = [
-    (Result.ERROR_INSUFFICIENT_PRIVILEGES, "only administrators profile"),
-    (Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, "another profiler is attached"),
-    (Result.ERROR_NOT_COMPATIBLE, "install the cupti-python of the driver's CUDA"),
-    (Result.ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED, "virtual GPU does not allow profiling"),
-    (Result.ERROR_UNKNOWN, r"ERROR_UNKNOWN \(999\)"),
-]
-
 
 @pytest.mark.parametrize(
     ("error", "reason"),
@@ -287,7 +278,16 @@ def test_a_package_that_is_missing_or_does_not_load_is_named(monkeypatch, error,
         ActivityTrace()
 
 
-@pytest.mark.parametrize(("status", "reason"), REASONS)
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (Result.ERROR_INSUFFICIENT_PRIVILEGES, "only administrators profile"),
+        (Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, "another profiler is attached"),
+        (Result.ERROR_NOT_COMPATIBLE, "install the cupti-python of the driver's CUDA"),
+        (Result.ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED, "virtual GPU does not allow profiling"),
+        (Result.ERROR_UNKNOWN, r"ERROR_UNKNOWN \(999\)"),
+    ],
+)
 def test_what_was_unavailable_says_why_and_is_tried_again(cupti, status, reason):
     """Another profiler may have been detached."""
     cupti.errors["cuptiActivityRegisterCallbacks"] = status
@@ -557,7 +557,6 @@ def test_what_cupti_python_does_not_export_as_known_is_named(cupti, spoil, reaso
     "kind", [ActivityKind.EXTERNAL_CORRELATION, ActivityKind.CONCURRENT_KERNEL, ActivityKind.MEMSET]
 )
 def test_records_of_another_length_than_declared_fail_wherever_they_lie(cupti, machine, kind, by):
-    """Also the last one of a buffer."""
     cupti.longer[kind] = by
     trace = ActivityTrace()
     for calls in (

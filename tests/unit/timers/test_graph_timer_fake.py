@@ -78,16 +78,14 @@ def test_long_replays_are_fewer(device, timer, call_ms, replays):
     assert replayed(device) == [2] * (1 + replays)
 
 
-def test_what_a_replay_costs_does_not_make_replays_too_short(device, driver):
+def test_what_a_replay_costs_does_not_make_replays_too_short(device, driver, timer):
     driver.replay_ms = 0.010
-    timer = GraphTimer(device)
     batch = timer.collect([Iteration(device.call(0.002))], cold=False)
     assert batch.samples_ns[0] * batch.iterations >= 200_000 * (1 - 1e-9)  # but for rounding
     assert batch.samples_ns[0] < 2300
 
 
-def test_calls_that_take_no_time_at_all_are_not_captured_for_ever(device, driver):
-    timer = GraphTimer(device)
+def test_calls_that_take_no_time_at_all_are_not_captured_for_ever(device, timer):
     assert timer.collect([Iteration(device.call(0.0))] * 4, cold=False).iterations == 400
 
 
@@ -149,18 +147,16 @@ def test_the_resolution_is_that_of_events_spread_over_the_calls(device, timer):
     assert timer.resolution_ns == 5
 
 
-def test_the_fixed_cost_is_what_a_replay_costs_beside_its_calls_spread_over_them(device, driver):
+def test_the_fixed_cost_is_what_a_replay_costs_beside_its_calls_spread_over_them(device, driver, timer):
     driver.replay_ms = 0.004
-    timer = GraphTimer(device)
     assert timer.fixed_cost_ns is None
     batch = timer.collect([Iteration(device.call(0.002))], cold=False)
     assert timer.fixed_cost_ns == pytest.approx(4000 / batch.iterations)
     assert batch.samples_ns[0] == pytest.approx(2000 + timer.fixed_cost_ns)
 
 
-def test_node_time_is_the_slope_without_what_a_replay_costs(device, driver):
+def test_node_time_is_the_slope_without_what_a_replay_costs(device, driver, timer):
     driver.replay_ms = 0.004
-    timer = GraphTimer(device)
     assert timer.node_time_ns(Iteration(device.call(0.002))) == pytest.approx(2000)
 
 

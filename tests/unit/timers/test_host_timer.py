@@ -14,12 +14,16 @@ from pytest_gpukern.timers.timer import Iteration
 MS = 1_000_000
 
 
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
 def nothing():
     pass
 
 
-def test_a_sample_is_the_time_of_the_call_until_the_device_is_idle():
-    clock = FakeClock()
+def test_a_sample_is_the_time_of_the_call_until_the_device_is_idle(clock):
     work = []
 
     def launch():
@@ -34,8 +38,7 @@ def test_a_sample_is_the_time_of_the_call_until_the_device_is_idle():
     assert batch.iterations == 1
 
 
-def test_work_that_was_queued_before_is_waited_for_before_the_clock_starts():
-    clock = FakeClock()
+def test_work_that_was_queued_before_is_waited_for_before_the_clock_starts(clock):
     pending = [MS]
 
     def synchronize():
@@ -46,8 +49,7 @@ def test_work_that_was_queued_before_is_waited_for_before_the_clock_starts():
 
 
 @pytest.mark.parametrize("cold", [True, False])
-def test_each_iteration_gives_a_sample_in_order(cold):
-    clock = FakeClock()
+def test_each_iteration_gives_a_sample_in_order(clock, cold):
     iterations = [Iteration(call_taking(clock, ns)) for ns in (50_000, 60_000, 70_000)]
     timer = HostTimer(nothing, nothing, clock=clock)
     assert timer.collect(iterations, cold=cold).samples_ns == [50_000.0, 60_000.0, 70_000.0]
@@ -56,23 +58,20 @@ def test_each_iteration_gives_a_sample_in_order(cold):
 
 
 @pytest.mark.parametrize(("call_ns", "fewest"), [(100, 200), (1_000, 20), (5_000, 4), (19_000, 2)])
-def test_a_short_call_is_repeated_until_a_sample_is_20_us_and_reported_a_call(call_ns, fewest):
-    clock = FakeClock()
+def test_a_short_call_is_repeated_until_a_sample_is_20_us_and_reported_a_call(clock, call_ns, fewest):
     batch = HostTimer(nothing, clock=clock).collect(repeated(call_taking(clock, call_ns), 2), cold=False)
     assert fewest <= batch.iterations <= 8 * fewest
     assert batch.samples_ns == [call_ns] * 2
 
 
-def test_a_call_that_takes_no_time_at_all_does_not_calibrate_for_ever():
-    clock = FakeClock()
+def test_a_call_that_takes_no_time_at_all_does_not_calibrate_for_ever(clock):
     calls = []
     batch = HostTimer(nothing, clock=clock).collect(repeated(lambda: calls.append(1), 1), cold=False)
     assert batch.iterations >= 1 << 20
     assert len(calls) < 1 << 23
 
 
-def test_cold_samples_do_not_keep_later_hot_ones_from_being_repeated():
-    clock = FakeClock()
+def test_cold_samples_do_not_keep_later_hot_ones_from_being_repeated(clock):
     timer = HostTimer(nothing, nothing, clock=clock)
     call = call_taking(clock, 1_000)
     assert timer.collect(repeated(call, 1), cold=True).iterations == 1
@@ -80,8 +79,7 @@ def test_cold_samples_do_not_keep_later_hot_ones_from_being_repeated():
     assert timer.collect(repeated(call, 1), cold=True).iterations == 1
 
 
-def test_a_short_call_that_needs_fresh_arguments_is_not_repeated():
-    clock = FakeClock()
+def test_a_short_call_that_needs_fresh_arguments_is_not_repeated(clock):
     seen = []
 
     def call(fresh):
@@ -95,8 +93,7 @@ def test_a_short_call_that_needs_fresh_arguments_is_not_repeated():
 
 
 @pytest.mark.parametrize("cold", [True, False])
-def test_what_comes_before_is_run_once_a_sample_ahead_of_the_flush_and_neither_is_timed(cold):
-    clock = FakeClock()
+def test_what_comes_before_is_run_once_a_sample_ahead_of_the_flush_and_neither_is_timed(clock, cold):
     order = []
 
     def before():
@@ -176,8 +173,7 @@ class Queue:
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_launch_is_timed_until_it_returns_and_the_queue_is_never_full(fresh):
-    clock = FakeClock()
+def test_a_launch_is_timed_until_it_returns_and_the_queue_is_never_full(clock, fresh):
     device = Queue(clock)
     timer = LaunchTimer(device.synchronize, clock=clock)
     launch = with_fresh_arguments(lambda argument: device.launch(), 20, list)
@@ -189,8 +185,7 @@ def test_a_launch_is_timed_until_it_returns_and_the_queue_is_never_full(fresh):
     assert "until the call returns" in timer.measures
 
 
-def test_what_goes_ahead_of_a_launch_is_waited_for_and_in_no_sample():
-    clock = FakeClock()
+def test_what_goes_ahead_of_a_launch_is_waited_for_and_in_no_sample(clock):
     device = Queue(clock)
     timer = LaunchTimer(device.synchronize, clock=clock)
     batch = timer.collect([Iteration(device.launch, device.launch)] * 3, cold=False)

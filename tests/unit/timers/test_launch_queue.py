@@ -29,6 +29,16 @@ def queue_on(monkeypatch):
     return make
 
 
+@pytest.fixture
+def device():
+    return FakeDevice()
+
+
+@pytest.fixture
+def queue(queue_on, device):
+    return queue_on(device)[0]
+
+
 def call_on(device, *, takes_ns=0):
     """A call whose launch takes the host so long; the log has its argument."""
 
@@ -62,9 +72,7 @@ def test_the_flush_kernel_is_loaded_and_the_device_idle_before_anything_is_block
     assert queue_on(FakeDevice())[1] == ["reset L2", "flush", "idle"]
 
 
-def test_all_of_a_part_is_queued_between_block_and_release(queue_on):
-    device = FakeDevice()
-    queue, _ = queue_on(device)
+def test_all_of_a_part_is_queued_between_block_and_release(queue, device):
     before = lambda: device.log.append("before")  # noqa: E731
     batch = queue.collect([Iteration(device.call(), before)] * 2, cold=True)
     one = ["before", "flush", "record", "call", "record"]
@@ -85,10 +93,8 @@ def test_all_of_a_part_is_queued_between_block_and_release(queue_on):
     ],
 )
 def test_a_part_takes_at_most_64_executions_and_half_of_the_launch_queue(
-    queue_on, launches, has_before, cold, expected
+    queue, device, launches, has_before, cold, expected
 ):
-    device = FakeDevice()
-    queue, _ = queue_on(device)
     before = (lambda: None) if has_before else None
     batch = queue.collect([Iteration(device.call(), before, launches=launches)] * 130, cold=cold)
     assert not batch.launch_included
@@ -96,9 +102,7 @@ def test_a_part_takes_at_most_64_executions_and_half_of_the_launch_queue(
     assert len(batch.samples_ns) == device.log.count("call") == 130
 
 
-def test_a_slow_host_queues_only_as_long_as_the_blocking_kernel_is_sure_to_wait(queue_on):
-    device = FakeDevice()
-    queue, _ = queue_on(device)
+def test_a_slow_host_queues_only_as_long_as_the_blocking_kernel_is_sure_to_wait(queue, device):
     batch = queue.collect(numbered(call_on(device, takes_ns=24 * MS), 5), cold=False)
     assert parts(device) == [2, 2, 1], "two calls of 24 ms pass 40 ms"
     assert len(batch.samples_ns) == 5
@@ -128,9 +132,7 @@ def test_what_was_executed_in_vain_is_executed_again_with_fresh_arguments(queue_
 # calls that wait for the device
 
 
-def test_a_call_that_waits_for_the_device_is_timed_as_it_runs_and_the_batch_says_so(queue_on):
-    device = FakeDevice()
-    queue, _ = queue_on(device)
+def test_a_call_that_waits_for_the_device_is_timed_as_it_runs_and_the_batch_says_so(queue, device):
     batch = queue.collect(repeated(device.waiting_call(), 3), cold=True)
     assert device.log.count("block") == 2, "the second try is of one call, and the last"
     assert batch.launch_included
@@ -144,10 +146,8 @@ def test_a_call_that_waits_for_the_device_is_timed_as_it_runs_and_the_batch_says
     assert "flush" not in device.log
 
 
-def test_a_call_that_comes_to_wait_has_all_executed_again_with_fresh_arguments(queue_on):
+def test_a_call_that_comes_to_wait_has_all_executed_again_with_fresh_arguments(queue, device):
     """Samples with and without the launch cost must not be mixed."""
-    device = FakeDevice()
-    queue, _ = queue_on(device)
     launch = call_on(device)
 
     def call(argument):
@@ -163,9 +163,7 @@ def test_a_call_that_comes_to_wait_has_all_executed_again_with_fresh_arguments(q
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("part", ["run", "before"])
-def test_an_execution_that_raises_leaves_the_stream_free(queue_on, waits, part):
-    device = FakeDevice()
-    queue, _ = queue_on(device)
+def test_an_execution_that_raises_leaves_the_stream_free(queue, device, waits, part):
     if waits:
         queue.collect(repeated(device.waiting_call(), 1), cold=False)
 
@@ -204,9 +202,7 @@ def test_without_any_step_the_resolution_is_what_cuda_documents(queue_on):
     assert queue.resolution_ns == 500.0
 
 
-def test_a_sample_is_the_time_between_its_own_events(queue_on):
-    device = FakeDevice()
-    queue, _ = queue_on(device)
+def test_a_sample_is_the_time_between_its_own_events(queue, device):
     iterations = [Iteration(device.call(ms)) for ms in (0.001, 0.5, 0.002)]
     first = queue.collect(iterations, cold=True).samples_ns
     assert first == pytest.approx([1e3, 5e5, 2e3])
@@ -259,13 +255,11 @@ def lagging(device, monkeypatch, lag_ns, call_ns=0):
         (9_000_000, 47_000, "46 µs of work ran outside the timed stream; make the given stream wait for it"),
     ],
 )
-def test_work_that_outlasts_the_end_event_by_much_is_suspicious(monkeypatch, call_ns, lag_ns, found):
-    device = FakeDevice()
+def test_work_that_outlasts_the_end_event_by_much_is_suspicious(device, monkeypatch, call_ns, lag_ns, found):
     assert escaped_work(device, device, Iteration(lagging(device, monkeypatch, lag_ns, call_ns))) == found
 
 
-def test_one_undisturbed_call_of_several_clears_a_call_of_suspicion(monkeypatch):
-    device = FakeDevice()
+def test_one_undisturbed_call_of_several_clears_a_call_of_suspicion(device, monkeypatch):
     call = lagging(device, monkeypatch, 500_000)
     made = []
 
@@ -277,8 +271,7 @@ def test_one_undisturbed_call_of_several_clears_a_call_of_suspicion(monkeypatch)
     assert escaped_work(device, device, Iteration(disturbed_at_times)) is None
 
 
-def test_looking_uses_no_arguments_twice():
-    device = FakeDevice()
+def test_looking_uses_no_arguments_twice(device):
     seen = []
     (iteration,) = with_fresh_arguments(seen.append, 1, list)
     assert escaped_work(device, device, iteration) is None
