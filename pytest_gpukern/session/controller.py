@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from pytest_gpukern.session.collection import (
@@ -34,7 +35,7 @@ from pytest_gpukern.session.stash import (
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.options import asked, measures
 from pytest_gpukern.values.phases import ACCOUNT, add_to, phase
-from pytest_gpukern.values.untrusted_json import FileError, built
+from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.merge import WriteReport
@@ -288,7 +289,7 @@ class Controller:
         if observed is not None:
             from pytest_gpukern.measure.observers import ObservedTest
 
-            self._results[report.nodeid] = built(observed, ObservedTest).added_to(result)
+            self._results[report.nodeid] = msgspec.convert(observed, ObservedTest).added_to(result)
         if report.failed:
             self._note_failure(report, carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):
