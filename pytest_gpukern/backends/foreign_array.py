@@ -196,8 +196,8 @@ def users_array(value: Any) -> UsersArray | None:
     if interface is None or interface["data"] is None:
         return None
     host = None if on_device else np.asarray(value)
-    found = UsersArray.of_interface(interface, on_device=on_device, host=host, read_as=read_as)
-    return None if found.dtype.hasobject or (host is not None and host.dtype.hasobject) else found
+    array = UsersArray.of_interface(interface, on_device=on_device, host=host, read_as=read_as)
+    return None if array.dtype.hasobject or (host is not None and host.dtype.hasobject) else array
 
 
 def narrow_dtype(value: Any) -> str | None:

@@ -80,14 +80,14 @@ def compare_on_device(
         for second_pass in (0, 1):
             runtime.launch(kernel, count, *arguments, np.int32(second_pass))
         runtime.synchronize()
-        found = figures.download()
+        host_figures = figures.download()
     finally:
         figures.free()
     flat = expected.reshape(-1)
 
     def extreme(slot: int) -> comparison.Extreme:
-        value = float(found[slot : slot + 1].view(np.float64)[0])
-        return element_at(value, int(found[slot + 3])) if value else comparison.Extreme(0.0)
+        value = float(host_figures[slot : slot + 1].view(np.float64)[0])
+        return element_at(value, int(host_figures[slot + 3])) if value else comparison.Extreme(0.0)
 
     def element_at(value: float, index: int) -> comparison.Extreme:
         element = np.empty(1, dtype)
@@ -96,11 +96,11 @@ def compare_on_device(
 
     return comparison.Comparison(
         shape=shape,
-        mismatches=int(found[0]),
-        unwritten=int(found[1]),
-        unexpected_nan=int(found[2]),
-        first_unwritten=int(found[3]) if found[1] else -1,
-        first_mismatch=element_at(1.0, int(found[10])) if found[0] else comparison.Extreme(),
+        mismatches=int(host_figures[0]),
+        unwritten=int(host_figures[1]),
+        unexpected_nan=int(host_figures[2]),
+        first_unwritten=int(host_figures[3]) if host_figures[1] else -1,
+        first_mismatch=element_at(1.0, int(host_figures[10])) if host_figures[0] else comparison.Extreme(),
         absolute=extreme(4),
         relative=extreme(5),
         ulp=extreme(6) if dtype.kind == "f" else comparison.Extreme(),

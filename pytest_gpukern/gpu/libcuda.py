@@ -92,8 +92,8 @@ def uuids_in_cuda_order(environ: Mapping[str, str]) -> list[str]:
             command, env=dict(environ), capture_output=True, text=True, timeout=60, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        told = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
-        why = told.splitlines()[-1] if told else error
+        printed = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
+        why = printed.splitlines()[-1] if printed else error
         raise CudaError(f"CUDA could not be asked in a process of its own: {why}") from error
     return done.stdout.split()
 

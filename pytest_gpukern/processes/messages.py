@@ -59,7 +59,7 @@ class Begin(Message, frozen=True):
     watched_names: tuple[str, ...] = ()
 
 
-class Run(Message, frozen=True):
+class RunTest(Message, frozen=True):
     """Asks for one test.
 
     Attributes:
@@ -197,7 +197,7 @@ class TornDown(Message, frozen=True):
     modules: tuple[tuple[str, str, str], ...] = ()
 
 
-FROM_PARENT = msgspec.msgpack.Decoder(Import | Begin | Run | End)
+FROM_PARENT = msgspec.msgpack.Decoder(Import | Begin | RunTest | End)
 FROM_CHILD = msgspec.msgpack.Decoder(
     Uncollected
     | Collected

@@ -33,16 +33,16 @@ from pytest_gpukern.processes.messages import (
     Message,
     Paused,
     Resumed,
-    Run,
+    RunTest,
     TornDown,
     encoded,
 )
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 BOOTSTRAP = (
-    "import importlib, json, sys; told = json.loads(sys.argv[1]); "
-    "sys.path[:] = [told['package'], *told['path']]; "
-    "importlib.import_module(told['module']).main(told)"
+    "import importlib, json, sys; start = json.loads(sys.argv[1]); "
+    "sys.path[:] = [start['package'], *start['path']]; "
+    "importlib.import_module(start['module']).main(start)"
 )
 """Code for Python to run, followed by what it is told. `-m` would prefer a package of this name in the
 working folder, but we measure the tests of another revision with this one's code."""
@@ -104,10 +104,9 @@ class Process:
         self.place = Path(self._folder.name)
         self._output, self._stacks = self.place / "output", self.place / "stacks"
         self._read_from = 0
-        self._watched = bool(prefix)
         self._connection, theirs = Pipe()
         busy = turns.busy_from_its_start() if turns is not None else None
-        told = {
+        start = {
             "module": CHILD,
             "package": str(FOLDER.parent),
             "path": list(path),
@@ -121,7 +120,7 @@ class Process:
         try:
             with self._output.open("ab") as output:
                 self._process = subprocess.Popen(
-                    [*prefix, sys.executable, "-P", "-c", BOOTSTRAP, json.dumps(told)],
+                    [*prefix, sys.executable, "-P", "-c", BOOTSTRAP, json.dumps(start)],
                     cwd=folder,
                     env=dict(environ),
                     stdin=subprocess.DEVNULL,
@@ -159,7 +158,7 @@ class Process:
         """Waits until it has collected; earlier messages go to `hear`."""
         return self._listen(Collected, hear, timeout_s, f"took over {timeout_s:g} s to collect")
 
-    def run(self, wanted: Run, hear: Hear, *, timeout_s: float | None, too_long: str = "") -> Done | Gone:
+    def run(self, wanted: RunTest, hear: Hear, *, timeout_s: float | None, too_long: str = "") -> Done | Gone:
         """Runs one test, and waits for its end; waiting for the device does not count against `timeout_s`.
 
         `too_long` is the reason given if it takes longer.

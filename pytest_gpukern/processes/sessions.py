@@ -18,7 +18,7 @@ import msgspec
 
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.measure.observers import ObservedTest
-from pytest_gpukern.processes.messages import Begin, Exit, Message, Reported, Run, Uncollected
+from pytest_gpukern.processes.messages import Begin, Exit, Message, Reported, RunTest, Uncollected
 from pytest_gpukern.processes.process import TO_END_S, Gone, Process, last_lines
 from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.untrusted_json import built
@@ -203,12 +203,12 @@ class ChildSessions:
             ran.end_with(process, collected)
             return
         ran.others = ran.others or collected.others
-        found = frozenset(collected.nodeids)
-        left = [nodeid for nodeid in nodeids if nodeid in found]
+        collected_ids = frozenset(collected.nodeids)
+        left = [nodeid for nodeid in nodeids if nodeid in collected_ids]
         lost = None
         while left and lost is None:
             ran.during = left.pop(0)
-            wanted = Run(ran.during, left[0] if left else None)
+            wanted = RunTest(ran.during, left[0] if left else None)
             done = process.run(wanted, ran.hear, timeout_s=limit_s, too_long=slow)
             if ran.exit is not None or isinstance(done, Gone):
                 ran.end_with(process, done if ran.exit is None else Gone(f"was ended by {ran.exit!r}"))

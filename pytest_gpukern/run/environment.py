@@ -170,9 +170,9 @@ class Libraries:
 def available_host_bytes() -> float:
     """Returns host memory that is usable without swapping, by Linux's estimate; else half of all memory."""
     with contextlib.suppress(OSError):
-        told = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        if told is not None:
-            return 1024.0 * int(told[1])
+        available = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        if available is not None:
+            return 1024.0 * int(available[1])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
 
 

@@ -19,7 +19,14 @@ from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.selftest import known_times
-from pytest_gpukern.selftest.targets import SUITES_S, Conclusions, Section, TargetRow, conclude, suites_row
+from pytest_gpukern.selftest.targets import (
+    SUITES_S,
+    Conclusions,
+    Section,
+    TargetRow,
+    conclusions_of,
+    suites_row,
+)
 from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.untrusted_json import FileError, printable, printable_lines
@@ -68,7 +75,7 @@ def _run(known: argparse.Namespace) -> int:
             run = read_run(file)
             if known.output is not None:
                 write_named(known.output, file.read_text(encoding="utf-8"), "--output")
-        conclusions = conclude(run, known.sessions)
+        conclusions = conclusions_of(run, known.sessions)
     except (DeviceError, FileError) as error:
         _tell(str(error))
         return 2

@@ -143,7 +143,7 @@ def sessions_of(run: RunResults) -> list[Session]:
     return list(sessions.values())
 
 
-def conclude(run: RunResults, asked_sessions: int) -> Conclusions:
+def conclusions_of(run: RunResults, asked_sessions: int) -> Conclusions:
     sessions = sessions_of(run)
     truth = tuple(_truth_rows(sessions, asked_sessions))
     kernels = tuple(_kernel_rows(sessions, asked_sessions))

@@ -42,7 +42,7 @@ from pytest_gpukern.processes.messages import (
     Paused,
     Reported,
     Resumed,
-    Run,
+    RunTest,
     Tell,
     TornDown,
     Uncollected,
@@ -60,24 +60,24 @@ _LOOK_S = 1.0
 _ENDED_AFTER_PARENT = 70
 
 
-def main(told: dict[str, Any]) -> None:
+def main(start: dict[str, Any]) -> None:
     """Waits to be told which tests to run, runs them as told, and ends with pytest's exit status."""
-    if told["parent"] is not None:
-        _end_with(told["parent"])
+    if start["parent"] is not None:
+        _end_with(start["parent"])
     else:
-        threading.Thread(target=end_after, args=(told["asked_by"],), daemon=True).start()
-    sys.path[:] = told["path"]
+        threading.Thread(target=end_after, args=(start["asked_by"],), daemon=True).start()
+    sys.path[:] = start["path"]
     package = sys.modules["pytest_gpukern"]
     # Else pytest warns that it cannot rewrite this plugin any more; some runs make that an error.
     package.__doc__ = f"{package.__doc__} PYTEST_DONT_REWRITE"
-    os.set_inheritable(told["connection"], False)  # processes that tests start would keep it open
-    connection = Connection(told["connection"])
+    os.set_inheritable(start["connection"], False)  # processes that tests start would keep it open
+    connection = Connection(start["connection"])
     os.register_at_fork(after_in_child=connection.close)  # a fork would speak for this process
-    begin = wait_for_turn(connection, told)
+    begin = wait_for_turn(connection, start)
     sys.path[:] = begin.path
     sys.argv = ["pytest", *begin.arguments]  # what a lock says of its holder
     status = int(pytest.main(list(begin.arguments), plugins=[Child(begin, connection)]))
-    if told["parent"] is None:  # a tool may look at how a process ends
+    if start["parent"] is None:  # a tool may look at how a process ends
         sys.exit(status)
     end_at_once(status)
 
@@ -93,7 +93,7 @@ def end_at_once(status: int) -> NoReturn:
     os._exit(status)
 
 
-def wait_for_turn(connection: Connection, told: dict[str, Any]) -> Begin:
+def wait_for_turn(connection: Connection, start: dict[str, Any]) -> Begin:
     """Imports libraries while others measure, and returns what to run when this process's turn begins.
 
     We import known libraries only. Conftests and test files are collected in the turn: they may run anything
@@ -102,9 +102,9 @@ def wait_for_turn(connection: Connection, told: dict[str, Any]) -> Begin:
 
     This process ends itself if its parent has no turn for it, or if a library has made a CUDA context.
     """
-    turns = HostTurns(Path(told["run_folder"]) if told["run_folder"] is not None else None)
-    if told["busy"] is not None:
-        os.close(told["busy"])
+    turns = HostTurns(Path(start["run_folder"]) if start["run_folder"] is not None else None)
+    if start["busy"] is not None:
+        os.close(start["busy"])
     culprit = None
     while culprit is None or connection.poll():
         try:
@@ -233,12 +233,12 @@ class Child:
         self._tell(TornDown(loaded_below(roots, names) if roots else ()))
         return True
 
-    def _next_test(self) -> Run | None:
+    def _next_test(self) -> RunTest | None:
         try:
             message = FROM_PARENT.decode(self._connection.recv_bytes())
         except (EOFError, OSError):
             return None
-        return message if isinstance(message, Run) else None
+        return message if isinstance(message, RunTest) else None
 
     def _run(self, item: pytest.Item, following: Any) -> bool:
         """Runs one test; returns whether the run goes on."""

@@ -342,7 +342,7 @@ def _known_cases(
     from pytest_gpukern.run.case_subject import scopes_of
 
     settings, environment = settings_of(config), environment_of(config)
-    found: dict[tuple[str, str], tuple[set[str], dict[str, str]]] = {}
+    by_baseline: dict[tuple[str, str], tuple[set[str], dict[str, str]]] = {}
     problems: set[tuple[int, Path]] = set()
     for item in items:
         declared = getattr(getattr(item, "function", None), "_gpukern_problem", None)
@@ -350,7 +350,7 @@ def _known_cases(
         if info is None:
             continue
         folder, case = str(settings.baseline_dir or info.baseline_dir), case_of(item)
-        ids, tests = found.setdefault((folder, environment.store.name_of(info)), (set(), {}))
+        ids, tests = by_baseline.setdefault((folder, environment.store.name_of(info)), (set(), {}))
         ids.add(info.id)
         other = settings.backends and info.backend not in (None, *settings.backends)
         if not other and (case is None or scopes_of(case, environment)):
@@ -361,7 +361,7 @@ def _known_cases(
                 ids.update(case.id for case in cases_of(declared[0], size, {}))
     return tuple(
         KnownCases(*baseline, frozenset(ids) if whole else None, tests)
-        for baseline, (ids, tests) in found.items()
+        for baseline, (ids, tests) in by_baseline.items()
     )
 
 

@@ -29,7 +29,7 @@ from pytest_gpukern.processes.messages import (
     Listed,
     Message,
     Reported,
-    Run,
+    RunTest,
     Tell,
     TornDown,
     Uncollected,
@@ -153,7 +153,7 @@ class Isolation:
 
     def _run(self, item: pytest.Item, following: Any) -> None:
         """Runs one test, in a new process if the old one was gone before the test began."""
-        wanted = Run(item.nodeid, following.nodeid if following else None, keeps=following is item.parent)
+        wanted = RunTest(item.nodeid, following.nodeid if following else None, keeps=following is item.parent)
         timeout_s = timeout_of(item)
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         for _ in range(_MOST_TRIES):
@@ -220,12 +220,12 @@ class Isolation:
         self._starts += 1
         worker = getattr(self._config, "workerinput", {})
         nodeids = tuple(item.nodeid for item in self._mine) if self._given is None else None
-        told = msgspec.structs.replace(
+        begin = msgspec.structs.replace(
             measuring.begin(process, nodeids, basetemp=self._basetemp()),
             children=children.to_json(),
             worker={name: value for name, value in worker.items() if name != "gpukern"} or None,
         )
-        process.begin(told)
+        process.begin(begin)
 
     def _start(self) -> None:
         """Waits until a process has collected, which may have begun before."""

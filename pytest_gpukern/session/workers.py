@@ -218,8 +218,8 @@ class CardScheduling:
         first = not self._tests
         if first:
             (one, tests), *others = self._collected.items()
-            for other, found in others:
-                if found != tests:
+            for other, collection in others:
+                if collection != tests:
                     self._report_difference(one, other)
                     return
             self._tests = tests

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.selftest.targets import Section, conclude, sessions_of
+from pytest_gpukern.selftest.targets import Section, conclusions_of, sessions_of
 from pytest_gpukern.selftest.test_timers import NODE_SPINS_NS
 
 
@@ -32,7 +32,7 @@ def test_both_sessions_find_all_readings(run):
 
 
 def test_the_device_agrees_with_kernels_that_know_their_time_and_with_graphs(run):
-    conclusions = conclude(run, 2)
+    conclusions = conclusions_of(run, 2)
     truth = [row for row in conclusions.rows if row.section is Section.TRUTH and row.reached is not None]
     assert len(truth) >= 11
     assert [row.what for row in truth if not row.reached] == []

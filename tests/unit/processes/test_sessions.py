@@ -19,7 +19,7 @@ from made_up_results import measured, result
 from pytest_gpukern.gpu.processes import is_alive
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.processes import messages, process, sessions
-from pytest_gpukern.processes.messages import Begun, Done, Paused, Reported, Resumed, Run, Uncollected
+from pytest_gpukern.processes.messages import Begun, Done, Paused, Reported, Resumed, RunTest, Uncollected
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
 
 A, B = "test_it.py::test_a", "test_it.py::test_b"
@@ -27,11 +27,11 @@ FOUND = result("cupy.exp", measured())
 
 SCRIPT = """
 import faulthandler, json, os, signal, subprocess, sys, time
-told = json.loads(sys.argv[1])
-sys.path[:] = [told["package"], *told["path"]]
+start = json.loads(sys.argv[1])
+sys.path[:] = [start["package"], *start["path"]]
 from multiprocessing.connection import Connection
 from pytest_gpukern.processes.messages import *
-connection = Connection(told["connection"])
+connection = Connection(start["connection"])
 hear = lambda: FROM_PARENT.decode(connection.recv_bytes())
 tell = lambda message: connection.send_bytes(encoded(message))
 def ends(outcome="passed", text="", when="call"):
@@ -46,7 +46,7 @@ begin, lost = hear(), None
 faulthandler.register(signal.SIGUSR1, open(begin.stacks, "w"))
 exec(STEPS["before"])
 tell(Collected(begin.nodeids))
-while isinstance(wanted := hear(), Run):
+while isinstance(wanted := hear(), RunTest):
     tell(Begun())
     exec(STEPS[wanted.nodeid])
     tell(Done(lost))
@@ -77,7 +77,7 @@ def begun(children, hear, timeout_s=None):
     child = children.start({})
     child.begin(children.begin(child, (A, B)))
     assert child.collected(hear) == messages.Collected((A, B))
-    return child, child.run(Run(A), hear, timeout_s=timeout_s, too_long="took too long")
+    return child, child.run(RunTest(A), hear, timeout_s=timeout_s, too_long="took too long")
 
 
 def until(condition, within_s=20.0):
@@ -108,7 +108,7 @@ def test_what_a_child_finds_arrives_and_ends_without_a_problem(play):
 def test_a_command_may_stand_before_the_childs_and_its_status_counts(play, tmp_path):
     """A tool between the two does not end with this process, so the child must not end with the tool."""
     prefix = ("sh", "-c", f'echo "$#" > {tmp_path}/before; "$@"; exit 86', "sh")
-    found = run(play("assert told['parent'] is None; ends()"), command_prefix=prefix)
+    found = run(play("assert start['parent'] is None; ends()"), command_prefix=prefix)
     assert (tmp_path / "before").read_text() == "5\n"
     assert (found.problem, found.status) == (None, 86)
 
@@ -118,8 +118,8 @@ def test_a_command_may_stand_before_the_childs_and_its_status_counts(play, tmp_p
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV while running {}: a word about it"),
         ("print(7); sys.exit(0)", "ended with status 0 while running {}: 7"),
-        ("os.close(told['connection']); os._exit(3)", "ended with status 3 while running {}: "),
-        ("os.write(told['connection'], b'\\0\\0\\1\\0half'); os._exit(3)", "ended with status 3 "),
+        ("os.close(start['connection']); os._exit(3)", "ended with status 3 while running {}: "),
+        ("os.write(start['connection'], b'\\0\\0\\1\\0half'); os._exit(3)", "ended with status 3 "),
         ("connection.send_bytes(b'\\xc1')", "sent a message that cannot be read (MessagePack data is "),
         ("tell(End())", "sent a message that cannot be read (Invalid value 'End'"),
     ],

@@ -11,7 +11,7 @@ from made_up_results import measured, result
 from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.selftest.command import render
 from pytest_gpukern.selftest.known_times import NAME, KnownTimes, Node, Spin
-from pytest_gpukern.selftest.targets import Section, conclude, suites_row
+from pytest_gpukern.selftest.targets import Section, conclusions_of, suites_row
 from pytest_gpukern.values.result import plain
 
 KERNELS = {("exp", 65_536): 1_312.0, ("exp", 10_000_000): 48_640.0, ("sgemm", 2048): 338_720.0}
@@ -76,7 +76,7 @@ def concluded(*sessions, asked=None, **run):
     for each in (each for results in numbered[1:] for each in results):
         others.setdefault(each.nodeid, []).append(each)
     made = RunResults(numbered[0], others, **run)
-    return made, conclude(made, asked or len(sessions))
+    return made, conclusions_of(made, asked or len(sessions))
 
 
 def missed(*sessions, **options):
