@@ -95,7 +95,7 @@ def _kernel(result: Result, measurement: Measurement) -> dict[str, Cell]:
     if facts:
         work = (entry for measured in result.measurements for entry in measured.work)
         launches = [(entry.time_ns or 0.0, entry.kernel.launch) for entry in work if entry.kernel]
-        _, launch = max(launches, key=lambda each: each[0], default=(0.0, ()))
+        _, launch = max(launches, key=lambda launch: launch[0], default=(0.0, ()))
         longest = facts.get(launch, next(iter(facts.values())))
     return {
         "kernels": len(facts) or None,

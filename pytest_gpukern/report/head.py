@@ -103,5 +103,5 @@ def _left(verdict: Verdict, scale: float) -> float | None:
     low, high, ratio = verdict.ratio_low, verdict.ratio_high, verdict.ratio
     if not (units.is_number(ratio) and units.is_number(low) and units.is_number(high)) or ratio <= 0:
         return None
-    told = not low <= scale <= high and abs(math.log(ratio / scale)) >= math.log1p(LEAST)
-    return ratio / scale if told else None
+    is_large = not low <= scale <= high and abs(math.log(ratio / scale)) >= math.log1p(LEAST)
+    return ratio / scale if is_large else None

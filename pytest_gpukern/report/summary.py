@@ -104,8 +104,8 @@ def other_failures(run: RunResults, rows: Iterable[ResultRow]) -> list[Remark]:
         footnotes.setdefault(row.result.nodeid, []).extend(loud)
     others = []
     for nodeid, failure in run.failures.items():
-        result, told = results.get(nodeid), footnotes.get(nodeid, ())
-        untold = [reason for reason in failure.reasons if not any(each.tells(reason) for each in told)]
+        result, notes = results.get(nodeid), footnotes.get(nodeid, ())
+        untold = [reason for reason in failure.reasons if not any(note.tells(reason) for note in notes)]
         if result is None:
             others.append(Remark(Footnote(FAILED, failure.text), (None,), (nodeid,)))
         elif untold:
@@ -217,5 +217,5 @@ def _standing(result: Result, run: RunResults) -> str:
 
 def _skipped(skips: Sequence[Skip]) -> str:
     kinds = Counter(skip.kind or why(skip) for skip in skips)
-    told = [f"{count} {kind}" for kind, count in kinds.items()] if len(kinds) > 1 else [*kinds]
-    return f"{len(skips)} skipped" + (f" ({', '.join(told)})" if len(kinds) <= _FEW_REASONS else "")
+    counts = [f"{count} {kind}" for kind, count in kinds.items()] if len(kinds) > 1 else [*kinds]
+    return f"{len(skips)} skipped" + (f" ({', '.join(counts)})" if len(kinds) <= _FEW_REASONS else "")

@@ -69,11 +69,11 @@ def render(
     The lines of the run itself stand above and below. Why a test failed is not said again where
     `failures_shown` says that pytest did. `details` is the option that tells what is left out.
     """
-    told = _told_of(run, width, verbose, failures_shown, details) if run.ran or run.skips else []
+    body = _told_of(run, width, verbose, failures_shown, details) if run.ran or run.skips else []
     heading = [Line(f"gpukern: {line}" if line is run.heading[0] else line) for line in run.heading]
     closing = [Line(f"gpukern: {line}") for line in run.closing]
     problems = (Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems)
-    return [*heading, *told, *closing, *problems]
+    return [*heading, *body, *closing, *problems]
 
 
 def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, details: str) -> list[Line]:

@@ -42,7 +42,7 @@ def run_under(
             return judge_folder(Path(folder), tool, ran.status, ran.problem), ran
 
     first, ran = run(host_stacks=False)
-    nameless = [found for found in first.findings if not any(place.is_python for place in found.device)]
+    nameless = [finding for finding in first.findings if not any(place.is_python for place in finding.device)]
     if len(nodeids) == 1 and nameless:
         again, ran_again = run(host_stacks=True)
         if again.findings:

@@ -86,12 +86,12 @@ class Batch:
             return self
         work = (
             dataclasses.replace(
-                each,
-                count=each.count / calls,
-                time_ns=each.time_ns / calls,
-                size_bytes=each.size_bytes / calls,
+                kind,
+                count=kind.count / calls,
+                time_ns=kind.time_ns / calls,
+                size_bytes=kind.size_bytes / calls,
             )
-            for each in self.work
+            for kind in self.work
         )
         return dataclasses.replace(
             self,
