@@ -71,18 +71,22 @@ def pytest_configure(config: pytest.Config) -> None:
         "which part of an output it writes. With --gpu-benchmark, the marker also holds for tests of "
         "pytest-benchmark's fixture",
     )
+    role = role_of(config)
+    isolation = None
+    if role.where is Where.MEASURING:
+        from pytest_gpukern.session.isolation import Isolation
+
+        isolation = Isolation(config)
     if asked(config):
         environment = environment_of(config)
         if sanitizing_tool() is not None and environment.gpu.has_gpu:
             from pytest_gpukern.sanitizer.child_setup import prepare_libraries
 
             config.add_cleanup(prepare_libraries())
-    role, closing = role_of(config), []
     if role.reports:
         from pytest_gpukern.session.controller import Controller, end_on_sigterm
 
         controller = Controller(config)
-        closing = controller.closing
         config.pluginmanager.register(controller, "gpukern-controller")
         if asked(config):
             end_on_sigterm(config)
@@ -94,10 +98,8 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.sanitizer.sanitized_run import Sanitizer
 
             config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
-    if role.where is Where.MEASURING:
-        from pytest_gpukern.session.isolation import Isolation
-
-        config.pluginmanager.register(Isolation(config, closing), "gpukern-isolation")
+    if isolation is not None:
+        config.pluginmanager.register(isolation, "gpukern-isolation")
     if role.where is Where.WORKERS and asked(config):
         from pytest_gpukern.session.workers import Workers
 

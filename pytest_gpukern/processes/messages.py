@@ -35,6 +35,7 @@ class Begin(Message, frozen=True):
         rootdir: pytest's, in the process that reports.
         terminal: file for what pytest itself prints.
         stacks: file for the stacks of all threads.
+        environ: variables that come to those which the process was started with.
         children: starts the sessions that confirm, if a verdict may fail a test in this process; as JSON.
         worker: of a worker of xdist, what its tests may ask of it: `workerid` and its like.
         collects_all: whether to collect all that the command line names, and to list the unwanted tests.
@@ -50,6 +51,7 @@ class Begin(Message, frozen=True):
     rootdir: str
     terminal: str = ""
     stacks: str = ""
+    environ: dict[str, str] = {}
     children: JsonDict | None = None
     worker: JsonDict | None = None
     collects_all: bool = False

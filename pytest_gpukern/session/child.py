@@ -75,6 +75,7 @@ def main(start: dict[str, Any]) -> None:
     os.register_at_fork(after_in_child=connection.close)  # a fork would speak for this process
     begin = wait_for_turn(connection, start)
     sys.path[:] = begin.path
+    os.environ |= begin.environ
     sys.argv = ["pytest", *begin.arguments]  # what a lock says of its holder
     status = int(pytest.main(list(begin.arguments), plugins=[Child(begin, connection)]))
     if start["parent"] is None:  # a tool may look at how a process ends

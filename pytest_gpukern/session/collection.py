@@ -265,6 +265,8 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
     for item in items:
         if case := case_of(item):
             recorded.data[item.nodeid] = f"{case.problem.name} {case.point}"
+            if case.variant.loses_context:
+                recorded.last.add(item.nodeid)
     for item, info, model in _measured_here(config, items) if settings_of(config).baseline != "off" else ():
         past = environment.store.baseline(info, model).past(info.id) if info.on_gpu else ()
         if past:

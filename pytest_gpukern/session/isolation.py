@@ -63,11 +63,8 @@ _HERE = "--gpukern-isolate=off runs the tests in pytest's own process"
 class Isolation:
     """Runs a run's GPU tests in the measuring process; a plugin of pytest's process, or of xdist's worker."""
 
-    def __init__(self, config: pytest.Config, closing: list[str]) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._closing = closing
-        """Is given lines about processes that are still on the GPU at the end."""
-        environment_of(config).gpu.elsewhere = ELSEWHERE
         self._given = given = Assignment.of(config)
         self._cards = [given.card, *given.others] if given is not None else [device_uuid(config)]
         self._process: Process | None = None
@@ -86,10 +83,14 @@ class Isolation:
         self._last: _Attempt | None = None
         # Objects in the order of their hashes may be parameters; each process must have the same.
         self._hash_seed = os.environ.get("PYTHONHASHSEED", str(secrets.randbits(32)))
+        config.add_cleanup(self._end)
+        if given is not None:  # both import at the same time, and this one opens NVML meanwhile
+            self._launch()
+        environment_of(config).gpu.elsewhere = ELSEWHERE
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        """Starts a worker's process before the worker collects: both import at the same time."""
+        """Has a worker's process collect while the worker does."""
         if self._given is not None:
             self._begin()
 
@@ -110,12 +111,8 @@ class Isolation:
         finally:
             if self._given is None:
                 self._end()
-                gpu = environment_of(self._config).gpu
-                self._closing += gpu.left_on_device(self._pids - self._own_pids)
-
-    def pytest_unconfigure(self) -> None:
-        """Ends a worker's process when the worker has told the controller that it is done."""
-        self._end()
+                left = environment_of(self._config).gpu.left_on_device(self._pids - self._own_pids)
+                self._config.pluginmanager.get_plugin("gpukern-controller").closing += left
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
@@ -201,31 +198,39 @@ class Isolation:
         measuring, children = map(ChildSessions.from_json, (given.measuring, given.children))
         return dataclasses.replace(measuring, card=card), dataclasses.replace(children, card=card)
 
-    def _begin(self) -> None:
-        """Starts a process, which collects from now on."""
-        gpu = environment_of(self._config).gpu
+    def _launch(self) -> None:
+        """Launches a process, which waits to be told what to collect."""
         of_worker = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_XDIST_")}
-        measuring, children = self._sessions()
-        if not self._starts:
-            self._own_pids = set(gpu.own_pids)
+        measuring, _ = self._sessions()
         try:
-            process = self._process = measuring.start(
-                {**gpu.for_children, **of_worker, "PYTHONHASHSEED": self._hash_seed},
-                shows_output=not captures(self._config),
+            self._process = measuring.start(
+                {**of_worker, "PYTHONHASHSEED": self._hash_seed}, shows_output=not captures(self._config)
             )
         except OSError as error:  # no descriptors are left, or no space
             self._cannot_start = str(error)
             return
-        self._pids.add(process.pid)
+        self._pids.add(self._process.pid)
         self._starts += 1
+
+    def _begin(self) -> None:
+        """Has the process collect, which may have been launched before."""
+        gpu = environment_of(self._config).gpu
+        if not self._starts:
+            self._own_pids = set(gpu.own_pids)
+        if self._process is None and self._cannot_start is None:
+            self._launch()
+        if self._process is None:
+            return
+        measuring, children = self._sessions()
         worker = getattr(self._config, "workerinput", {})
         nodeids = tuple(item.nodeid for item in self._mine) if self._given is None else None
         begin = msgspec.structs.replace(
-            measuring.begin(process, nodeids, basetemp=self._basetemp()),
+            measuring.begin(self._process, nodeids, basetemp=self._basetemp()),
+            environ=gpu.for_children,
             children=children.to_json(),
             worker={name: value for name, value in worker.items() if name != "gpukern"} or None,
         )
-        process.begin(begin)
+        self._process.begin(begin)
 
     def _start(self) -> None:
         """Waits until a process has collected, which may have begun before."""

@@ -156,7 +156,11 @@ def _where(config: pytest.Config) -> Where:
         )
     wanted = settings.isolate
     if wanted is None and inside is None:
-        wanted = settings.bounds_tests or (ISOLATED_WHEN_MEASURED and environment_of(config).gpu.measures)
+        given = Assignment.of(config)
+        of_run = given is not None and given.run_folder is not None  # then a worker need not open NVML first
+        wanted = settings.bounds_tests or (
+            ISOLATED_WHEN_MEASURED and (of_run or environment_of(config).gpu.measures)
+        )
     return Where.MEASURING if wanted else Where.HERE
 
 

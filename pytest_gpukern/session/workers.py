@@ -32,11 +32,13 @@ class Recorded(msgspec.Struct):
         cards: test → UUIDs of the GPUs that it was recorded on.
         data: test → its problem and point, whose inputs and reference a worker makes once.
         durations_s: test → seconds that it took when it was recorded.
+        last: tests that lose their CUDA context, so that the next one waits for a new process.
     """
 
     cards: dict[str, tuple[str, ...]] = {}
     data: dict[str, str] = {}
     durations_s: dict[str, float] = {}
+    last: set[str] = set()
 
 
 class Workers:
@@ -164,8 +166,9 @@ class CardScheduling:
 
     A worker first takes cases that were recorded on its GPU, then tests without a recorded GPU here. Among
     these it prefers tests with the inputs and reference of its last test, then tests with those that no other
-    worker has: making them may take longer than measuring. If there are none for it, it ends. A worker that
-    replaces another on the same GPU takes what that one left; it ends if it found other tests.
+    worker has: making them may take longer than measuring. Tests that lose their context come last. If there
+    are none for it, it ends. A worker that replaces another on the same GPU takes what that one left; it ends
+    if it found other tests.
 
     Args:
         config: of the controller.
@@ -179,8 +182,8 @@ class CardScheduling:
         self._given: dict[Any, list[int]] = {}
         """Worker → the tests that it has, first the one that it runs."""
         self._tests: list[str] = []
-        self._left: dict[tuple[tuple[str, ...], str | None], deque[int]] = {}
-        """GPUs that a test was recorded on, and its data → the tests that no worker has."""
+        self._left: dict[tuple[bool, tuple[str, ...], str | None], deque[int]] = {}
+        """Whether a test comes last, GPUs that it was recorded on, its data → the tests that no worker has."""
         self._last: dict[Any, str | None] = {}
 
     @property
@@ -207,7 +210,6 @@ class CardScheduling:
         """Notes the tests that a worker found; one that found others than those before it ends."""
         if self._tests and list(collection) != self._tests:
             node.shutdown()
-            self._fill_all()
             if all(other.shutting_down for other in self.nodes):  # the controller names what did not run
                 self._left.clear()
         else:
@@ -263,7 +265,7 @@ class CardScheduling:
 
     def _put_back(self, index: int) -> None:
         recorded, nodeid = self._workers.recorded, self._tests[index]
-        kind = (recorded.cards.get(nodeid, ()), recorded.data.get(nodeid))
+        kind = (nodeid in recorded.last, recorded.cards.get(nodeid, ()), recorded.data.get(nodeid))
         tests = self._left.setdefault(kind, deque())
         if tests and index < tests[-1]:
             tests.appendleft(index)
@@ -275,13 +277,14 @@ class CardScheduling:
         card, in_use, last = self._workers.card_of(node), self._workers.in_use, self._last.get(node)
         others = {self._last.get(other) for other in self.nodes if other is not node}
         candidates = []
-        for (cards, data), tests in self._left.items():
+        for (is_last, cards, data), tests in self._left.items():
             recorded = [on for on in cards if on in in_use]
             if tests and (card in recorded or not recorded):
-                candidates.append((not recorded, data != last, data in others, tests[0], tests, data))
+                wishes = (is_last, not recorded, data != last, data in others)
+                candidates.append((*wishes, tests[0], tests, data))
         if not candidates:
             return None
-        *_, tests, self._last[node] = min(candidates, key=lambda candidate: candidate[:4])
+        *_, tests, self._last[node] = min(candidates, key=lambda candidate: candidate[:5])
         return tests.popleft()
 
     def _report_difference(self, one: Any, other: Any) -> None:

@@ -313,13 +313,19 @@ def test_tests_that_destroy_the_context_cost_no_worker_and_run_once_on_each_gpu(
     more = lost[lost.index("@doubling.wrong(") : lost.index("@doubling.wrong_cases")]
     again = more.replace("misaligned_address", "misaligned_again")
     pytester.makepyfile(
-        test_it=HOST_PROBLEM + lost.replace("@doubling.wrong_cases", again + "@doubling.wrong_cases")
+        test_it=HOST_PROBLEM
+        + lost.replace("@doubling.wrong_cases", again + "@doubling.wrong_cases")
+        + "\n\n@doubling.cases\ndef test_working(gpu_benchmark, case):\n    gpu_benchmark.run(case)\n"
     )
     for how, times in (("load", 1), ("each", 2)):
         result = several("-n", "auto", f"--dist={how}", "-k", "rejected or work", there=TWO)
-        result.assert_outcomes(passed=3 * times)
+        result.assert_outcomes(passed=5 * times)
         result.stdout.no_fnmatch_line("*node down*")
-        assert len(ran(pytester)) == 3 * times
+        on_gpu = {}
+        for _, gpu, nodeid in ran(pytester):
+            on_gpu.setdefault(gpu, []).append("misaligned" in nodeid)
+        assert sum(map(len, on_gpu.values())) == 5 * times
+        assert how == "each" or all(are == sorted(are) for are in on_gpu.values()), "these come last"
 
 
 def test_a_process_that_dies_of_the_test_that_lost_its_context_fails_that_test(several, pytester):
