@@ -112,7 +112,8 @@ class Isolation:
             if self._given is None:
                 self._end()
                 left = environment_of(self._config).gpu.left_on_device(self._pids - self._own_pids)
-                self._config.pluginmanager.get_plugin("gpukern-controller").closing += left
+                controller: Any = self._config.pluginmanager.get_plugin("gpukern-controller")
+                controller.closing += left
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:

@@ -183,7 +183,7 @@ class CardScheduling:
         """Worker → the tests that it has, first the one that it runs."""
         self._tests: list[str] = []
         self._left: dict[tuple[bool, tuple[str, ...], str | None], deque[int]] = {}
-        """Whether a test comes last, GPUs that it was recorded on, its data → the tests that no worker has."""
+        """Whether a test comes last, its recorded GPUs, its data → the tests that no worker has."""
         self._last: dict[Any, str | None] = {}
 
     @property
