@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +13,9 @@ from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import GateFailure, Result
+
+BASELINE = "baseline"
+"""What a run is compared with, unless it names a revision or another run."""
 
 
 class EmptyReportError(Exception):
@@ -88,7 +92,7 @@ class RunResults:
     history: Mapping[str, RecordedCase] = field(default_factory=dict)
     shift: Shift | None = None
     since_record: Sequence[str] = ()
-    compared_with: str = "baseline"
+    compared_with: str = BASELINE
     heading: Sequence[str] = ()
     closing: Sequence[str] = ()
     problems: Sequence[str] = ()
@@ -102,6 +106,11 @@ class RunResults:
     def ran(self) -> bool:
         """Whether any test came to an end: one that passed, failed or rejected a broken case."""
         return bool(self.results or self.rejected or self.failures)
+
+    @functools.cached_property
+    def measured(self) -> bool:
+        """Whether it timed anything outside of the simulator."""
+        return any(result.measurements and not result.simulated for result in self.results)
 
     def only(self, text: str) -> RunResults:
         """Returns the run with those cases alone whose id holds a text, and with what is about them."""

@@ -404,12 +404,12 @@ class Controller:
             return
         from pytest_gpukern.report.forms import write_forms
 
-        report = write_forms(self._report(in_summary=in_summary), self._config, in_summary=in_summary)
+        report = write_forms(self._report(), self._config, in_summary=in_summary)
         self._files, self.problems = report.files, list(report.problems)
 
-    def _report(self, *, in_summary: bool) -> RunReport:
+    def _report(self) -> RunReport:
         from pytest_gpukern.report.forms import RunReport
-        from pytest_gpukern.report.records import record_lines
+        from pytest_gpukern.report.records import record_lines, shaping_options
         from pytest_gpukern.report.summary import REST
 
         add_to(self._spent_s, ACCOUNT.lap())
@@ -435,15 +435,13 @@ class Controller:
             baselines=self._baselines,
             shortened=self._short,
             stale=self._stale,
+            shaping=shaping_options(self._config),
             files=self._files,
             problems=tuple(self.problems),
             duration_s=duration_s,
             spent_s=spent_s,
         )
-        # The file of the run is written first, and holds the lines that name it.
-        stored = settings.run_file is not None and (not in_summary or settings.run_file in self._files)
-        lines = record_lines(report, self._config, stored=stored)
-        return dataclasses.replace(report, closing=(*self.closing, *lines))
+        return dataclasses.replace(report, closing=(*self.closing, *record_lines(report, self._config)))
 
     def _compare_all(self) -> None:
         """Looks up what is recorded, and for a shift common to all results, before anything is written."""
