@@ -39,7 +39,7 @@ from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.merge import WriteReport
-    from pytest_gpukern.baseline.record import RecordedCase
+    from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
     from pytest_gpukern.baseline.store import KnownCases, ToPrune
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
@@ -93,6 +93,7 @@ class Controller:
         self._files: tuple[Path, ...] = ()
         self._baselines: WriteReport | None = None
         self._history: dict[str, RecordedCase] = {}
+        self._recorded_sessions: dict[str, SessionEntry] = {}
         self._shift: Shift | None = None
         self._since_record: list[str] = []
         self._extra: ExtraSessions | None = None
@@ -425,6 +426,7 @@ class Controller:
             rejected=tuple(self._rejected.values()),
             failures=self._failures,
             history=self._history,
+            recorded_sessions=self._recorded_sessions,
             shift=self._shift,
             since_record=self._since_record,
             places=self._places,
@@ -463,6 +465,7 @@ class Controller:
             recorded = baseline.history(result.case.id)
             if recorded is not None:
                 self._history[result.nodeid] = recorded
+                self._recorded_sessions |= baseline.sessions
             if past:
                 compared.append(Compared(result, past))
         self._shift = shift_among(compared)
