@@ -7,14 +7,18 @@ say the same in the same order.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
-import os
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_gpukern.findings.explain import OF_THE_MACHINE
+from pytest_gpukern.findings.trend import days_of, points_of, since_when
+from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
 from pytest_gpukern.report.records import accept, repeat
 from pytest_gpukern.report.rows import ceiling_shares, judged, scope_times, variant_label
@@ -94,7 +98,7 @@ class Card:
         change: of the time; None where nothing was compared.
         threshold: smallest change that counts, 0.02 for 2 %.
         what: what is wrong, one text a case; for a time, the reason in words.
-        since: since when it is so, in words; empty where nothing is recorded.
+        since: since when it is so, and what may have done it, in words; empty where nothing is recorded.
         why: what else changed, in words.
         repeat: the command that runs the tests again.
         accept: the command that takes the change for the new normal; empty where there is none.
@@ -109,7 +113,7 @@ class Card:
     change: Change | None = None
     threshold: float | None = None
     what: tuple[str, ...] = ()
-    since: str = ""
+    since: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
     repeat: str = ""
     accept: str = ""
@@ -146,8 +150,8 @@ class Others:
         """Returns the name of one, or how many they are and of which variant or problem."""
         if len(self.names) == 1:
             return self.names[0]
-        shared = os.path.commonprefix([name.replace("/", "/\0") for name in self.names]).replace("\0", "")
-        of = shared.rpartition("/")[0]
+        parts = zip(*(name.split("/")[:-1] for name in self.names), strict=False)
+        of = "/".join(same[0] for same in itertools.takewhile(lambda same: len({*same}) == 1, parts))
         return f"{len(self.names)} times" + (f" of {of}" if of else "")
 
     @property
@@ -232,7 +236,7 @@ def context(run: RunResults) -> list[str]:
         f"{of.device_name}, driver {of.driver_version}" for of in run.on_gpus() if of.device_name
     )
     on = next((of.provenance for of in run.results if of.provenance and of.provenance.commit), None)
-    commit = f"run on {on.commit[:7]}{' with changes' * bool(on.dirty)}" if on and on.commit else ""
+    commit = f"run on {on.state}" if on else ""
     first = " · ".join(filter(None, ("; ".join(devices), commit)))
     return [line for line in (first, _record_of(run)) if line]
 
@@ -246,11 +250,13 @@ def _record_of(run: RunResults) -> str:
     }
     if not times:
         return ""
-    on_cards = {time.device for time in times.values() if time.device}
+    points = points_of(times.values(), run.recorded_sessions)
+    on_cards = {point.card for point in points if point.card}
     others = "other " if on_cards and not on_cards & cards_now else ""
-    days = units.days(time.recorded for time in times.values())
-    cards = f" on {_count(len(on_cards), f'{others}card')}" if on_cards else ""
-    return f"compared with the record: {_count(len(times), 'session')}{cards}, {days}"
+    of_cards = f" on {_count(len(on_cards), f'{others}card')}" if on_cards else ""
+    days = days_of(points)
+    when = f", {days}" if days else ""
+    return f"compared with the record: {_count(len(points), 'session')}{of_cards}{when}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -287,7 +293,7 @@ def cards(run: RunResults) -> list[Card]:
 
 def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, text: str) -> Card:
     name = result.case_name if result is not None else nodeid
-    since = _right_before(run, result) if result is not None and kind == INCORRECT else ""
+    since = _since(run, result) if result is not None and kind == INCORRECT else ()
     command = repeat(run, [result.test if result is not None else nodeid], [result])
     return Card(kind, name, (result,), (nodeid,), what=(text,), since=since, repeat=command)
 
@@ -308,7 +314,7 @@ def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
         change=change_of(run, result, key),
         threshold=verdict.threshold if verdict else None,
         what=what,
-        since=_since(run, result, key) if verdict else "",
+        since=_since(run, result, key) if verdict else (),
         why=_why(verdict) if verdict else (),
         repeat=repeat(run, [result.test], [result]),
         accept=accept(run, [result]) if kind == VerdictKind.SLOWER else "",
@@ -349,7 +355,7 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
         nodeids,
         sizes,
         what=tuple(dict.fromkeys(text for card in group for text in card.what)),
-        since=first.since if len({card.since for card in group}) == 1 else "",
+        since=first.since if len({card.since for card in group}) == 1 else (),
         repeat=repeat(run, tests, results),
     )
 
@@ -369,22 +375,19 @@ def _why(verdict: Verdict) -> tuple[str, ...]:
     return tuple(told) or tuple(str(same) for same in verdict.differences if not same.is_cause)
 
 
-def _right_before(run: RunResults, result: Result) -> str:
-    """Says that recorded sessions were right: a wrong result is never recorded."""
-    recorded = run.history.get(result.nodeid)
-    known = {time.session for times in (recorded.times if recorded else {}).values() for time in times}
-    count = len(known)
-    if not count:
-        return ""
-    return (
-        f"new in this run; the {count} recorded sessions were right"
-        if count > 1
-        else ("new in this run; the recorded session was right")
-    )
+def _since(run: RunResults, result: Result, key: str = "") -> tuple[str, ...]:
+    """Says since when it is so, and how many commits that touch the suite may have done it."""
+    since = since_when(result, key, run.history.get(result.nodeid), run.recorded_sessions)
+    if since is None:
+        return ()
+    folder = Path(result.case.baseline_dir).parent
+    if since.span is not None and result.case.baseline_dir:
+        since = since.with_commits(_commits(folder, *since.span), folder.name)
+    return tuple(filter(None, (str(since), since.touching)))
 
 
-def _since(run: RunResults, result: Result, key: str) -> str:
-    return ""
+_commits = functools.cache(commits_touching)
+"""Each form asks for the same again."""
 
 
 def change_of(run: RunResults, result: Result, key: str) -> Change | None:

@@ -59,7 +59,7 @@ def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -
         if file and Path(file).is_relative_to(root):
             what = {"file": Path(file).relative_to(root).as_posix(), "line": str(line), **what}
         properties = ",".join(f"{name}={_property(value)}" for name, value in what.items())
-        texts = [text[:1].lower() + text[1:] for text in (card.since, ", ".join(card.why)) if text]
+        texts = [text[:1].lower() + text[1:] for text in (*card.since, ", ".join(card.why)) if text]
         message = bounded("; ".join([card.headline, *texts]), _LONGEST_MESSAGE)
         lines.append(f"::error {properties}::{_data(message)}")
     return lines

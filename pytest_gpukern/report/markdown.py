@@ -84,7 +84,7 @@ def _table(failed: Sequence[Card]) -> str:
 
 
 def _reason(card: Card) -> str:
-    texts = [card.since, ", ".join(card.why)]
+    texts = [*card.since, ", ".join(card.why)]
     words = ". ".join(text[0].upper() + text[1:] for text in texts if text)
     return f"**{_text(card.kind)}** {_text(words)}." if words else ""
 

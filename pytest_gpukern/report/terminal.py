@@ -128,7 +128,7 @@ def _card(card: Card, width: int) -> list[Line]:
         for text in card.what:
             lines_of_it = [line.strip() for line in text.split("\n")]
             say("what", lines_of_it[:_LINES_OF_A_DIAGNOSIS])
-    say("since", [card.since])
+    say("since", card.since)
     say("why", [", ".join(card.why)])
     for label, command in (("repeat", card.repeat), ("accept", card.accept)):
         lines += [Line(f"{_INDENT}{label:<{_LABEL}}{command}")] if command else []  # to be copied whole

@@ -7,8 +7,6 @@ that is None or not finite: results cross processes as JSON, which has neither i
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable
 from typing import TypeGuard
 
 from pytest_gpukern.values.result import Value
@@ -22,8 +20,6 @@ _PRECISE = 0.005
 
 TIMES = ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s"))
 RATES = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
-_DAY = re.compile(r"\d{4}-(0[1-9]|1[0-2])-\d\d")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _BYTES = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
 
 
@@ -121,17 +117,6 @@ def change_interval(low: float | None, high: float | None) -> str:
     """Writes the same in percent between brackets: `[+4.1, +6.5]`, or nothing without one."""
     ends = (change(low).removesuffix(" %"), change(high).removesuffix(" %"))
     return f"[{', '.join(ends)}]" if is_number(low) and is_number(high) else ""
-
-
-def days(moments: Iterable[str]) -> str:
-    """Writes from which day to which ISO 8601 texts are: `22 Nov 2026`, `20 to 22 Nov 2026`."""
-    known = sorted({tuple(map(int, text[:10].split("-"))) for text in moments if _DAY.match(text)})
-    if not known:
-        return ""
-    first, last = known[0], known[-1]
-    begin, end = ((str(day), _MONTHS[month - 1], str(year)) for year, month, day in (first, last))
-    shared = 2 if first[:2] == last[:2] else 1 if first[0] == last[0] else 0
-    return " ".join(end) if first == last else f"{' '.join(begin[: 3 - shared])} to {' '.join(end)}"
 
 
 def way(before_ns: float, now_ns: float) -> str:
