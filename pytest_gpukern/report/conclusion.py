@@ -203,7 +203,8 @@ def _failures_in_words(run: RunResults) -> Iterable[str]:
             worst = max((change.ratio for change in changes), key=lambda ratio: abs(math.log(ratio)))
             yield f"{count} {noun}{'s' * (count > 1)} {'up to ' * (count > 1)}{units.change(worst)}"
         else:
-            yield f"{count} {kind if kind in STATES else kind.lower()}"
+            noun, by = ("time", kind) if kind in STATES else ("test", f"by {kind.lower()}")
+            yield f"{_count(count, noun)} {by}"
 
 
 def _passed_in_words(run: RunResults) -> Iterable[str]:

@@ -115,10 +115,11 @@ def test_of_its_own(gpu_benchmark):
     assert told[begin : begin + len(shown)] == shown
     pytest.LineMatcher(shown).fnmatch_lines(
         [
-            f"SLOWER {FIRST} *",
+            "FAILED: 1 failed test, 1 kernel +10.0 %",
+            f"SLOWER  {FIRST}",
+            "  accept    gpukern baseline merge run.json *",
             "1 skipped: too hot (test_doubling.py::test_skipped)",
             "gpukern: 1 passed, 1 failed by the gate, 1 failed otherwise, 1 skipped *",
-            "gpukern: 1 case is slower; if that is meant: *",
         ]
     )
 
@@ -128,7 +129,8 @@ def test_failures_are_shown_where_no_test_came_to_a_result(gpu, pytester, capsys
     gpu("--gpukern-report=run.json").assert_outcomes(failed=1)
     assert report(capsys, "run.json") == (
         0,
-        "FAILED test_doubling.py::test_own: KeyError: 'n'\n\ngpukern: 0 passed, 1 failed otherwise\n",
+        "FAILED: 1 failed test\n\nFAILED  test_doubling.py::test_own\n  what      KeyError: 'n'\n"
+        "  repeat    pytest test_doubling.py::test_own\n\ngpukern: 0 passed, 1 failed otherwise\n",
         "",
     )
 

@@ -40,7 +40,7 @@ def failing(*results, reason=None, **others):
         (failing(slower(1.1), wrong("a.b")), "FAILED: 1 wrong result, 1 kernel +10.0 %"),
         (RunResults(failures={"test_x": Failure("KeyError")}), "FAILED: 1 failed test"),
         (RunResults([result("a.b")], problems=["no GPU"]), "FAILED: 1 problem of the run"),
-        (failing(slower(1.1), reason=GateFailure("memory", "1 MiB is kept")), "FAILED: 1 memory"),
+        (failing(slower(1.1), reason=GateFailure("memory", "1 MiB is kept")), "FAILED: 1 test by memory"),
         (
             RunResults([result("a.b", measured(), verdicts=[verdict("SAME")])]),
             "PASSED: 1 case is right, none is slower",
@@ -98,7 +98,7 @@ def test_what_has_no_ratio_has_no_change(ratio):
     case = dataclasses.replace(case, verdicts={KEY: verdict("SLOWER", ratio)})
     assert change_of(RunResults([case]), case, KEY) is None
     (card,) = cards(failing(case))
-    assert (card.change, card.headline) == (None, "grew")
+    assert (card.change, card.headline) == (None, "because")
 
 
 def test_why_leaves_out_the_card_and_says_what_is_the_same_if_nothing_differs():
