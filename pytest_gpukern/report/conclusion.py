@@ -239,7 +239,9 @@ def _listed(names: Sequence[str]) -> str:
 def context(run: RunResults) -> list[str]:
     """Says what the run ran on, a line each: the device with the commit, and what it was compared with."""
     devices = dict.fromkeys(
-        f"{of.device_name}, driver {of.driver_version}" for of in run.on_gpus() if of.device_name
+        of.device_name + (f", driver {of.driver_version}" if of.driver_version else "")
+        for of in run.on_gpus()
+        if of.device_name
     )
     on = next((of.provenance for of in run.results if of.provenance and of.provenance.commit), None)
     commit = f"run on {on.state}" if on else ""
