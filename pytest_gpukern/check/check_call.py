@@ -709,6 +709,7 @@ def check_against_reference(
         TypeError: `actual` is lazy, or an array is of a subclass of NumPy's or holds no numbers.
         ValueError: a bound is negative or not finite, the arrays share memory, or nothing is compared.
     """
+    __tracebackhide__ = True
     refuse_what_proves_nothing(actual, expected)
     on_host, reference = to_host(actual), to_host(expected)
     seen = seen or SeenOutputs(None, fixed=True)

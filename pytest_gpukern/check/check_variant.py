@@ -27,7 +27,7 @@ from pytest_gpukern.check.diagnosis import (
 )
 from pytest_gpukern.check.engine import check_left, checked_launch, repeat_while_steady, worth_repeating
 from pytest_gpukern.package import FOLDER
-from pytest_gpukern.problems.call_by_name import Point, call_by_name
+from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset, Datasets
 from pytest_gpukern.problems.problem import Output, Run
@@ -71,6 +71,7 @@ class Prepared(Launch):
 
     Raises:
         IncorrectError: the variant's untimed part raises, or returns no function.
+        ProblemError: it takes something that the problem does not have.
     """
 
     def __init__(
@@ -99,6 +100,8 @@ class Prepared(Launch):
         try:
             with backend.preparing():
                 launch = call_by_name(case.variant.prepare, {**named, "stream": backend.stream})
+        except ProblemError:  # it takes what there is not, so it is declared wrongly
+            raise
         except Exception as error:
             raise self._failed("preparing", error) from error
         if not callable(launch):

@@ -11,6 +11,7 @@ from pytest_gpukern.problems.axes import Axes
 from pytest_gpukern.problems.call_by_name import Names, ProblemError, takes_by_name, users_line
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.nearest import did_you_mean
 from pytest_gpukern.values.note import NotRun
 
 SCOPES = ("kernel", "transfer", "end_to_end", "launch")
@@ -102,7 +103,8 @@ class Variants:
     def _refuse_unknown(self, variant: Variant) -> None:
         whose = f"variant {variant.label!r}"
         if variant.backend not in BACKENDS:
-            raise ProblemError(f"{whose}: backend {variant.backend!r} is none of {', '.join(BACKENDS)}")
+            near = did_you_mean(variant.backend, BACKENDS)
+            raise ProblemError(f"{whose}: backend {variant.backend!r} is none of {', '.join(BACKENDS)}{near}")
         self._axes.refuse_unknown(variant.max_size, f"{whose}: max_size")
         self._axes.refuse_unknown(variant.min_size, f"{whose}: min_size")
         for name in variant.parameters:
@@ -160,10 +162,11 @@ class Registration:
                 )
             if takes is not None and parameter not in takes:
                 known = inspect.signature(self.decorator).parameters.values()
-                arguments = (argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY)
+                arguments = [argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY]
                 raise ProblemError(
                     f"variant {name!r}: {parameter}={values!r} is neither an argument of the decorator "
                     f"({', '.join(arguments)}) nor a parameter of {name} ({', '.join(takes) or 'none'})"
+                    f"{did_you_mean(parameter, (*arguments, *takes))}"
                 )
         parameters = {parameter: tuple(values) for parameter, values in self.parameters.items()}
         return replace(self.declared, name=name, parameters=parameters)

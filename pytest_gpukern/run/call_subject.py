@@ -20,6 +20,7 @@ from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
+from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.spine import ELSEWHERE, Evidence, SubjectContext, TimedScope
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import (
@@ -81,6 +82,8 @@ class CallTarget:
     ) -> CallTarget:
         """Repeats a call with the same arguments."""
         __tracebackhide__ = True
+        if isinstance(function, Case):
+            raise DeclarationError("gpu_benchmark was given a case to call: call gpu_benchmark.run(case)")
         if not callable(function):
             raise DeclarationError(
                 f"gpu_benchmark was given {type(function).__name__} to call: pass the kernel and its "
@@ -211,7 +214,7 @@ class CallSubject:
             evidence.add(case=dataclasses.replace(evidence.result.case, backend="host"))
         else:
             evidence.add_note(
-                Note("the first call launched nothing in the simulator, so no kernel was checked")
+                Note('the first call launched no kernel; to time host code, mark the test timer="host"')
             )
 
     def measure(self, evidence: Evidence) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.nearest import did_you_mean
 from pytest_gpukern.values.options import SettingsError, parse_threshold, parse_timeout
 from pytest_gpukern.values.timer_table import TIMERS
 
@@ -67,6 +68,7 @@ class MarkerOptions:
             if name not in known:
                 raise SettingsError(
                     f"{where}: gpu_benchmark has no argument {name!r}; it takes {', '.join(known)}"
+                    f"{did_you_mean(name, known)}"
                 )
         for name in ("bytes", "flops"):
             value = values.get(name)
@@ -90,6 +92,7 @@ class MarkerOptions:
             if values.get(name) is not None and values[name] not in choices:
                 raise SettingsError(
                     f"{where}: gpu_benchmark({name}={values[name]!r}): must be one of {', '.join(choices)}"
+                    f"{did_you_mean(values[name], choices)}"
                 )
         if values.get("threshold") is not None:
             label = f"{where}: gpu_benchmark(threshold={values['threshold']!r})"

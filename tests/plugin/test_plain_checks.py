@@ -147,9 +147,9 @@ def test_handed_out_twice(gpu_benchmark):
     gpu_benchmark(lambda x: np.multiply(2, x, out=pool[0])[:], x)
 """
 DIAGNOSES = {
-    "test_leaves_two": "out: not written: 2 of 9 elements, the first at [7], in call 2; ",
+    "test_leaves_two": "out: 2 of 9 elements still hold poison, the first at [7], in call 2: ",
     "test_sets_what_it_updates": "into: wrong values: 4 of 4 ",
-    "test_leaves_its_part": "arrays[1]: not written: 7 of 9 ",
+    "test_leaves_its_part": "arrays[1]: 7 of 9 ",
     "test_unverified": "out: wrong values: ",
     "test_verified": "out: wrong values: ",
     "test_noisy": "out: not deterministic: 2 results from 2 launches",
@@ -260,8 +260,10 @@ def test_guarded(gpu_benchmark):
     result = gpu()
     result.assert_outcomes(failed=5)
     result.stdout.no_fnmatch_line("During handling*")
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 9 of 9 elements, *, in a timed call; *"])
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 9 of 9 *, in a call after timing; *"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: 9 of 9 elements still hold poison, *, in a timed call: *"])
+    result.stdout.fnmatch_lines(
+        ["INCORRECT: out: 9 of 9 elements still hold poison, *, in a call after timing: *"]
+    )
     result.stdout.fnmatch_lines(["INCORRECT: returned: wrong values: *"])
     result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen in a timed call"])
 
@@ -284,7 +286,7 @@ def test_it(gpu_benchmark):
     )
     result = gpu()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 9 of 9 elements, *, in a timed call; *"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: 9 of 9 elements still hold poison, *, in a timed call: *"])
 
 
 def test_pytest_benchmarks_fixture_with_the_marker_is_checked_too(pytester, gpu):
@@ -317,8 +319,8 @@ def test_unmarked(benchmark):
     )
     result = gpu("--gpukern-all")
     result.assert_outcomes(passed=3, failed=2)
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 1 of 9 elements, *"])
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 1 of 9 elements, *"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
 
 
 def test_arrays_are_let_go_of_once_the_test_has_ended(plain):

@@ -163,7 +163,7 @@ def looks_elsewhere(monkeypatch):
     ("then", "declared", "fault"),
     [
         (one_is_wrong, None, "out: wrong values: 1 of 8 elements"),
-        (writes_nothing, None, "out: not written: 8 of 8 elements"),
+        (writes_nothing, None, "out: 8 of 8 elements"),
         (other_bits, "bitwise", "out: not deterministic: 2 results from "),
         (other_bits, None, None),
     ],
