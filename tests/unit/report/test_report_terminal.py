@@ -172,7 +172,7 @@ def test_what_was_not_timed_on_a_gpu_says_checked_or_simulated_in_place_of_the_t
 def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
     unchecked = result("cupy.exp", *measurements, correctness=Correctness.UNCHECKED, simulated=simulated)
     assert "unchecked" in cells(row_with("cupy.exp", unchecked))
-    assert totals(RunResults([unchecked])).startswith("0 passed, 1 unchecked")
+    assert totals(RunResults([unchecked])).startswith("1 unchecked")
 
 
 @pytest.mark.parametrize(
