@@ -215,7 +215,7 @@ def test_notes_of_several_cases_share_a_line():
     ]
     text = text_of(*results)
     both = "vector_exp/cupy.exp/n=1000, vector_exp/numba.exp/n=1000"
-    assert f"note 2 cases ({both}): a peer was busy\n" in text_of(*results, verbose=False)
+    assert "note 2 cases (vector_exp/cupy.exp/n=1000, …): a peer was" in text_of(*results, verbose=False)
     assert f"note 2 cases ({both}): a peer was busy\n" in text
     assert text.count("  2 rows: bimodal") == text.count("bimodal") == 1
 
