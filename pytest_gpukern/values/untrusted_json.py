@@ -242,7 +242,8 @@ def _passed_over(plain: Any, value: Any, where: str = "") -> Iterator[str]:
     """Yields the path of each field of plain JSON that msgspec passed over, since a dataclass lacks it."""
     parts: Iterable[tuple[str, Any, Any]] = ()
     if isinstance(plain, list):
-        parts = ((f"[{i}]", *both) for i, both in enumerate(zip(plain, value, strict=True)))
+        # A NamedTuple may be longer: what a file leaves out at its end has a default.
+        parts = ((f"[{i}]", *both) for i, both in enumerate(zip(plain, value, strict=False)))
     elif isinstance(plain, dict) and isinstance(value, Mapping):
         parts = ((f"[{key!r}]", item, value[key]) for key, item in plain.items())
     elif isinstance(plain, dict):
