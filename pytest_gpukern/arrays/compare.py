@@ -38,10 +38,8 @@ def unknown_dtype(dtype: object) -> str | None:
     """Says that neither NumPy nor we know a dtype, with the nearest that NumPy knows, or returns None."""
     import numpy as np
 
-    if is_narrow(dtype):
-        return None
     try:
-        np.dtype(dtype)  # type: ignore[call-overload]
+        np.dtype("float32" if is_narrow(dtype) else dtype)  # type: ignore[call-overload]
     except TypeError:
         return f"NumPy has no dtype {dtype!r}{did_you_mean(dtype, filter(str.isidentifier, np.sctypeDict))}"
     return None
@@ -400,7 +398,7 @@ class Tolerance:
     rtol: float = 0.0
     atol: float = 0.0
 
-    @refusing_unknown(TypeError)
+    @refusing_unknown
     def __init__(self, rtol: float = 0.0, atol: float = 0.0) -> None:
         __tracebackhide__ = True
         for name, value in (("rtol", rtol), ("atol", atol)):

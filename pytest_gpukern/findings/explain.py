@@ -12,6 +12,7 @@ from pytest_gpukern.baseline.record import as_recorded
 from pytest_gpukern.findings.regressions import by_name, resource_changes
 from pytest_gpukern.gate.change import FEWEST, percent
 from pytest_gpukern.gate.comparability import SessionTime, of_one_choice
+from pytest_gpukern.gpu.kernel_facts import with_occupancy
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.difference import (
@@ -58,6 +59,9 @@ _OF_THE_HOST = (
     ("blas", "BLAS", ""),
 )
 """Field of a fingerprint, what it is called, and its unit."""
+
+OF_THE_MACHINE = frozenset(label for _, label, _ in _OF_THE_DEVICE + _OF_THE_HOST) | {CLOCK}
+"""What a difference may be about that no change of the code makes."""
 
 
 def because(
@@ -138,7 +142,7 @@ def _code_changes(result: Result, past: Sequence[SessionTime]) -> list[Differenc
     old = by_name(kernel for session in past for kernel in session.kernels)
     kernels: dict[Difference, list[str]] = {}
     for name in filter(old.__contains__, new):
-        for difference in _kernel_changes(new[name], old[name]):
+        for difference in _kernel_changes(new[name], old[name], result.fingerprint.compute_capability):
             kernels.setdefault(difference, []).append(name)
     differences = [
         difference if len(names) == len(new) else dataclasses.replace(difference, kernels=tuple(names))
@@ -227,7 +231,9 @@ def is_about(ratio: float, deciding: Sequence[Measurement], past: Sequence[Sessi
     return abs(now - recorded - math.log(ratio)) <= _SAME_CYCLES * abs(math.log(ratio))
 
 
-def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> list[Difference]:
+def _kernel_changes(
+    now: Sequence[KernelFacts], before: Sequence[KernelFacts], capability: tuple[int, int] | None
+) -> list[Difference]:
     codes = {kernel.machine_code_sha256 for kernel in now if kernel.machine_code_sha256}
     methods = {hash_method(code) for code in codes}
     # Older releases recorded hashes by another method, which tell nothing.
@@ -244,7 +250,15 @@ def _kernel_changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -
         if new and old and not set(new) <= set(old):
             before_text, now_text = (" or ".join(map(dimensions, sizes)) for sizes in (old, new))
             differences.append(Difference(what, before_text, now_text))
+    new_share, old_share = (_occupancy(kernels, capability) for kernels in (now, before))
+    if new_share and old_share and new_share != old_share:
+        differences.append(Difference("occupancy", f"{100 * old_share:.0f}", f"{100 * new_share:.0f} %"))
     return differences
+
+
+def _occupancy(kernels: Iterable[KernelFacts], capability: tuple[int, int] | None) -> float:
+    """Returns the highest theoretical occupancy of launches, which records do not hold; 0 if not known."""
+    return max((with_occupancy(kernel, capability).occupancy or 0.0 for kernel in kernels), default=0.0)
 
 
 def dimensions(size: tuple[int, ...]) -> str:

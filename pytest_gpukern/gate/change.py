@@ -49,8 +49,8 @@ In simulations 12 pairs caught hardly more than 8: in suites on a host 26.5 % in
 FEWEST = 3
 """Recorded sessions from which a verdict may fail a test."""
 
-_THRESHOLDS = (0.03, 0.05, 0.1, 0.2, 0.5)
-"""What we propose where a threshold is too small for a case's noise."""
+_HIGHER = (0.03, 0.05, 0.1, 0.2, 0.5)
+"""Thresholds of which we propose one where that of a case is too small for its noise."""
 
 MOST_SESSIONS = 20
 """The largest number of sessions that a reason names as enough to settle a question."""
@@ -170,10 +170,6 @@ class Change:
         )
         deviation = math.sqrt((spread.variance + self.noisier) * (1 / self.fresh + 1 / fresh))
         return self.delta + student_t(CONFIRMING, max(spread.dof, 1.0)) * deviation >= needed
-
-    def decided(self, threshold: float) -> bool:
-        """Returns whether the sessions that there are tell on which side of a threshold it lies."""
-        return self.settling(math.log1p(threshold)) == (self.recorded, self.fresh)
 
     def settling(self, limit: float) -> tuple[int, int] | None:
         """Returns how many recorded and fresh sessions would tell on which side of the threshold it lies.
@@ -295,8 +291,9 @@ def settling_words(change: Change, limit: float) -> str:
         return f"{FEWEST} sessions recorded on this device may settle it"
     if needed is None:
         never = f"{MOST_SESSIONS} sessions would not settle it: too near the threshold for this noise"
-        decides = (bound for bound in _THRESHOLDS if math.log1p(bound) > limit and change.decided(bound))
-        return next((f'{never}; raise it: threshold="{bound:.0%}"' for bound in decides), never)
+        there_are = (change.recorded, change.fresh)
+        decides = [higher for higher in _HIGHER if change.settling(math.log1p(higher)) == there_are]
+        return never + "".join(f'; raise it: threshold="{higher:.0%}"' for higher in decides[:1])
     recorded, fresh = needed
     if not change.recorded:
         return f"--gpukern-sessions={fresh} would settle it"

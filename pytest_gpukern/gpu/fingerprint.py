@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import Nvml, PowerLimits
 from pytest_gpukern.values.backend_table import library_distributions
-from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
+from pytest_gpukern.values.fingerprint import COMMIT, Fingerprint, Provenance
 
 
 def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
@@ -60,15 +60,10 @@ def take_provenance(folder: Path, environ: Mapping[str, str] = os.environ) -> Pr
     Asks git once, for five seconds at most; without git or a repository nothing is known. CI mostly checks
     out no branch by name, and then its variables name it.
     """
-    known = {name: value for name, value in environ.items() if name not in _OF_A_REPOSITORY}
-    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
-        asked = subprocess.run(
-            command, cwd=folder, env=known, capture_output=True, text=True, timeout=_GIT_S, check=True
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
+    said = _git(["status", "--porcelain=v2", "--branch", "--untracked-files=no"], folder, environ)
+    if said is None:
         return Provenance(ci_url=_ci_page(environ))
-    lines = asked.stdout.splitlines()
+    lines = said.splitlines()
     head = dict(
         line.removeprefix("# branch.").split(" ", 1) for line in lines if line.startswith("# branch.")
     )
@@ -81,6 +76,33 @@ def take_provenance(folder: Path, environ: Mapping[str, str] = os.environ) -> Pr
         branch=branch,
         ci_url=_ci_page(environ),
     )
+
+
+def commits_touching(
+    folder: Path, since: str, until: str = "HEAD", environ: Mapping[str, str] = os.environ
+) -> int | None:
+    """Returns how many commits after `since`, up to `until`, changed something in a folder.
+
+    None without git or a repository, and where one of both is no commit that git has: a branch that was
+    squashed, a shallow clone, or a file of another repository.
+    """
+    if not COMMIT.fullmatch(since) or not (until == "HEAD" or COMMIT.fullmatch(until)):
+        return None  # a file may come from anybody, and what begins with a dash would be an option
+    counted = _git(["rev-list", "--count", f"{since}..{until}", "--", "."], folder, environ)
+    return None if counted is None else int(counted)
+
+
+def _git(arguments: list[str], folder: Path, environ: Mapping[str, str]) -> str | None:
+    """Returns what git prints within five seconds; None if there is no git, or it refuses."""
+    known = {name: value for name, value in environ.items() if name not in _OF_A_REPOSITORY}
+    command = ["git", "--no-optional-locks", *arguments]
+    try:
+        asked = subprocess.run(
+            command, cwd=folder, env=known, capture_output=True, text=True, timeout=_GIT_S, check=True
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return asked.stdout
 
 
 def _ci_page(environ: Mapping[str, str]) -> str | None:

@@ -32,6 +32,7 @@ class RunReport(RunResults):
         listed: test → how pytest-benchmark lists it, of tests that used that plugin's fixture.
         shortened: why fewer sessions were recorded than asked for → cases.
         stale: recorded cases that no longer exist, by file.
+        shaping: the run's options without which other cases would be recorded, or elsewhere.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -41,6 +42,7 @@ class RunReport(RunResults):
     baselines: WriteReport | None = None
     shortened: Mapping[str, Sequence[str]] = field(default_factory=dict)
     stale: Sequence[ToPrune] = ()
+    shaping: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_gpukern.report.conclusion import cards
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.report.markdown import summary
 from pytest_gpukern.report.run import RunResults
@@ -46,21 +47,21 @@ def write(report: RunReport, config: pytest.Config) -> None:
 
 
 def errors(run: RunResults, places: Mapping[str, tuple[str, int]], root: Path) -> list[str]:
-    """Returns a workflow command for each failed test, at most ten.
+    """Returns a workflow command for each failure, at most ten, the worst first.
 
     `places` has file and line of a test's variant, or of the test. One outside of `root`, the folder of the
     repository's checkout, is left out.
     """
-    ids = {result.nodeid: result.case_name for result in run.results}
     lines = []
-    for nodeid, failure in list(run.failures.items())[:_MOST_ANNOTATIONS]:
-        what = {"title": bounded(ids.get(nodeid, nodeid), _LONGEST_TITLE)}
-        file, line = places.get(nodeid, ("", 0))
+    for card in cards(run)[:_MOST_ANNOTATIONS]:
+        what = {"title": bounded(f"{card.kind} {card.title}", _LONGEST_TITLE)}
+        file, line = places.get(card.nodeids[0], ("", 0))
         if file and Path(file).is_relative_to(root):
             what = {"file": Path(file).relative_to(root).as_posix(), "line": str(line), **what}
         properties = ",".join(f"{name}={_property(value)}" for name, value in what.items())
-        first_line = bounded(failure.text.partition("\n")[0], _LONGEST_MESSAGE)
-        lines.append(f"::error {properties}::{_data(first_line)}")
+        texts = [text[:1].lower() + text[1:] for text in (*card.since, ", ".join(card.why)) if text]
+        message = bounded("; ".join([card.headline, *texts]), _LONGEST_MESSAGE)
+        lines.append(f"::error {properties}::{_data(message)}")
     return lines
 
 

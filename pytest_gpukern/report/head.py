@@ -12,7 +12,7 @@ from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.report import units
-from pytest_gpukern.values.difference import Difference
+from pytest_gpukern.values.difference import DEVICE, Difference
 from pytest_gpukern.values.result import Verdict
 
 _SHOWN = 3
@@ -24,7 +24,12 @@ def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
     Returns nothing where the machine is as it was recorded and there is no common shift.
     """
     changes, count = changes_since(compared), len(compared)
-    said = [f"{change}{f' ({n} of {count} cases)' * (n < count)}" for change, n in changes.items()]
+    told_above = [change for change in changes if change.what == DEVICE]  # by what the run was compared with
+    said = [
+        f"{change}{f' ({n} of {count} cases)' * (n < count)}"
+        for change, n in changes.items()
+        if change not in told_above
+    ]
     common = shift is not None and shift.common
     if not changes and not common:
         return []

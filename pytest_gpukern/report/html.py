@@ -282,7 +282,7 @@ class _RunData:
             "backend": case.backend or "",
             "variant": variant_label(result),
             "size": sizes_text(_without(case.sizes, self.shared[case.problem])),
-            "command": repeat(result),
+            "command": repeat(self.run, [result.test], [result]),
             "facts": _facts_of(result),
             "told": list(footnotes),
             "errors": [_error(name, error) for name, error in result.errors.items()],

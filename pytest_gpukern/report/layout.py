@@ -30,11 +30,20 @@ class Line:
 
     Attributes:
         text: without a line end.
-        markup: keyword arguments for pytest's `TerminalReporter.write_line`, such as `{"red": True}`.
+        markup: keyword arguments for pytest's `TerminalWriter.write`, such as `{"red": True}`.
+        only: the parts of the text that take it; empty for all.
     """
 
     text: str
     markup: dict[str, bool] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+
+    def parts(self) -> list[tuple[str, dict[str, bool]]]:
+        """Returns the text in pieces, each with its markup."""
+        if not (self.only and self.markup):
+            return [(self.text, self.markup)]
+        pieces = re.split(f"({'|'.join(map(re.escape, self.only))})", self.text)
+        return [(piece, self.markup if piece in self.only else {}) for piece in pieces if piece]
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,10 @@ def table(columns: list[Column], width: int, *, indent: str = "") -> tuple[list[
     room = width - len(indent)
     left_out: list[str] = []
     for column in sorted(columns, key=lambda column: column.dispensable or 0):
-        too_wide = sum(column.readable + len(GAP) for column in kept) - len(GAP) > room
+        # What comes first is left out before any name is shortened.
+        first = column.dispensable == 0
+        needed = ((other.width if first else other.readable) + len(GAP) for other in kept)
+        too_wide = sum(needed) - len(GAP) > room
         if too_wide and column.dispensable is not None and column in kept:
             kept.remove(column)
             left_out.append(column.title)

@@ -10,6 +10,7 @@ import msgspec
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.record import Baseline
+from pytest_gpukern.findings.trend import moment_of
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.report.run import RunResults
@@ -51,12 +52,13 @@ def run_of(baseline: Baseline, name: str) -> RunResults:
     so the label of a case is its id without the problem.
     """
     sessions = {case_id: list(_sessions(baseline, case_id)) for case_id in baseline.cases}
-    moments = [_moment(session.recorded) for session in baseline.sessions.values()]
+    moments = [moment_of(session.recorded) or _BEGINNING for session in baseline.sessions.values()]
     return RunResults(
         [results[-1] for results in sessions.values()],
         {case_id: results[:-1] for case_id, results in sessions.items()},
         heading=[f"records of {baseline.problem} on {baseline.device_model}"],
         history={case_id: known for case_id in sessions if (known := baseline.history(case_id))},
+        recorded_sessions=baseline.sessions,
         created=max(moments, default=_BEGINNING),
         name=name,
     )
@@ -114,11 +116,3 @@ def measurement_of(key: str, time: SessionTime) -> Measurement:
         fixed_cost_ns=time.fixed_cost_ns,
         observations={CLOCKS: {name: mhz for name, mhz in clocks.items() if mhz is not None}},
     )
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:  # a month 13, which a file may name
-        return _BEGINNING
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -13,29 +13,27 @@ from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower
 from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report.forms import RunReport
+from pytest_gpukern.report.run import BASELINE, RunResults
 from pytest_gpukern.values.note import NO_GPU
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
 from pytest_gpukern.values.result import Result
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 _SHAPE_RECORDS = ("all", "device", "timer", "cache", "scope", "backend", "size", "axis", "baseline-dir")
-"""Options of a run without which other cases would be recorded, or elsewhere."""
 
 _MOST_FILES = 4
-_SHOWN = 3
+SHOWN = 3
+"""Cases that a command names."""
 _MOST_ACCEPTED = 10
 
 
-def record_lines(report: RunReport, config: pytest.Config, *, stored: bool) -> list[str]:
-    """Says what was written, how to record and accept, what was not recorded and why, and what is stale.
-
-    `stored` says whether there is a file of the run.
-    """
+def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
+    """Says what was written, how to record and accept, what was not recorded and why, and what is stale."""
     settings, results = report.settings, report.results
     lines: list[str] = []
     if settings.benchmark and settings.baseline == "compare":
-        lines += ["; ".join(filter(None, (_no_folder(report, config), _to_create(config, results))))]
-        lines += [_to_accept(report, config, stored=stored), _to_keep(report, config)]
+        lines += ["; ".join(filter(None, (_no_folder(report, config), _to_create(report, config))))]
+        lines += [_to_accept(report, config), _to_keep(report)]
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
@@ -55,8 +53,8 @@ def _no_folder(report: RunReport, config: pytest.Config) -> str:
     return f"nothing to compare with: there is no folder {missing}" if missing else ""
 
 
-def _to_create(config: pytest.Config, results: Sequence[Result]) -> str:
-    new = _judged_as(VerdictKind.NEW, results)
+def _to_create(report: RunReport, config: pytest.Config) -> str:
+    new = _judged_as(VerdictKind.NEW, report.results)
     if not new:
         return ""
     here = config.invocation_params.dir
@@ -64,39 +62,54 @@ def _to_create(config: pytest.Config, results: Sequence[Result]) -> str:
     if len(set(paths)) > _MOST_FILES:
         paths = [here / argument.partition("::")[0] for argument in config.args]
     files = list(dict.fromkeys(os.path.relpath(path, here) for path in paths))
-    command = ["pytest", *files, "--gpu-benchmark", "--gpukern-baseline=create", *_options(config)]
+    command = ["pytest", *files, "--gpu-benchmark", "--gpukern-baseline=create", *report.shaping]
     if all(FOLDER in path.parents for path in paths):  # records there would go with the next installation
         elsewhere = [] if config.getoption("gpukern_baseline_dir") else ["--gpukern-baseline-dir=FOLDER"]
-        command = ["gpukern", "validate", "--gpukern-baseline=create", *elsewhere, *_options(config)]
+        command = ["gpukern", "validate", "--gpukern-baseline=create", *elsewhere, *report.shaping]
     return f"{_are(new)} new; to record: {shlex.join(command)}"
 
 
-def _to_accept(report: RunReport, config: pytest.Config, *, stored: bool) -> str:
-    """Returns the command that accepts what became slower, from the run file if there is one, or nothing."""
+def _to_accept(report: RunReport, config: pytest.Config) -> str:
+    """Returns the command that accepts what became slower where no failure says it, or nothing.
+
+    Each failed test has its own command; of many we show how one accepts them together.
+    """
     with_hosts = "host" in report.settings.fail_on
     slower = [
         result for result in report.results if (result.case.on_gpu or with_hosts) and confirmed_slower(result)
     ]
-    if not slower:
+    if len(slower) <= SHOWN and all(result.nodeid in report.failures for result in slower):
         return ""
-    root, here = config.rootpath, config.invocation_params.dir
-    many, settings = len(slower) > _SHOWN, report.settings
-    if stored and settings.run_file is not None:
-        cases = ["CASE…"] if many else [result.case.id for result in slower]
-        folder = settings.baseline_dir
-        into = ["--into", os.path.relpath(folder, root)] if folder is not None else []
-        file = os.path.relpath(settings.run_file, root)
-        command = ["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"]
-        where = "" if here == root else f" in {root}"
-    else:
-        command, where = _update(slower, config), ""
-    return f"{_are(slower)} slower; if that is meant{where}: {shlex.join(command)}"
+    root = config.rootpath
+    moved = report.settings.run_file is not None and config.invocation_params.dir != root
+    return f"{_are(slower)} slower; if that is meant{f' in {root}' * moved}: {accept(report, slower)}"
 
 
-def _to_keep(report: RunReport, config: pytest.Config) -> str:
+def accept(run: RunResults, slower: Sequence[Result]) -> str:
+    """Returns the command that takes times for the new normal; nothing where no record was compared with.
+
+    A run that was written to a file is merged, in the run's rootdir; else the tests measure again.
+    """
+    if run.compared_with != BASELINE:
+        return ""
+    report = run if isinstance(run, RunReport) else None
+    file = (
+        run.name
+        if report is None or report.settings.run_file is None
+        else os.path.relpath(report.settings.run_file)
+    )
+    if not file:
+        return shlex.join(_update(report, slower)) if report is not None else ""
+    cases = ["CASE…"] if len(slower) > SHOWN else [result.case.id for result in slower]
+    folder = report.settings.baseline_dir if report is not None else None
+    into = ["--into", os.path.relpath(folder)] if folder is not None else []
+    return shlex.join(["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"])
+
+
+def _to_keep(report: RunReport) -> str:
     """Returns the command that records what became faster, so that its loss is seen, or nothing."""
     faster = [result for result in _judged_as(VerdictKind.FASTER, report.results) if result.case.on_gpu]
-    command = shlex.join(_update(faster, config))
+    command = shlex.join(_update(report, faster))
     return f"{_are(faster)} faster; to gate at the new time: {command}" if faster else ""
 
 
@@ -115,18 +128,22 @@ def _to_prune(stale: ToPrune, config: pytest.Config) -> str:
     return f"{gone}: {some_of(stale.ids)}; to remove: {command}"
 
 
-def _update(results: Sequence[Result], config: pytest.Config) -> list[str]:
-    root, here = config.rootpath, config.invocation_params.dir
-    tests = [os.path.relpath(root / result.test, here) for result in results]
+def _update(report: RunReport, results: Sequence[Result]) -> list[str]:
+    tests = [result.test for result in results]
     update = ["--gpu-benchmark", "--gpukern-baseline=update", "--gpukern-reason=TEXT"]
-    return ["pytest", *(tests if len(tests) <= _SHOWN else ["TEST…"]), *update, *_options(config)]
+    return ["pytest", *(tests if len(tests) <= SHOWN else ["TEST…"]), *update, *report.shaping]
 
 
-def repeat(result: Result) -> str:
-    measured = ["--gpu-benchmark"] if result.measurements and not result.simulated else []
-    simulated = ["--gpukern-simulator=always"] if result.simulated else []
-    seed = [f"--gpukern-seed={result.seed}"] if result.seed is not None else []
-    return shlex.join(["pytest", result.test, *measured, *simulated, *seed])
+def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | None]) -> str:
+    """Returns the command that runs tests again as they ran; of many, those that failed last."""
+    known = [result for result in results if result is not None]
+    simulated = any(result.simulated for result in known)
+    seeds = {result.seed for result in known if result.seed is not None}
+    which = [*tests] if len(tests) <= SHOWN else ["--lf"]
+    measured = ["--gpu-benchmark"] if run.measured and not simulated else []
+    simulator = ["--gpukern-simulator=always"] if simulated else []
+    seed = [f"--gpukern-seed={seeds.pop()}"] if len(seeds) == 1 else []
+    return shlex.join(["pytest", *which, *measured, *simulator, *seed])
 
 
 def _written(report: WriteReport, results: Sequence[Result]) -> list[str]:
@@ -153,14 +170,15 @@ def _accepted(results: Sequence[Result], updated: Collection[str]) -> list[str]:
 
 
 def some_of(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
+    return ", ".join(ids[:SHOWN]) + (", …" if len(ids) > SHOWN else "")
 
 
 def _which(cases: Sequence[str]) -> str:
     return cases[0] if len(cases) == 1 else f"{len(cases)} cases, {cases[0]} among them"
 
 
-def _options(config: pytest.Config) -> list[str]:
+def shaping_options(config: pytest.Config) -> tuple[str, ...]:
+    """Returns the options of a run without which other cases would be recorded, or elsewhere."""
     _, given, _ = values_of(config)
     options = []
     for option in OPTIONS:
@@ -168,4 +186,4 @@ def _options(config: pytest.Config) -> list[str]:
         if option.name in _SHAPE_RECORDS and value:
             values = value if isinstance(value, list) else [value]
             options += [option.cli if option.flag else f"{option.cli}={text}" for text in values]
-    return options
+    return tuple(options)

@@ -31,7 +31,12 @@ Timing = tuple[str, str, str]
 _GAPS = 0.01
 """Share of a call without any kernel from which that is worth saying."""
 
-_COLOURS = {Tone.BAD: "red", Tone.GOOD: "green", Tone.DOUBTFUL: "yellow"}
+_COLOURS = {
+    Tone.BAD: {"white": True, "Red": True, "bold": True},
+    Tone.GOOD: {"black": True, "Green": True},
+    Tone.DOUBTFUL: {"black": True, "Yellow": True},
+}
+"""Text and its ground, so that both are seen on black and on white."""
 
 COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 """Ceilings: the device's copy bandwidth, its rate of multiply-adds, and copies to and from the host."""
@@ -40,7 +45,7 @@ COPY, FMA, HOST_COPY = "copy", "FMA", "host copy"
 def markup_of(state: str) -> dict[str, bool]:
     """Returns how a terminal colours a verdict or what stands in its place; nothing for other words."""
     tone = STATES[state].tone if state in STATES else None
-    return {_COLOURS[tone]: True} if tone in _COLOURS else {}
+    return _COLOURS.get(tone, {}) if tone is not None else {}
 
 
 @dataclass(frozen=True)

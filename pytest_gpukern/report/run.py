@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from pytest_gpukern.baseline.record import RecordedCase
+from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import GateFailure, Result
+
+BASELINE = "baseline"
+"""What a run is compared with, unless it names a revision or another run."""
 
 
 class EmptyReportError(Exception):
@@ -66,6 +70,7 @@ class RunResults:
         rejected: ids of the broken cases that the checks rejected as they must; these have no result.
         failures: test → why it failed. Some of these tests have no result.
         history: test → the recorded sessions that it may be compared with.
+        recorded_sessions: id → what all times of a recorded session share, such as its commit.
         shift: how the times of all compared results moved together; None where they are too few.
         since_record: what else all cases have in common since the record, a sentence each.
         compared_with: what verdicts are about, in words.
@@ -86,9 +91,10 @@ class RunResults:
     rejected: Sequence[str] = ()
     failures: Mapping[str, Failure] = field(default_factory=dict)
     history: Mapping[str, RecordedCase] = field(default_factory=dict)
+    recorded_sessions: Mapping[str, SessionEntry] = field(default_factory=dict)
     shift: Shift | None = None
     since_record: Sequence[str] = ()
-    compared_with: str = "baseline"
+    compared_with: str = BASELINE
     heading: Sequence[str] = ()
     closing: Sequence[str] = ()
     problems: Sequence[str] = ()
@@ -103,6 +109,11 @@ class RunResults:
         """Whether any test came to an end: one that passed, failed or rejected a broken case."""
         return bool(self.results or self.rejected or self.failures)
 
+    @functools.cached_property
+    def measured(self) -> bool:
+        """Whether it timed anything outside of the simulator."""
+        return any(result.measurements and not result.simulated for result in self.results)
+
     def only(self, text: str) -> RunResults:
         """Returns the run with those cases alone whose id holds a text, and with what is about them."""
         results = {result.nodeid: result for result in self.results if text in result.case_name}
@@ -111,6 +122,7 @@ class RunResults:
             {test: sessions for test, sessions in self.sessions.items() if test in results},
             failures={test: failure for test, failure in self.failures.items() if test in results},
             history=self.history,
+            recorded_sessions=self.recorded_sessions,
             compared_with=self.compared_with,
             created=self.created,
             version=self.version,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from pytest_gpukern.baseline.record import RecordedCase
+from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.values.result import Result, plain
@@ -77,7 +77,15 @@ def read_run(path: Path) -> RunResults:
     return RunResults(stored.results, sessions, **as_they_are, **of_file)
 
 
-class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
+class _File(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="schema",
+    tag=SCHEMA,
+):
     """Holds the content of a file."""
 
     gpukern: str
@@ -96,6 +104,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     problems: tuple[str, ...]
     duration_s: Figure | None
     spent_s: dict[str, Figure]
+    recorded_sessions: dict[str, SessionEntry] = {}
 
 
 _IN_ANOTHER_FORM = ("gpukern", "created", "results", "sessions")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_gpukern.report import units
+from pytest_gpukern.report.conclusion import Card, Others, cards, context, headline, others
 from pytest_gpukern.report.details import checks, device_work, observed_lines
 from pytest_gpukern.report.forms import RunReport
-from pytest_gpukern.report.layout import Column, Line, hint_at, in_encoding, shorten, table, wrapped
+from pytest_gpukern.report.layout import Column, Line, hint_at, in_encoding, table, wrapped
 from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import Footnote, ResultRow, Timing, markup_of, shared_sizes
 from pytest_gpukern.report.run import RunResults, Skip
@@ -21,7 +22,6 @@ from pytest_gpukern.report.summary import (
     Remark,
     false_alarms,
     needs_a_reader,
-    other_failures,
     problems_of,
     skip_texts,
     time_spent,
@@ -30,7 +30,7 @@ from pytest_gpukern.report.summary import (
 )
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
-from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, severity
+from pytest_gpukern.values.verdict_table import FAILED
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
@@ -38,8 +38,11 @@ _MOST_LINES, _COMMANDS = 20, 3
 """Lines of the summary, and those of them that are left for commands."""
 _SHORT_S = 20.0
 """Nobody asks where the time of a shorter run went."""
-_MOST_TOLD = 5
-"""Verdicts, findings or notes of a kind that are told without `-v`."""
+_MOST_TOLD, _MOST_CARDS = 5, 10
+"""Findings or notes of a kind, and failures, that are told without `-v`."""
+_LABEL, _KIND = 10, 12
+"""Width of what stands before a line of a failure, and before other lines."""
+_LINES_OF_A_DIAGNOSIS = 2
 
 _INDENT = "  "
 _BOLD = {"bold": True}
@@ -50,130 +53,118 @@ def write(report: RunReport, config: pytest.Config) -> None:
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     wrote = [f"wrote {path}" for path in report.files]
     report = dataclasses.replace(report, closing=(*wrote, *report.closing))
-    lines = render(
-        report,
-        width=reporter._tw.fullwidth,
-        verbose=config.get_verbosity() > 0,
-        failures_shown=config.getoption("tbstyle", "auto") not in ("no", "line"),
-    )
+    lines = render(report, width=reporter._tw.fullwidth, verbose=config.get_verbosity() > 0)
     encoding = getattr(reporter._tw._file, "encoding", None) or "utf-8"
+    if report.failures:  # which pytest has just shown
+        reporter.write_sep("=", "gpukern")
     for line in lines:
-        reporter.write_line(in_encoding(printable_lines(line.text), encoding), **line.markup)
+        for text, markup in line.parts():
+            reporter.write(in_encoding(printable_lines(text), encoding), **markup)
+        reporter.write_line("")
 
 
-def render(
-    run: RunResults, *, width: int, verbose: bool = False, failures_shown: bool = False, details: str = "-v"
-) -> list[Line]:
-    """Returns what needs a reader, the tables of a small or `verbose` run, and the summary.
+def render(run: RunResults, *, width: int, verbose: bool = False, details: str = "-v") -> list[Line]:
+    """Returns the conclusion, the failures, the tables of a small or `verbose` run, and the rest.
 
-    The lines of the run itself stand above and below. Why a test failed is not said again where
-    `failures_shown` says that pytest did. `details` is the option that tells what is left out.
+    The lines of the run itself stand above and below. `details` is the option that tells what is left out.
     """
-    body = _told_of(run, width, verbose, failures_shown, details) if run.ran or run.skips else []
+    body = _told_of(run, width, verbose, details) if run.ran or run.skips else []
     heading = [Line(f"gpukern: {line}" if line is run.heading[0] else line) for line in run.heading]
     closing = [Line(f"gpukern: {line}") for line in run.closing]
     problems = (Line(f"gpukern: {problem}", {"red": True}) for problem in run.problems)
     return [*heading, *body, *closing, *problems]
 
 
-def _told_of(run: RunResults, width: int, verbose: bool, failures_shown: bool, details: str) -> list[Line]:
+def _told_of(run: RunResults, width: int, verbose: bool, details: str) -> list[Line]:
     problems = problems_of(run)
-    if failures_shown:
-        problems = [_without_failures(problem, run) for problem in problems]
     rows = [row for problem in problems for row in problem.rows]
-    failures = [] if failures_shown else other_failures(run, rows)
-    lines = _needs_a_reader(rows, failures, width, None if verbose else details)
-    small = len(rows) <= _MOST_ROWS
-    if small or verbose:
+    failed = cards(run)
+    lines = _conclusion(run, failed, width)
+    for card in failed if verbose else failed[:_MOST_CARDS]:
+        lines += [*_card(card, width), Line("")]
+    left = len(failed) - _MOST_CARDS
+    if left > 0 and not verbose:
+        lines += [Line(f"{left} more failures; {details} tells each"), Line("")]
+    if len(rows) <= _MOST_ROWS or verbose:
         lines += _tables(problems, width, verbose=verbose)
-    above = [] if small else _by_backend(rows, width)
     spent = time_spent(run) if (run.duration_s or 0.0) > _SHORT_S else ""
     texts = [*run.since_record, false_alarms(run.results), spent]
-    below = [line for text in texts for line in wrapped(text, width)]
-    below += [] if verbose else _quiet(rows, width, details)
-    below.append(Line(f"gpukern: {totals(run)}", _BOLD))
-    room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(above) - len(below))
-    return [*lines, *above, *skip_lines(run.skips, width=width, room=room, details=details), *below]
+    below = [] if verbose else _others(run, width, details)
+    for kind, remarks in needs_a_reader(rows).items():
+        if verbose or not kind:
+            below += _remarks(kind, remarks, width, None if verbose else details)
+    below += [line for text in texts for line in wrapped(text, width)]
+    last = Line(f"gpukern: {totals(run)}", _BOLD)
+    room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(below))
+    return [*lines, *below, *skip_lines(run.skips, width=width, room=room, details=details), last]
 
 
-def _without_failures(problem: ProblemTable, run: RunResults) -> ProblemTable:
-    """Returns the problem without what the failures of its tests said."""
-
-    def said(row: ResultRow, footnote: Footnote) -> bool:
-        failure = run.failures.get(row.result.nodeid)
-        of_test = footnote.kind in (INCORRECT, FAILED)
-        return failure is not None and (of_test or any(map(footnote.tells, failure.reasons)))
-
-    left = [tuple(footnote for footnote in row.footnotes if not said(row, footnote)) for row in problem.rows]
-    rows = [dataclasses.replace(row, footnotes=of) for row, of in zip(problem.rows, left, strict=True)]
-    return dataclasses.replace(problem, rows=rows)
+def _conclusion(run: RunResults, failed: Sequence[Card], width: int) -> list[Line]:
+    text = headline(run)
+    word = text.partition(":")[0]
+    lines = [Line(text, markup_of(word) or _BOLD, (word,))]
+    lines += [part for line in context(run) for part in wrapped(line, width)]
+    return [*lines, Line("")] if failed or len(lines) > 1 else lines
 
 
-def _needs_a_reader(
-    rows: Iterable[ResultRow], failures: Sequence[Remark], width: int, details: str | None
-) -> list[Line]:
-    """Tells what needs a reader, of each kind the first few where `details` tells the others, else all."""
+def _card(card: Card, width: int) -> list[Line]:
+    """Returns what failed, from what to what, since when, why, and what to do."""
+    markup = markup_of(card.kind) or markup_of(FAILED)
+    lines = [Line(f"{card.kind}  {card.title}", markup, (card.kind,))]
+
+    def say(label: str, texts: Iterable[str]) -> None:
+        for text in filter(None, texts):
+            for number, part in enumerate(wrapped(text, width - len(_INDENT) - _LABEL)):
+                lines.append(Line(f"{_INDENT}{'' if number else label:<{_LABEL}}{part.text}"))
+            label = ""
+
+    if card.change is not None:
+        threshold = f", threshold {units.share(card.threshold)}" if card.threshold else ""
+        text = f"{_INDENT}{card.scope:<{_LABEL}}{card.change}{threshold}"
+        lines.append(Line(text, markup, (card.change.percent,)))
+        say("", [card.change.of_limit])
+    else:
+        for text in card.what:
+            lines_of_it = [line.strip() for line in text.split("\n")]
+            say("what", lines_of_it[:_LINES_OF_A_DIAGNOSIS])
+    say("since", card.since)
+    say("why", [", ".join(card.why)])
+    for label, command in (("repeat", card.repeat), ("accept", card.accept)):
+        lines += [Line(f"{_INDENT}{label:<{_LABEL}}{command}")] if command else []  # to be copied whole
+    return lines
+
+
+def _others(run: RunResults, width: int, details: str) -> list[Line]:
+    """Returns `faster  10 times of discount: −22.9 % to −41.0 %: CPUs 16 → 32: the machine, not …`."""
+    by_kind: dict[str, list[Others]] = {}
+    for other in others(run):
+        by_kind.setdefault(other.kind, []).append(other)
     lines = []
-    for kind, remarks in needs_a_reader(rows, failures).items():
-        most = 1 if _is_good(kind) and len(remarks) > _MOST_TOLD else _MOST_TOLD
-        most = len(remarks) if details is None else most
-        for remark in remarks[:most]:
-            lines += _told(remark, width, whole=details is None)
-        more = sum(len(remark.labels) for remark in remarks[most:])
-        lines += [Line(f"{kind or 'note'}: {more} more; {details} tells each")] if more else []
-    return [*lines, Line("")] if lines else []
+    for kind, of_kind in by_kind.items():
+        for other in of_kind[:_MOST_TOLD]:
+            words = ": ".join(filter(None, (other.cases, other.change, other.cause)))
+            if other.is_doubtful and len(other.names) > 1:
+                words = f"{other.cases}, the largest suspicion {other.change}: {other.names[0]}"
+            lines += wrapped(f"{kind.lower():<{_KIND}} {words}", width)
+        more = sum(len(other.names) for other in of_kind[_MOST_TOLD:])
+        lines += [Line(f"{kind.lower():<{_KIND}} {more} more; {details} tells each")] if more else []
+    return lines
 
 
-def _is_good(kind: str) -> bool:
-    return kind in STATES and STATES[kind].tone is Tone.GOOD
-
-
-def _told(remark: Remark, width: int, *, whole: bool) -> list[Line]:
-    """Tells all of a remark, or what happened and what to do.
-
-    What became faster takes one line then, since it needs no explanation.
-    """
-    footnote, labels = remark.footnote, remark.labels
-    who = labels[0]
-    if len(labels) > 1:
-        who = f"{len(labels)} cases ({some_of(labels) if whole else f'{labels[0]}, …'})"
-    subject = f"{footnote.kind or 'note'} {who}"
-    if not whole and _is_good(footnote.kind) and units.is_number(footnote.ratio):
-        change = units.change(footnote.ratio)
-        return [Line(f"{shorten(subject, width - len(change) - 2)}: {change}", markup_of(footnote.kind))]
-    first, *others = footnote.text.split("\n")
-    markup = markup_of(footnote.kind)
-    rest = (line for text in others for line in wrapped(text, width, indent=_INDENT, markup=markup))
-    return [*wrapped(f"{subject}: {first}", width, markup=markup), *(rest if whole else ())]
-
-
-def _by_backend(rows: Sequence[ResultRow], width: int) -> list[Line]:
-    """Returns a table of how many cases each backend has of each verdict or state."""
-    counts: dict[str, Counter[str]] = {}
-    for row in rows:
-        counts.setdefault(row.state, Counter())[row.result.case.backend or "tests"] += 1
-    states = sorted(counts, key=severity)
-    columns = [Column("", tuple(states))]
-    for backend, _ in sum(counts.values(), Counter[str]()).most_common():
-        cells = tuple(str(counts[state][backend] or "") for state in states)
-        columns.append(Column(backend, cells, numeric=True))
-    texts, _ = table(columns, width)
-    return [*map(Line, texts, [_BOLD, *map(markup_of, states)])]
-
-
-def _quiet(rows: Iterable[ResultRow], width: int, details: str) -> list[Line]:
-    """Counts what needs no action: `told with -v: 41 host times UNDECIDED, noise in 12 cases`."""
-    verdicts: Counter[tuple[str, str]] = Counter()
-    cases: dict[str, set[str]] = {}
-    for row in rows:
-        for footnote in row.footnotes:
-            if footnote.kind in STATES and footnote.quiet:
-                verdicts["GPU" if row.result.case.on_gpu else "host", footnote.kind] += 1
-            elif footnote.quiet:
-                cases.setdefault(footnote.quiet, set()).add(row.result.nodeid)
-    parts = [f"{count} {where} time{'s' * (count > 1)} {kind}" for (where, kind), count in verdicts.items()]
-    parts += [f"{about} in {len(having)} case{'s' * (len(having) > 1)}" for about, having in cases.items()]
-    return wrapped(f"told with {details}: {', '.join(parts)}", width) if parts else []
+def _remarks(kind: str, remarks: Sequence[Remark], width: int, details: str | None) -> list[Line]:
+    """Tells remarks of a kind, of many the first few where `details` tells the others."""
+    most = len(remarks) if details is None else _MOST_TOLD
+    lines = []
+    for remark in remarks[:most]:
+        labels, whole = remark.labels, details is None
+        who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
+        first, *rest = remark.footnote.text.split("\n")
+        markup = markup_of(kind)
+        subject = f"{kind or 'note'} {who}: {first}"
+        lines += [Line(line.text, markup, (kind,)) for line in wrapped(subject, width)]
+        lines += [line for text in rest for line in wrapped(text, width, indent=_INDENT)] if whole else []
+    more = sum(len(remark.labels) for remark in remarks[most:])
+    return lines + ([Line(f"{kind or 'note'}: {more} more; {details} tells each")] if more else [])
 
 
 def _tables(problems: Iterable[ProblemTable], width: int, *, verbose: bool) -> list[Line]:
@@ -231,7 +222,10 @@ def _table(problem: ProblemTable, width: int, left_out: list[str], *, verbose: b
     return [
         Line(" · ".join(filter(None, parts)), _BOLD),
         Line(texts[0]),
-        *(Line(text, markup_of(row.state)) for text, row in zip(texts[1:], rows, strict=True)),
+        *(
+            Line(text, markup_of(row.state), (row.verdict,))
+            for text, row in zip(texts[1:], rows, strict=True)
+        ),
         *wrapped(legend, width, indent=_INDENT),
         *_fixed_costs(rows, width),
         *(_footnotes(rows, width) if verbose else ()),

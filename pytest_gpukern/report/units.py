@@ -113,6 +113,18 @@ def change_range(low: float | None, high: float | None) -> str:
     return f"{change(low)} … {change(high)}" if is_number(low) and is_number(high) else ""
 
 
+def change_interval(low: float | None, high: float | None) -> str:
+    """Writes the same in percent between brackets: `[+4.1, +6.5]`, or nothing without one."""
+    ends = (change(low).removesuffix(" %"), change(high).removesuffix(" %"))
+    return f"[{', '.join(ends)}]" if is_number(low) and is_number(high) else ""
+
+
+def way(before_ns: float, now_ns: float) -> str:
+    """Writes from which time to which: `37.4 → 46.8 µs`, with one unit where both have the same."""
+    before, now = time(before_ns), time(now_ns)
+    return f"{before.removesuffix(now[now.index(' ') :])} → {now}"
+
+
 def ulps(value: float | None) -> str:
     """Returns an error in units in the last place: `0.5 ULP`, `4000 ULP`, `1.2e+06 ULP`."""
     if not is_number(value) or value == 0:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pytest_gpukern.processes.process import last_lines
 from pytest_gpukern.values.atomic_file import TemporaryFolder
+from pytest_gpukern.values.fingerprint import COMMIT
 
 _OF_A_REPOSITORY = (
     "GIT_DIR",
@@ -28,7 +29,6 @@ _OF_A_REPOSITORY = (
 `GIT_CONFIG_…` is not among them: a container in CI passes `safe.directory` by these.
 """
 
-_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")  # SHA-1 or SHA-256
 _REFS_SHOWN = 5
 _LAST_LINES = 15
 
@@ -144,7 +144,7 @@ def _commit(revision: str, top: Path) -> str | None:
         return None
     arguments = ["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     commit = run(arguments, top, accepted=(0, 1, 128)).strip()
-    return commit if _COMMIT.fullmatch(commit) else None
+    return commit if COMMIT.fullmatch(commit) else None
 
 
 def _is_shallow(top: Path) -> bool:

@@ -39,7 +39,7 @@ from pytest_gpukern.values.untrusted_json import FileError
 
 if TYPE_CHECKING:
     from pytest_gpukern.baseline.merge import WriteReport
-    from pytest_gpukern.baseline.record import RecordedCase
+    from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
     from pytest_gpukern.baseline.store import KnownCases, ToPrune
     from pytest_gpukern.findings.common_shift import Shift
     from pytest_gpukern.processes.extra_sessions import ExtraSessions
@@ -93,6 +93,7 @@ class Controller:
         self._files: tuple[Path, ...] = ()
         self._baselines: WriteReport | None = None
         self._history: dict[str, RecordedCase] = {}
+        self._recorded_sessions: dict[str, SessionEntry] = {}
         self._shift: Shift | None = None
         self._since_record: list[str] = []
         self._extra: ExtraSessions | None = None
@@ -294,9 +295,12 @@ class Controller:
             self._note_failure(report, carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):
             from pytest_gpukern.report.junit import properties
+            from pytest_gpukern.report.run import RunResults
 
-            failure = self._failures[report.nodeid].text if self._failed_by_itself(report.nodeid) else None
-            report.user_properties += properties(self._results[report.nodeid], failure)
+            test = report.nodeid
+            failures = {test: self._failures[test]} if test in self._failures else {}
+            of_test = RunResults([self._results[test]], {test: self._sessions[test]}, failures=failures)
+            report.user_properties += properties(of_test)
 
     def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
         """Notes why the gate failed a test, or the first line of another failure, which counts before."""
@@ -404,12 +408,12 @@ class Controller:
             return
         from pytest_gpukern.report.forms import write_forms
 
-        report = write_forms(self._report(in_summary=in_summary), self._config, in_summary=in_summary)
+        report = write_forms(self._report(), self._config, in_summary=in_summary)
         self._files, self.problems = report.files, list(report.problems)
 
-    def _report(self, *, in_summary: bool) -> RunReport:
+    def _report(self) -> RunReport:
         from pytest_gpukern.report.forms import RunReport
-        from pytest_gpukern.report.records import record_lines
+        from pytest_gpukern.report.records import record_lines, shaping_options
         from pytest_gpukern.report.summary import REST
 
         add_to(self._spent_s, ACCOUNT.lap())
@@ -425,6 +429,7 @@ class Controller:
             rejected=tuple(self._rejected.values()),
             failures=self._failures,
             history=self._history,
+            recorded_sessions=self._recorded_sessions,
             shift=self._shift,
             since_record=self._since_record,
             places=self._places,
@@ -435,15 +440,13 @@ class Controller:
             baselines=self._baselines,
             shortened=self._short,
             stale=self._stale,
+            shaping=shaping_options(self._config),
             files=self._files,
             problems=tuple(self.problems),
             duration_s=duration_s,
             spent_s=spent_s,
         )
-        # The file of the run is written first, and holds the lines that name it.
-        stored = settings.run_file is not None and (not in_summary or settings.run_file in self._files)
-        lines = record_lines(report, self._config, stored=stored)
-        return dataclasses.replace(report, closing=(*self.closing, *lines))
+        return dataclasses.replace(report, closing=(*self.closing, *record_lines(report, self._config)))
 
     def _compare_all(self) -> None:
         """Looks up what is recorded, and for a shift common to all results, before anything is written."""
@@ -465,6 +468,7 @@ class Controller:
             recorded = baseline.history(result.case.id)
             if recorded is not None:
                 self._history[result.nodeid] = recorded
+                self._recorded_sessions |= baseline.sessions
             if past:
                 compared.append(Compared(result, past))
         self._shift = shift_among(compared)

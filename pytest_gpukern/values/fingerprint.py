@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Struct
 
+COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+"""A commit's name in full, by SHA-1 or SHA-256."""
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -64,6 +67,11 @@ class Provenance(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     dirty: bool | None = None
     branch: str | None = None
     ci_url: str | None = None
+
+    @property
+    def state(self) -> str:
+        """Returns `093d14b`, or `093d14b with changes` that nobody committed; empty where it is not known."""
+        return (self.commit or "")[:7] + (" with changes" if self.commit and self.dirty else "")
 
 
 NO_PROVENANCE = Provenance()

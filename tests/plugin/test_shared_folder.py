@@ -44,6 +44,7 @@ def test_modules_of_one_name_share_no_record(pytester, gpu, modules, capsys):
     found = read_run(pytester.path / "run.json")
     recorded = [next(iter(found.history[each.nodeid].times.values())) for each in found.results]
     assert [time.median_ns for times in recorded for time in times] == pytest.approx([1000, 9000])
+    assert all(time.session in found.recorded_sessions for times in recorded for time in times)
     capsys.readouterr()
     cli.main(["compare", "run.json", "run.json", "--json"])
     compared = json.loads(capsys.readouterr().out)["measurements"]

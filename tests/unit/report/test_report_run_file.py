@@ -10,11 +10,12 @@ import pytest
 from made_up_results import measured, result, verdict
 from made_up_runs import write_run_file
 
-from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
+from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch, SessionEntry
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.result import GateFailure, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -59,6 +60,9 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
             "b": Failure("x"),
         },
         history={slower.nodeid: RecordedCase(epochs, {KEY: (recorded,)})},
+        recorded_sessions={
+            "0000000a": SessionEntry(where["recorded"], "f", {"copy": 1e5}, Provenance("beef", dirty=True))
+        },
         shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
         since_record=("since the record: driver 580 → 590",),
         compared_with="against beef",

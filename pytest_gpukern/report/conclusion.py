@@ -1,0 +1,492 @@
+"""Concludes what a run found: what failed, from what to what, since when, why, and what to do.
+
+Every form of the report takes its headline, its failures and what changed otherwise from here, so all of them
+say the same in the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpukern.findings.explain import OF_THE_MACHINE
+from pytest_gpukern.findings.trend import days_of, points_of, since_when
+from pytest_gpukern.gpu.fingerprint import commits_touching
+from pytest_gpukern.report import units
+from pytest_gpukern.report.records import accept, repeat
+from pytest_gpukern.report.rows import ceiling_shares, judged, scope_times, variant_label
+from pytest_gpukern.report.run import BASELINE, RunResults
+from pytest_gpukern.values.difference import DEVICE, SAME_CODE
+from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, sizes_text
+from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind, severity
+
+_SHOWN = 3
+"""Sizes that a title names."""
+
+NOTHING_RAN, PASSED = "NOTHING RAN", "PASSED"
+"""What a headline may begin with, besides FAILED."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Holds a time's way from the record, or from the other revision, to now.
+
+    Attributes:
+        before_ns: what the ratio is of: the record, or the geometric mean of the other revision's sessions.
+        ratio: now ÷ before, with the ends of its 90 % interval.
+        limit: what bounds the time, such as the device's copies; empty where that is not known.
+        share_before: part of that limit which the time reached, 0.51 for 51 %, and what it reaches now.
+    """
+
+    before_ns: float
+    now_ns: float
+    ratio: float
+    low: float | None
+    high: float | None
+    limit: str = ""
+    share_before: float | None = None
+    share_now: float | None = None
+
+    @property
+    def times(self) -> str:
+        """Returns `37.4 → 46.8 µs`."""
+        return units.way(self.before_ns, self.now_ns)
+
+    @property
+    def percent(self) -> str:
+        return units.change(self.ratio)
+
+    @property
+    def interval(self) -> str:
+        """Returns `[+22.4, +28.4]`, the ends of the 90 % interval in percent."""
+        return units.change_interval(self.low, self.high)
+
+    @property
+    def of_limit(self) -> str:
+        """Returns `51 → 40 % of copy`, or nothing."""
+        if self.share_before is None or self.share_now is None:
+            return ""
+        before, now = units.share(self.share_before), units.share(self.share_now)
+        return (
+            f"{before.removesuffix(' %')} → {now} of {self.limit}"
+            if before != now
+            else f"{now} of {self.limit}"
+        )
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (f"{self.times}, {self.percent}", self.interval)))
+
+
+@dataclass(frozen=True)
+class Card:
+    """Holds one failure, or those of one variant with one kind of diagnosis.
+
+    Attributes:
+        kind: word of the verdict, INCORRECT, FAILED, or the kind of a finding in capitals.
+        name: the case, as every form and every command names it; the variant where there are several.
+        sizes: what tells several cases apart, one text each; empty for a single one.
+        results: those that failed; None for a test without a result.
+        nodeids: their tests.
+        scope: what was timed; empty for a failure that is not about a time.
+        change: of the time; None where nothing was compared.
+        threshold: smallest change that counts, 0.02 for 2 %.
+        what: what is wrong, one text a case; for a time, the reason in words.
+        since: since when it is so, and what may have done it, in words; empty where nothing is recorded.
+        why: what else changed, in words.
+        repeat: the command that runs the tests again.
+        accept: the command that takes the change for the new normal; empty where there is none.
+    """
+
+    kind: str
+    name: str
+    results: tuple[Result | None, ...]
+    nodeids: tuple[str, ...]
+    sizes: tuple[str, ...] = ()
+    scope: str = ""
+    change: Change | None = None
+    threshold: float | None = None
+    what: tuple[str, ...] = ()
+    since: tuple[str, ...] = ()
+    why: tuple[str, ...] = ()
+    repeat: str = ""
+    accept: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {_listed(self.sizes)}" if self.sizes else self.name
+
+    @property
+    def headline(self) -> str:
+        """Says it in one line: `kernel 37.4 → 46.8 µs, +25.4 % [+22.4, +28.4]`, or what is wrong."""
+        if self.change is not None:
+            return f"{self.scope} {self.change}"
+        return _first_line(self.what[0]) if self.what else ""
+
+
+@dataclass(frozen=True)
+class Others:
+    """Holds times with one kind of verdict and one cause, or cases with one finding, which failed no test.
+
+    Attributes:
+        names: of the cases, the largest change first, each with its scope where that is not the kernel.
+        ratios: now ÷ before, in the same order; empty where nothing was compared.
+        cause: what they have in common, in words; empty where nothing is known.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    ratios: tuple[float, ...] = ()
+    cause: str = ""
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.kind in STATES and STATES[self.kind].tone is Tone.DOUBTFUL
+
+    @property
+    def cases(self) -> str:
+        """Returns the name of one, or how many they are and of which variant or problem."""
+        if len(self.names) == 1:
+            return self.names[0]
+        parts = zip(*(name.split("/")[:-1] for name in self.names), strict=False)
+        of = "/".join(same[0] for same in itertools.takewhile(lambda same: len({*same}) == 1, parts))
+        what = "times" if self.ratios else "cases"
+        return f"{len(self.names)} {what}" + (f" of {of}" if of else "")
+
+    @property
+    def change(self) -> str:
+        """Returns the change, or from which to which; of what is undecided, the largest suspicion."""
+        if not self.ratios:
+            return ""
+        first, last = units.change(self.ratios[0]), units.change(self.ratios[-1])
+        if first == last or self.is_doubtful:
+            return first
+        return f"{last} to {first}"
+
+
+def headline(run: RunResults) -> str:
+    """Says in one line whether the run is good and what is worst: `FAILED: 1 kernel +25.4 %`."""
+    if run.failures or run.problems:
+        parts = [*_failures_in_words(run)]
+        count = len(run.problems)
+        parts += [f"{count} problem{'s' * (count > 1)} of the run"] if count else []
+        return f"{FAILED}: {', '.join(parts)}"
+    if not run.ran:
+        return NOTHING_RAN
+    return f"{PASSED}: {', '.join(_passed_in_words(run))}"
+
+
+def outcome(run: RunResults) -> str:
+    """Returns the word that the headline begins with."""
+    return headline(run).partition(":")[0]
+
+
+def _failures_in_words(run: RunResults) -> Iterable[str]:
+    by_kind: dict[str, list[Card]] = {}
+    for card in cards(run):
+        by_kind.setdefault(card.kind, []).append(card)
+    for kind, of_kind in by_kind.items():
+        count = sum(len(card.nodeids) for card in of_kind)
+        changes = [card.change for card in of_kind if card.change is not None]
+        if kind == INCORRECT:
+            yield f"{count} wrong result{'s' * (count > 1)}"
+        elif kind == FAILED:
+            yield f"{count} failed test{'s' * (count > 1)}"
+        elif changes:
+            noun = "kernel" if all(card.scope == "kernel" for card in of_kind) else "time"
+            worst = max((change.ratio for change in changes), key=lambda ratio: abs(math.log(ratio)))
+            yield f"{count} {noun}{'s' * (count > 1)} {'up to ' * (count > 1)}{units.change(worst)}"
+        else:
+            noun, by = ("time", kind) if kind in STATES else ("test", f"by {kind.lower()}")
+            yield f"{_count(count, noun)} {by}"
+
+
+def _passed_in_words(run: RunResults) -> Iterable[str]:
+    right = [result for result in run.results if result.correctness is Correctness.PASSED]
+    simulated = sum(result.simulated for result in right)
+    kinds = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
+    compared = sum(kinds[kind] for kind in VerdictKind if kind.row.compared)
+    unchecked = len(run.results) - len(right)
+    if right:
+        yield f"{len(right)} case{' is' if len(right) == 1 else 's are'} right" + (
+            " in the simulator"
+            if simulated == len(right)
+            else f", {simulated} of them in the simulator"
+            if simulated
+            else ""
+        )
+    if run.rejected:
+        yield f"{len(run.rejected)} broken case{'s' * (len(run.rejected) > 1)} rejected"
+    if unchecked:
+        yield f"{unchecked} without a check"
+    if compared:
+        yield f"{kinds[VerdictKind.SLOWER] or 'none is'} slower"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Returns `x=512, x=37 and 2 more`."""
+    shown = names[:_SHOWN] if len(names) > _SHOWN + 1 else names
+    left = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {left} more" if left else "")
+
+
+def context(run: RunResults) -> list[str]:
+    """Says what the run ran on, a line each: the device with the commit, and what it was compared with."""
+    devices = dict.fromkeys(
+        of.device_name + (f", driver {of.driver_version}" if of.driver_version else "")
+        for of in run.on_gpus()
+        if of.device_name
+    )
+    on = next((of.provenance for of in run.results if of.provenance and of.provenance.commit), None)
+    commit = f"run on {on.state}" if on else ""
+    first = " · ".join(filter(None, ("; ".join(devices), commit)))
+    return [line for line in (first, _record_of(run)) if line]
+
+
+def _record_of(run: RunResults) -> str:
+    if run.compared_with != BASELINE:
+        return f"compared with {run.compared_with}"
+    cards_now = {of.device_uuid for of in run.on_gpus()}
+    times = {
+        time.session: time for known in run.history.values() for of in known.times.values() for time in of
+    }
+    if not times:
+        return ""
+    points = points_of(times.values(), run.recorded_sessions)
+    on_cards = {point.card for point in points if point.card}
+    others = "other " if on_cards and not on_cards & cards_now else ""
+    of_cards = f" on {_count(len(on_cards), f'{others}card')}" if on_cards else ""
+    days = days_of(points)
+    when = f", {days}" if days else ""
+    return f"compared with the record: {_count(len(points), 'session')}{of_cards}{when}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def cards(run: RunResults) -> list[Card]:
+    """Returns the failures, the worst kind first and the largest change of a kind first.
+
+    Wrong results of one variant share a card, and so do failures with the same words.
+    """
+    results = {result.nodeid: result for result in run.results}
+    groups: dict[object, list[Card]] = {}
+    for nodeid, failure in run.failures.items():
+        result = results.get(nodeid)
+        if result is None or not failure.by_the_gate:
+            wrong = result is not None and result.correctness is Correctness.INCORRECT
+            text = (result.diagnosis if wrong and result else None) or failure.text
+            made = [_of_test(run, nodeid, result, INCORRECT if wrong else FAILED, text.strip())]
+        else:
+            made = [
+                _of_time(run, result, reason.key, reason.kind)
+                if reason.key
+                else _of_test(run, nodeid, result, reason.kind.upper(), reason.text)
+                for reason in failure.reasons
+            ]
+        for card in made:
+            groups.setdefault(_group(card), []).append(card)
+    return sorted((_together(run, group) for group in groups.values()), key=_worst_first)
+
+
+def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, text: str) -> Card:
+    name = result.case_name if result is not None else nodeid
+    since = _since(run, result) if result is not None and kind == INCORRECT else ()
+    command = repeat(run, [result.test if result is not None else nodeid], [result])
+    return Card(kind, name, (result,), (nodeid,), what=(text,), since=since, repeat=command)
+
+
+def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
+    verdict = result.verdicts.get(key)
+    if verdict is None or verdict.kind.value != kind:  # INVALID stands in the measurement
+        invalid = [of.invalid for of in result.measurements if of.key == key and of.invalid is not None]
+        verdict, what = None, tuple(invalid)
+    else:
+        what = (verdict.reason,)
+    return Card(
+        kind,
+        result.case_name,
+        (result,),
+        (result.nodeid,),
+        scope=key.partition("/")[0],
+        change=change_of(run, result, key) if verdict else None,
+        threshold=verdict.threshold if verdict else None,
+        what=what,
+        since=_since(run, result, key) if verdict else (),
+        why=_why(verdict) if verdict else (),
+        repeat=repeat(run, [result.test], [result]),
+        accept=accept(run, [result]) if kind == VerdictKind.SLOWER else "",
+    )
+
+
+def _group(card: Card) -> object:
+    """Returns what cards must have in common to be told as one."""
+    result = card.results[0]
+    if card.change is not None:
+        return card.nodeids, card.scope
+    if card.kind == INCORRECT and result is not None:
+        return result.case.problem, variant_label(result)
+    return card.kind, card.what
+
+
+def _together(run: RunResults, group: Sequence[Card]) -> Card:
+    first, *others = group
+    if not others:
+        return first
+    results = [card.results[0] for card in group]
+    cases = [result.case for result in results if result is not None]
+    variants = {f"{result.case.problem}/{variant_label(result)}" for result in results if result is not None}
+    name, sizes = f"{len(group)} tests", tuple(card.name for card in group)
+    if len(cases) == len(group) and len(variants) == 1:
+        name = variants.pop()
+        axes = dict.fromkeys(axis for case in cases for axis in case.sizes)
+        differing = [axis for axis in axes if len({case.sizes.get(axis) for case in cases}) > 1]
+        sizes = tuple(
+            sizes_text({axis: case.sizes[axis] for axis in differing if axis in case.sizes}) for case in cases
+        )
+    nodeids = tuple(nodeid for card in group for nodeid in card.nodeids)
+    tests = [of.test if of is not None else nodeid for of, nodeid in zip(results, nodeids, strict=True)]
+    return Card(
+        first.kind,
+        name,
+        tuple(results),
+        nodeids,
+        sizes,
+        what=tuple(dict.fromkeys(text for card in group for text in card.what)),
+        since=first.since if len({card.since for card in group}) == 1 else (),
+        repeat=repeat(run, tests, results),
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _worst_first(card: Card) -> tuple[int, float]:
+    return severity(card.kind), -_size(card.change.ratio if card.change else None)
+
+
+def _size(ratio: float | None) -> float:
+    return abs(math.log(ratio)) if units.is_number(ratio) and ratio > 0 else 0.0
+
+
+def _why(verdict: Verdict) -> tuple[str, ...]:
+    """Returns what else changed; another card is said once, above all."""
+    causes = [difference for difference in verdict.differences if difference.is_cause]
+    told = [str(cause) for cause in causes if cause.what != DEVICE]
+    return tuple(told) or tuple(str(same) for same in verdict.differences if not same.is_cause)
+
+
+def _since(run: RunResults, result: Result, key: str = "") -> tuple[str, ...]:
+    """Says since when it is so, and how many commits that touch the suite may have done it."""
+    since = since_when(result, key, run.history.get(result.nodeid), run.recorded_sessions)
+    if since is None:
+        return ()
+    folder = Path(result.case.baseline_dir).parent
+    if since.span is not None and result.case.baseline_dir:
+        since = since.with_commits(_commits(folder, *since.span), folder.name)
+    return tuple(filter(None, (str(since), since.touching)))
+
+
+_commits = functools.cache(commits_touching)
+"""Each form asks for the same again."""
+
+
+def change_of(run: RunResults, result: Result, key: str) -> Change | None:
+    """Returns the change of a time, or None where it has nothing to be compared with."""
+    verdict = result.verdicts.get(key)
+    if verdict is None or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
+        return None
+    before_ns, now_ns = _sides(run, result, key, verdict)
+    if before_ns is None or now_ns is None:
+        return None
+    change = Change(before_ns, now_ns, verdict.ratio, verdict.ratio_low, verdict.ratio_high)
+    for time in scope_times(result):
+        shown_ns, shares = time.shown.summary.median_ns, ceiling_shares(result, time)
+        if time.shown.key == key and shares and units.is_number(shown_ns):
+            limit = max(shares, key=lambda name: shares[name])
+            now, before = (shares[limit] * shown_ns / ns for ns in (now_ns, before_ns))
+            return dataclasses.replace(change, limit=limit, share_before=before, share_now=now)
+    return change
+
+
+def _sides(run: RunResults, result: Result, key: str, verdict: Verdict) -> tuple[float | None, float | None]:
+    """Returns the times that a ratio is of: of the pairs, else of the record and the deciding sessions."""
+    pairs = [pair for pair in verdict.pairs if all(units.is_number(ns) and ns > 0 for ns in pair)]
+    if pairs:
+        base, head = (statistics.geometric_mean(side) for side in zip(*pairs, strict=True))
+        return base, head
+    others = run.sessions_of(result)
+    confirming = [session for session in others if session.role is SessionRole.CONFIRMING]
+    times = [
+        measurement.summary.median_ns
+        for session in confirming or (result, *others)
+        for measurement in session.measurements
+        if measurement.key == key
+    ]
+    known = [time for time in times if units.is_number(time) and time > 0]
+    now = statistics.geometric_mean(known) if known else None
+    return now and now / (verdict.ratio or 1.0), now
+
+
+# --- what changed otherwise -----------------------------------------------------------------------
+
+
+def others(run: RunResults) -> list[Others]:
+    """Returns what is to be said of times and findings that failed no test, the worst kind first.
+
+    Those with one cause are told together; of what is undecided the largest suspicion is enough.
+    """
+    groups: dict[tuple[str, str], list[tuple[float, str, float | None]]] = {}
+    for result in run.results:
+        if result.nodeid in run.failures:
+            continue
+        for time in (*scope_times(result), *([None] if not result.measurements else [])):
+            kind, reason, verdict = judged(result, time)
+            if kind not in STATES or not STATES[kind].told:
+                continue
+            row, size = STATES[kind], 0.0
+            ratio = verdict.ratio if verdict is not None and row.compared else None
+            if units.is_number(ratio) and ratio > 0:
+                size = _size(ratio)
+                if row.tone is Tone.DOUBTFUL and verdict is not None and not verdict.unconfirmed:
+                    size = math.log(ratio) - 1.0  # behind what fresh sessions looked at
+            cause = _cause(verdict) if verdict is not None and row.changed else ""
+            cause = cause if row.compared else _first_line(reason)
+            scope = f" {time.shown.scope}" if time is not None and time.shown.scope != "kernel" else ""
+            groups.setdefault((kind, cause), []).append((size, result.case_name + scope, ratio))
+        for finding in result.findings:
+            groups.setdefault((finding.kind, finding.text), []).append((0.0, result.case_name, None))
+    said = []
+    for (kind, cause), entries in groups.items():
+        entries.sort(key=lambda entry: -entry[0])
+        ratios = tuple(ratio for *_, ratio in entries if units.is_number(ratio))
+        said.append(Others(kind, tuple(name for _, name, _ in entries), ratios, cause))
+    return sorted(said, key=lambda other: (severity(other.kind), -max(map(_size, other.ratios), default=0.0)))
+
+
+def _cause(verdict: Verdict) -> str:
+    """Says why a time changed, and whether that is the machine or the code."""
+    causes = [difference for difference in verdict.differences if difference.is_cause]
+    told = [cause for cause in causes if cause.what != DEVICE]
+    if told:
+        of_machine = all(cause.what in OF_THE_MACHINE for cause in told)
+        return ", ".join(map(str, told)) + (": the machine, not the change" if of_machine else "")
+    same = ["same machine code"] if SAME_CODE in verdict.differences else []
+    return ", ".join([*same, *(["another card"] if causes else [])])
+
+
+def counts(run: RunResults) -> dict[str, int]:
+    """Returns how many times have each kind of verdict of which nothing is to be said."""
+    kinds = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
+    return {kind: kinds[kind] for kind in STATES if kinds[kind] and not STATES[kind].told}
