@@ -29,6 +29,8 @@ from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone,
 
 _SHOWN = 3
 """Sizes that a title names."""
+_LEAST_SHARE = 0.01
+"""Share of a limit below which it limits nothing."""
 
 NOTHING_RAN, PASSED = "NOTHING RAN", "PASSED"
 """What a headline may begin with, besides FAILED."""
@@ -71,7 +73,7 @@ class Change:
     @property
     def of_limit(self) -> str:
         """Returns `51 → 40 % of copy`, or nothing."""
-        if self.share_before is None or self.share_now is None:
+        if self.share_before is None or self.share_now is None or self.share_before < _LEAST_SHARE:
             return ""
         before, now = units.share(self.share_before), units.share(self.share_now)
         return (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pytest_gpukern.report.conclusion import Card, Others, cards, context, counts, headline, others
 from pytest_gpukern.report.layout import tied
 from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.report.summary import totals
+from pytest_gpukern.report.summary import outcomes, totals
 from pytest_gpukern.values.untrusted_json import bounded, printable
 
 MARKER = "<!-- gpukern -->"
@@ -51,19 +51,23 @@ def summary(run: RunResults, *, most: int) -> str:
     """
     failed, changed = cards(run), others(run)
     title = f"### gpukern: {_text(headline(run))}"
-    texts = totals(run), *context(run), *run.since_record, *run.problems
-    counted = [_links(run), *map(_text, texts)]
+    counted = [
+        _links(run),
+        *map(_text, (outcomes(run) if changed else totals(run), *context(run), *run.problems)),
+    ]
     last = " · ".join(_fitting([text for text in counted if text], most // 4))
+    since = [f"{_text(text)}\n" for text in run.since_record]
     few, more = failed if len(failed) <= _FEW else [], failed[_MOST_ROWS:]
-    commands = dict.fromkeys(line for card in failed for line in (card.repeat, card.accept) if line)
-    fence = "`" * (1 + max(2, *(len(run) for run in re.findall("`+", " ".join(commands))), 2))
     sections = [
-        _Section(_HEAD, [row for card in failed[:_MOST_ROWS] for row in _rows(card)]),
+        _Section(_HEAD, [_row(card) for card in failed[:_MOST_ROWS]]),
         *(_Section("", [reason]) for card in few if (reason := _reason(card))),
-        _folded(f"{len(more)} more failures", _HEAD, [row for card in more for row in _rows(card)]),
-        _folded("Evidence", "", [line for card in failed for line in (*_evidence(card), "")]),
-        _folded("Repeat, accept", f"{fence}sh", [printable(command) for command in commands], fence),
-        _folded(_summary_of(run, changed), _HEAD_OF_CHANGES, [*map(_changed, changed)]),
+        _folded(f"{len(more)} more failures", _HEAD, [_row(card) for card in more]),
+        _folded("Evidence, commands to repeat and to accept", "", [*map(_evidence, failed)]),
+        _folded(
+            _summary_of(run, changed) or "since the record",
+            "",
+            [*since, *([_HEAD_OF_CHANGES] if changed else []), *map(_changed, changed)],
+        ),
     ]
     room, parts, cut = most - len(f"{title}\n\n{last}\n\n{_CUT}\n\n".encode()), [title], False
     for section in sections:
@@ -83,18 +87,16 @@ def _fitting(texts: Sequence[str], most: int) -> list[str]:
     return [text for text, size in zip(texts, sizes, strict=True) if size <= most]
 
 
-def _rows(card: Card) -> list[str]:
-    """Returns a row of the table, or one for each case of a card."""
-    change = card.change
-    cells = ("", "", "")
+def _row(card: Card) -> str:
+    """Returns a row of the table; no number of it breaks, and no cell takes more than two lines."""
+    change, cells = card.change, ("", "", "")
     if change is not None:
-        cells = (f"**{change.percent}** {_text(change.interval)}", change.times, change.of_limit)
+        interval = f"<br>{_text(change.interval)}" if change.interval else ""
+        cells = (f"**{change.percent}**{interval}", change.times, change.of_limit.replace(" of ", "<br>of "))
     scope = f" {card.scope}" if card.scope not in ("", "kernel") else ""
-    kind, figures = _text(card.kind), " | ".join(map(tied, cells))
-    return [
-        f"| **{kind}** | {_code(card.name)}{_text(f' {size}') if size else ''}{scope} | {figures} |"
-        for size in card.sizes or ("",)
-    ]
+    figures = " | ".join(cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in cells)
+    sizes = _text(f" {', '.join(card.sizes)}") if card.sizes else ""
+    return f"| **{_text(card.kind)}** | {_code(card.name)}{sizes}{scope} | {figures} |"
 
 
 def _reason(card: Card) -> str:
@@ -104,9 +106,12 @@ def _reason(card: Card) -> str:
     return f"**{_text(card.kind)}** {_text(words)}." if words else ""
 
 
-def _evidence(card: Card) -> list[str]:
-    texts = (_text(line.strip()) for text in card.what for line in text.split("\n"))
-    return [_code(card.title), *(f"<br>{text}" for text in (*texts, _reason(card)) if text)]
+def _evidence(card: Card) -> str:
+    texts = [_text(line.strip()) for text in card.what for line in text.split("\n")]
+    lines = "<br>\n".join([_code(card.title), *filter(None, (*texts, _reason(card)))])
+    commands = "\n".join(printable(command) for command in (card.repeat, card.accept) if command)
+    fence = "`" * (1 + max(2, *(len(run) for run in re.findall("`+", commands)), 2))
+    return f"{lines}\n\n{fence}sh\n{commands}\n{fence}\n"
 
 
 def _summary_of(run: RunResults, changed: Sequence[Others]) -> str:
@@ -121,13 +126,9 @@ def _changed(other: Others) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _folded(title: str, before: str, lines: Sequence[str], behind: str = "") -> _Section:
+def _folded(title: str, before: str, lines: Sequence[str]) -> _Section:
     opened = f"<details><summary>{_text(title)}</summary>\n"
-    return _Section(
-        "\n".join(filter(None, (opened, before))),
-        lines,
-        f"{behind}\n\n</details>" if behind else "\n</details>",
-    )
+    return _Section("\n".join(filter(None, (opened, before))), lines, "\n</details>")
 
 
 def _links(run: RunResults) -> str:

@@ -129,8 +129,18 @@ def _rank(kind: str) -> tuple[int, int, str]:
 def totals(run: RunResults) -> str:
     """Returns `41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
+    Verdicts are counted by scope.
+    """
+    verdicts = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
+    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in VerdictKind if verdicts[kind]]
+    return " · ".join([outcomes(run), *([f"{run.compared_with}: {', '.join(compared)}"] if compared else [])])
+
+
+def outcomes(run: RunResults) -> str:
+    """Returns `41 passed, 3 simulated, 5 skipped (no GPU)`.
+
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
-    gate, unchecked, simulated, passed. Rejected cases have none. Verdicts are counted by scope.
+    gate, unchecked, simulated, passed. Rejected cases have none.
     """
     counts = Counter(_standing(result, run) for result in run.results)
     counted = {result.nodeid for result in run.results if _standing(result, run) in _FAILED[:2]}
@@ -140,12 +150,7 @@ def totals(run: RunResults) -> str:
     order = ("passed", rejected, *_FAILED, "simulated", "unchecked")
     right = counts["simulated"] or run.rejected
     parts = [f"{counts[name]} {name}" for name in order if counts[name] or (name == "passed" and not right)]
-    if run.skips:
-        parts.append(_skipped(run.skips))
-    line = ", ".join(parts)
-    verdicts = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
-    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in VerdictKind if verdicts[kind]]
-    return f"{line} · {run.compared_with}: {', '.join(compared)}" if compared else line
+    return ", ".join([*parts, *([_skipped(run.skips)] if run.skips else [])])
 
 
 def skip_texts(skips: Sequence[Skip]) -> list[str]:
