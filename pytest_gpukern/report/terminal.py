@@ -157,7 +157,8 @@ def _remarks(kind: str, remarks: Sequence[Remark], width: int, details: str | No
     lines = []
     for remark in remarks[:most]:
         labels, whole = remark.labels, details is None
-        who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
+        named = some_of(labels) if whole else f"{labels[0]}, …"
+        who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({named})"
         first, *rest = remark.footnote.text.split("\n")
         markup = markup_of(kind)
         subject = f"{kind or 'note'} {who}: {first}"

@@ -287,7 +287,7 @@ def test_what_was_checked_is_a_line_a_case_that_has_something_to_tell():
     )
     assert [line.text for line in lines] == [
         f"  vector_exp/cupy.exp/n=1000 · y, w: {SAME_BITS}; z: bits that differ between launches; "
-        + "checked at n=0, n=257 too; seed 7",
+        "checked at n=0, n=257 too; seed 7",
         "",
     ]
     assert checks([made_up_result(errors={"y": error(None)})], width=80) == []

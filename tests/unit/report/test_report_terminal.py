@@ -172,7 +172,7 @@ def test_what_was_not_timed_on_a_gpu_says_checked_or_simulated_in_place_of_the_t
 def test_what_nothing_checked_says_so_and_is_counted(measurements, simulated):
     unchecked = result("cupy.exp", *measurements, correctness=Correctness.UNCHECKED, simulated=simulated)
     assert "unchecked" in cells(row_with("cupy.exp", unchecked))
-    assert totals(RunResults([unchecked])).startswith("0 passed, 1 unchecked")
+    assert totals(RunResults([unchecked])).startswith("1 unchecked")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_notes_of_several_cases_share_a_line():
     ]
     text = text_of(*results)
     both = "vector_exp/cupy.exp/n=1000, vector_exp/numba.exp/n=1000"
-    assert f"note 2 cases ({both}): a peer was busy\n" in text_of(*results, verbose=False)
+    assert "note 2 cases (vector_exp/cupy.exp/n=1000, …): a peer was" in text_of(*results, verbose=False)
     assert f"note 2 cases ({both}): a peer was busy\n" in text
     assert text.count("  2 rows: bimodal") == text.count("bimodal") == 1
 
