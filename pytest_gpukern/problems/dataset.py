@@ -176,11 +176,8 @@ class Dataset:
         return {name: value for name, value in self.inputs.items() if name not in arrays}
 
 
-def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Iterator[tuple[str, str]]:
-    """Yields why wrong outputs would pass at a point, by its tolerance or its data, each with the remedy.
-
-    The `sets` differ in contents.
-    """
+def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Iterator[str]:
+    """Yields why wrong outputs would pass at a point, and the remedies; `sets` differ in contents."""
     first = sets[0]
     for name, expected in (first.expected or {}).items():
         dtype, tolerance = first.specs[name].dtype, first.tolerances[name]
@@ -194,20 +191,19 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
 
         zeros = passes_zeros(name, expected, dtype, tolerance)
         if zeros is not None:
-            yield "tolerance", f"{zeros}, or make inputs whose results are larger"
+            yield f"{zeros}, or make inputs whose results are larger"
         if len(sets) > 1 and sets[1].expected is not None:
             other = first.specs[name].of_written(sets[1].expected[name])
             constant = hardly_varies(name, expected, other, dtype)
             if constant is not None:
-                yield "data", f"{constant}; have make_inputs draw from rng, so that results vary"
+                yield f"{constant}; have make_inputs draw from rng, so that results vary"
         lower = None
         if problem.allow_lower_precision is None and zeros is None:
             lower = passes_lower_precision(name, expected, dtype, tolerance, again)
         if lower is not None:
-            yield "tolerance", f"{lower}, or say in allow_lower_precision why that may pass"
+            yield f"{lower}, or say in allow_lower_precision why that may pass"
         if name in first.updated and expected.size and bool((whole == first.inputs[name]).all()):
-            unchanged = "the reference equals the input, so a launch that does nothing would pass"
-            yield "data", f"{name}: {unchanged}"
+            yield f"{name}: the reference equals the input, so a launch that does nothing would pass"
 
 
 def kept(problem: Problem, point: Point, first: Dataset, second: Dataset) -> list[Dataset]:
@@ -341,7 +337,7 @@ class Datasets:
         self._most = points
         self._problem: Problem | None = None  # an id alone may come back for another problem
         self._held: dict[str, dict[int, Dataset]] = {}
-        self._complaints: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._complaints: dict[str, tuple[str, ...]] = {}
 
     def get(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
         sets = self._at(problem, point)
@@ -396,11 +392,9 @@ class Datasets:
         weaknesses = self._complaints[key]
         if weaknesses and problem.axes.declare(point):
             where = ", ".join(f"{name}={value}" for name, value in point.items())
-            weak = list(dict.fromkeys(what for what, _ in weaknesses))
-            accepts = "accepts" if weak == ["tolerance"] else "accept"
-            said = f"its {' and '.join(weak)} {accepts} wrong results at {where}"
-            raise problem.error("\n  ".join([said, *(complaint for _, complaint in weaknesses)]))
-        return tuple(Note(f"weak {what}: {complaint}") for what, complaint in weaknesses)
+            said = (f"its tolerance or data accepts wrong results at {where}", *weaknesses)
+            raise problem.error("\n  ".join(said))
+        return tuple(Note(f"accepts wrong results: {complaint}") for complaint in weaknesses)
 
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 _LOWER = {"float32": ("float16", 11), "float64": ("float32", 24)}
 """dtype → the next lower precision and the bits of its significand; TF32 has those of float16."""
 _LOOKED_AT = 1 << 16
-_FAR_BELOW = 64
-"""A tolerance that we propose is so many times tighter than the error that it has to reject."""
 _ALIKE = 0.5
 _ALIKE_OF_FEW = 0.9
 """Share of elements that two references may have in common: floats, and dtypes with few values."""
@@ -68,8 +66,7 @@ def passes_lower_precision(
     exact = not comparison.absolute.value  # as with small integers, which no tolerance can tell apart
     if comparison.mismatches or (again is None and exact):
         return None
-    off = f"which is off by at most {comparison.absolute.value:.3g}"
-    return _told(name, f"{lower} too, {off}", wrong, wanted, tolerance)
+    return _told(name, f"{lower} too", wrong, wanted, tolerance)
 
 
 def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
@@ -112,15 +109,15 @@ def _part(dtype: Any) -> str:
 
 def _told(name: str, what: str, wrong: Any, wanted: np.ndarray[Any, Any], tolerance: Tolerance) -> str:
     """Says that a tolerance would pass a wrong output, how large the values are, and what to write."""
-    usual, error = Tolerance.for_dtype(wrong.dtype), compare(wrong, wanted, Tolerance(), poison=None).absolute
+    usual = Tolerance.for_dtype(wrong.dtype)
+    error = compare(wrong, wanted, Tolerance(), poison=None).absolute.value
     # Rounding of the dtype itself is thousands of times smaller than that of the next lower precision.
-    atol = 10.0 ** math.floor(math.log10(error.value / _FAR_BELOW)) if error.value > 0 else 0.0
+    atol = 10.0 ** math.floor(math.log10(error / 64)) if 0 < error < math.inf else 0.0
     tighter = Tolerance(min(tolerance.rtol, usual.rtol), min(tolerance.atol or atol, atol))
     rejects = compare(wrong, wanted, tighter, poison=None).mismatches
     remedy = f"write {_bounds(tighter)}" if rejects else "tighten the tolerance"
-    largest = f"the values are at most {abs(wanted).max():.3g}"
-    whose = "the default " if tolerance == usual else ""
-    return f"{name}: {whose}{_bounds(tolerance)} would pass {what}: {largest}; {remedy}"
+    bounds = "the default " * (tolerance == usual) + _bounds(tolerance)
+    return f"{name}: {bounds} would pass {what}: its values are at most {abs(wanted).max():.3g}; {remedy}"
 
 
 def _bounds(tolerance: Tolerance) -> str:

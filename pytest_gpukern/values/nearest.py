@@ -11,15 +11,12 @@ from typing import ParamSpec, TypeVar
 Taken = ParamSpec("Taken")
 Returned = TypeVar("Returned")
 
-_ALIKE = 0.75
-"""Share of the letters of two names, by difflib, from which one may have been meant for the other."""
-
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Returns `; did you mean 'float32'?` to put behind a wrong name, or nothing where no name is like it."""
-    names = list(known)
-    begun = [other for other in names if len(str(name)) > 2 and other.startswith(str(name))]
-    near = begun or difflib.get_close_matches(str(name), names, 1, _ALIKE)
+    names, wrong = list(known), str(name)
+    begun = [other for other in names if len(wrong) > 2 and other.startswith(wrong)]
+    near = [*begun, *difflib.get_close_matches(wrong, names, 1, cutoff=0.75)]
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

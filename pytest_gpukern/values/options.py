@@ -217,11 +217,11 @@ def refuse_misspelt(config: pytest.Config, parser: pytest.Parser, args: list[str
     # pytest has no public list of either.
     read, added = vars(config).get("_inicfg", ()), getattr(parser, "_inidict", ())
     unknown += [name for name in read if name.startswith("gpukern_") and name not in added]
-    if unknown:
+    for name in unknown:
         import pytest
 
         from pytest_gpukern.values.nearest import did_you_mean
-    for name in unknown:
+
         near = did_you_mean(name.partition("=")[0], [*ours, *(option.ini for option in OPTIONS)])
         if near:
             raise pytest.UsageError(f"{name}: there is no such option{near}")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from .conftest import FIRST, refused
+from .conftest import FIRST, HOST_PROBLEM, refused
 
 
 def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(recorded, pytester):
@@ -78,93 +78,35 @@ def test_a_baseline_or_a_report_that_cannot_be_written_fails_the_run_and_nothing
     assert path.read_bytes() == before
 
 
-MISTAKES = """
-import numpy as np
-from pytest_gpukern import Axis, Problem
-
-def problem(name, **changes):
-    declared = dict(
-        version=1,
-        axes={"n": Axis(smoke=(8,), full=(8,))},
-        make_inputs=lambda rng, n: {"x": rng.random(n)},
-        outputs=lambda n: {"y": (n, "float64")},
-        reference=lambda x: 2 * x,
-    )
-    return Problem(name, **{**declared, **changes})
-
-nothing = problem("nothing", outputs=lambda n: {})
-float_typo = problem("float_typo", outputs=lambda n: {"y": (n, "flaot64")})
-missing, broken = problem("missing"), problem("broken")
-
-@nothing.variant("host")
-@float_typo.variant("host")
-def doubles(x):
-    return lambda: 2 * x
-
-def takes_z(x, z):
-    return lambda: 2 * x
-
-missing.variant("host")(takes_z)
-broken.wrong("host", expected_fault="launch failed")(takes_z)
-
-def run_cases_of(declared):
-    @declared.cases
-    def run(gpu_benchmark, case):
-        gpu_benchmark.run(case)
-    return run
-
-test_nothing, test_float_typo, test_missing = map(run_cases_of, (nothing, float_typo, missing))
-
-@broken.wrong_cases
-def test_broken(gpu_benchmark, case):
-    gpu_benchmark.reject(case)
-"""
-
-
-def test_first_mistakes_in_a_problem_are_named_with_the_line_and_what_to_write(host, pytester):
-    pytester.makepyfile(test_doubling=MISTAKES)
-    result = host()
-    result.assert_outcomes(failed=4)
-    takes_z = "test_doubling.py:23: takes_z takes 'z', which is not available; it may take n, stream, x, y"
-    result.stdout.fnmatch_lines(
-        [
-            "test_doubling.py:12: problem 'nothing': no output is declared; updated in place? inout=('x',)",
-            "*: problem 'float_typo': output 'y': NumPy has no dtype 'flaot64'; did you mean 'float64'?",
-            takes_z,
-            takes_z,
-        ]
-    )
-    result.stdout.no_fnmatch_line("*INCORRECT*")
-    result.stdout.no_fnmatch_line("*launch failed*")
+WRONG = (
+    '@doubling.wrong("host", expected_fault="launch failed")\ndef takes(x, z): ...\n\n@doubling.wrong_cases'
+)
 
 
 @pytest.mark.parametrize(
-    ("declared", "message"),
+    ("right", "mistake", "message"),
     [
-        (
-            "problem('p', tolerances=1)",
-            "Problem.__init__ has no argument 'tolerances'; did you mean 'tolerance'?",
-        ),
-        (
-            "problem('p', dtypes=('flaot32',))",
-            "dtypes: NumPy has no dtype 'flaot32'; did you mean 'float32'?",
-        ),
-        (
-            "nothing.variant('host', max_size=10)",
-            "max_size=10: must map axes to limits, such as max_size={'n': 10}",
-        ),
-        (
-            "nothing.variant('host', blok=(1,))(lambda x, block: 0)",
-            "nor a parameter of *; did you mean 'block'?",
-        ),
+        ('{"y": ((n,), "float64")}', "{}", "no output is declared; updated in place? inout=('x',)"),
+        ('"float64"', '"flaot64"', "output 'y': NumPy has no dtype 'flaot64'; did you mean 'float64'?"),
+        ("version=1", "version=1, dtypes=('flaot32',)", "dtypes: NumPy has no dtype 'flaot32'; did *"),
+        ("tolerance=", "tolerances=", "*has no argument 'tolerances'; did you mean 'tolerance'?"),
+        ("Tolerance()", "Tolerance(rtol='1e-6')", "rtol='1e-6': must be a finite number ≥ 0, such as 1e-6"),
+        ("def add(x, y)", "def add(x, z)", "add takes 'z', which is not available; it may take n, *"),
+        ("@doubling.cases", WRONG, "takes takes 'z', which is not available; it may take n, stream, x, y"),
+        ('t("host")', 't("host", max_size=9)', "must map axes to limits, such as max_size={'n': 9}"),
+        ('t("host")', 't("host", xx=(1,))', "neither an argument of the decorator * nor a parameter of *"),
     ],
-)
-def test_first_mistakes_in_a_module_are_named_without_our_lines(pytester, declared, message):
-    pytester.makepyfile(f"{MISTAKES}\n{declared}\n")
-    result = pytester.runpytest_inprocess("--gpukern-simulator=never")
-    result.assert_outcomes(errors=1)
+)  # fmt: skip
+def test_a_first_mistake_in_a_problem_is_named_with_what_to_write_and_none_of_our_lines(
+    host, pytester, right, mistake, message
+):
+    module = HOST_PROBLEM.replace(right, mistake)
+    pytester.makepyfile(test_doubling=module.replace(".run(", ".reject(") if mistake is WRONG else module)
+    result = host()
+    assert result.ret != pytest.ExitCode.OK
     result.stdout.fnmatch_lines([f"*{message}"])
-    result.stdout.no_fnmatch_line("*pytest_gpukern/*")
+    for wrong in ("pytest_gpukern/", "INCORRECT", "launch failed"):
+        result.stdout.no_fnmatch_line(f"*{wrong}*")
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ def tiny(rng, n):
         ({"make_inputs": constant}, "equal in 100 % of the elements", "have make_inputs draw from rng"),
         (
             {"make_inputs": tiny, "tolerance": None},
-            "the default rtol=1.3e-06, atol=1e-05 would pass an output of zeros: the values are at most 1.",
+            "the default rtol=1.3e-06, atol=1e-05 would pass an output of zeros: its values are at most 1.",
             "write rtol=1.3e-06, atol=1e-15",
         ),
         (
@@ -165,30 +165,24 @@ def tiny(rng, n):
 def test_a_problem_that_cannot_tell_is_refused_with_value_rule_and_remedy(changes, rule, remedy):
     with pytest.raises(ProblemError) as error:
         refused(doubling(**changes))
-    message, whose = str(error.value), "data accept" if "draw" in remedy else "tolerance accepts"
-    assert message.startswith(f"problem 'doubling': its {whose} wrong results at n=8\n  out: ")
+    message = str(error.value)
+    assert message.startswith(
+        "problem 'doubling': its tolerance or data accepts wrong results at n=8\n  out: "
+    )
     assert rule in message
     assert remedy in message
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e-5, 1e-3])
 @pytest.mark.parametrize("tolerance", [None, Tolerance(1e-2), Tolerance(0, 1.0), Tolerance(1, 1)])
-def test_the_tolerance_that_a_refusal_says_to_write_is_not_refused_and_accepts_the_right(
-    dtype, scale, tolerance
-):
-    def problem(tolerance):
-        return doubling(
-            make_inputs=lambda rng, n: {"a": (scale * (rng.random(n) - 0.5)).astype(dtype)},
-            outputs=lambda n: {"out": (n, dtype)},
-            reference=lambda a: 2 * a.astype("float64"),
-            tolerance=tolerance,
-        )
+def test_the_tolerance_that_a_refusal_says_to_write_is_not_refused_and_accepts_the_right(scale, tolerance):
+    def scaled(rng, n):
+        return {"a": (scale * (rng.random(n) - 0.5)).astype("float32")}
 
     with pytest.raises(ProblemError) as error:
-        refused(problem(tolerance))
-    rtol, atol = map(float, re.search(r"write rtol=(\S+), atol=(\S+),", str(error.value)).groups())
-    tighter = problem(Tolerance(rtol, atol))
+        refused(doubling(make_inputs=scaled, tolerance=tolerance))
+    bounds = re.search(r"write rtol=(\S+), atol=(\S+),", str(error.value)).groups()
+    tighter = doubling(make_inputs=scaled, tolerance=Tolerance(*map(float, bounds)))
     assert refused(tighter) == ()
     assert run(only_case(tighter), FakeEnvironment(settings=CHECKING)).correctness is Correctness.PASSED
 
@@ -227,4 +221,4 @@ def test_notes_of_a_point_asked_for_by_hand_are_on_the_result():
     problem.variant("host")(right)
     (case,) = cases_of(problem, "smoke", {"n": (5,)})
     (note,) = run(case, FakeEnvironment(settings=CHECKING)).notes
-    assert note.text.startswith("weak data: out: the references of two seeds")
+    assert note.text.startswith("accepts wrong results: out: the references of two seeds")
