@@ -47,6 +47,7 @@ from pytest_gpukern.report.rows import (
     counts_flops,
     half_width,
     judged,
+    nearest_ceiling,
     scope_times,
     shared_sizes,
     timing_of,
@@ -80,7 +81,7 @@ _BLOCK = 5000
 _LARGEST = 1e30
 """Numbers from here on, which only a damaged file has, are left out: the axes of a plot would have no end."""
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
-_TEXTS = ("time", "uncertainty", "rate", "ceiling", "speedup", "error", "state")
+_TEXTS = ("time", "uncertainty", "rate", "speedup", "error", "state")
 """Of a row, as the terminal has them."""
 _TROUGH = 3.0
 """Times as many samples are in a group as between two groups."""
@@ -230,7 +231,7 @@ class _RunData:
         texts = {
             "name": f"{_moment(run.created)}, {_device(run)}",
             "headline": headline(run),
-            "context": [*context(run), _moment(run.created)],
+            "context": context(run),
             "verdict": totals(run),
             "failures": [self._card_of(card) for card in cards(run)],
             "others": [(other.kind, other.cases, other.change, other.cause) for other in others(run)],
@@ -279,6 +280,7 @@ class _RunData:
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
         shares = ceiling_shares(result, time) if time else {}
+        reached, limit = nearest_ceiling(shares) or ("", "")
         point = (result.case.problem, repr(result.case.measured_point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
         rate_of = flops if measurement and counts_flops(measurement) else traffic
@@ -291,6 +293,8 @@ class _RunData:
             "ns": ns,
             "half": half_width(measurement) if measurement else None,
             "per_s": _per_s(rate_of or None, ns),
+            "reached": reached,
+            "of_limit": limit,
             "share": max(shares.values(), default=None),
             "factor": row.factor,
             "error_n": max((error.max_rel or 0.0 for error in result.errors.values()), default=None),
@@ -326,6 +330,7 @@ class _RunData:
             "point": sizes_text({name: case.sizes[name] for name in own if name in case.point}),
             "with": sizes_text({name: case.sizes[name] for name in own if name in case.parameters}),
             "sizes": {name: size for name in case.measured_point if (size := _size(result, name))},
+            "against": result.speedup_against or "",
             "command": repeat(self.run, [result.test], [result]),
             "facts": _facts_of(result),
             "told": list(footnotes),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -361,12 +361,18 @@ def _worst(errors: list[OutputError], name: str) -> float | None:
 
 def ceiling_text(result: Result, time: ScopeTime) -> str:
     """Returns the nearest ceiling: `97 % copy`, `81 % FMA`, `62 % host copy`; empty where none is known."""
-    shares = ceiling_shares(result, time)
+    return " ".join(nearest_ceiling(ceiling_shares(result, time)))
+
+
+def nearest_ceiling(shares: Mapping[str, float]) -> tuple[str, ...]:
+    """Returns what is reached of the nearest ceiling, and its name; nothing where none is known.
+
+    A kernel may be a little faster than the copy that was measured: then it is at the limit.
+    """
     nearest = max(shares, key=lambda name: shares[name], default=None)
     if nearest is None:
-        return ""
-    # A kernel may be a little faster than the copy that was measured: then it is at the limit.
-    return f"{'≥ 100 %' if shares[nearest] > 1 else units.share(shares[nearest])} {nearest}"
+        return ()
+    return ("≥ 100 %" if shares[nearest] > 1 else units.share(shares[nearest])), nearest
 
 
 def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
