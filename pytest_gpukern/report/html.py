@@ -83,7 +83,7 @@ _LARGEST = 1e30
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
 _TEXTS = ("time", "uncertainty", "rate", "speedup", "error", "state")
 """Of a row, as the terminal has them."""
-_TROUGH = 3.0
+_TROUGH = 2.0
 """Times as many samples are in a group as between two groups."""
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""

@@ -693,6 +693,8 @@
         again(typeof value === "number" ? { shownGroup: value, by: null } : { by: value }),
       ),
     );
+    const only = Object.entries(run.cases[group[0].case].sizes).map((size) => size.join("="));
+    if (groups.size === 1 && only.length) host.append(el("p", { class: "quiet" }, `All at ${only.join(" ")}.`));
     if (by) plotBySize(host, run, [...groups.values()].flat(), axis, by);
     else barsOf(host, run, group, again);
   }
@@ -911,7 +913,8 @@
         remember(run);
         head.children[i].firstChild.focus();
       };
-      const button = el("button", { type: "button", on: { click: sort } }, column.title);
+      const title = column.title === "time" && run.rows.some((row) => row.way) ? "recorded → now" : column.title;
+      const button = el("button", { type: "button", on: { click: sort } }, title);
       head.append(el("th", { scope: "col", class: classes(column, column.number && !column.plain) }, button));
     });
     const show = () => {
@@ -974,11 +977,11 @@
       { class: "card", id: `failure-${i + 1}`, tabindex: "-1" },
       el("h2", {}, badge(card.kind, "filled"), " ", name, el("small", {}, ...sizes, card.scope && ` · ${card.scope.replaceAll("_", " ")}`)),
       el(
-        "dl",
+        "div",
         { class: "answers" },
-        el("div", {}, line(card.times ? "from → to" : "what", card.times && change(card), card.what.length && told(card.what)), line("why", card.why.length && el("ul", {}, ...card.why.map((text) => el("li", {}, text))))),
-        el("div", {}, line("since when", ...card.since.map((text) => el("p", {}, text)), scope && card.times && pastOf(run, card, scope))),
-        el("div", { class: "both" }, line("what to do", command("repeat", card.repeat), card.accept && command("accept", card.accept))),
+        el("dl", {}, line(card.times ? "from → to" : "what", card.times && change(card), card.what.length && told(card.what)), line("why", card.why.length && el("ul", {}, ...card.why.map((text) => el("li", {}, text))))),
+        el("dl", {}, line("since when", ...card.since.map((text) => el("p", {}, text)), scope && card.times && pastOf(run, card, scope))),
+        el("dl", { class: "both" }, line("what to do", command("repeat", card.repeat), card.accept && command("accept", card.accept))),
       ),
     );
   }
@@ -1306,8 +1309,7 @@
       run.view.sort = Math.max(0, COLUMNS.findIndex(({ title }) => title === place.get("sort")));
       run.view.down = place.get("down") === "true";
       overview(run);
-      const back = last?.onCase && document.querySelector(`.cases a[href="${CSS.escape(last.hash)}"]`);
-      back?.focus({ preventScroll: true });
+      if (last?.onCase) document.querySelector(`.cases a[href="${CSS.escape(last.hash)}"]`)?.focus({ preventScroll: true });
       if (last && !last.onCase && last.run === run && place.size) show("times");
       else requestAnimationFrame(() => window.scrollTo(0, run.view.scroll));
     } else {
