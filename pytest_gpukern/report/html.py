@@ -23,7 +23,7 @@ from importlib import resources
 from typing import Any, TypeGuard
 
 from pytest_gpukern.findings.common_shift import MachineVerdict
-from pytest_gpukern.findings.trend import FEWEST_SESSIONS
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, Point
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
@@ -180,24 +180,26 @@ def _table(entries: Sequence[JsonDict]) -> JsonDict:
 
 
 def _trends(runs: Sequence[RunResults]) -> JsonDict:
-    """Returns each series that is long enough for steps; moments, cards and commits of sessions come once."""
-    points: dict[tuple[str, ...], int] = {}
-    series = []
-    for (case_id, key), trend in trends(runs).items():
-        if len(trend.points) < FEWEST_SESSIONS:
-            continue
-        sessions = ((_moment(of.moment), of.card or "", of.provenance.state) for of in trend.points)
-        entry = {
+    """Returns each series that is long enough for steps, and moment, card and commit of its points, once."""
+    points: dict[tuple[str, str, str], int] = {}
+    series = [
+        {
             "case": case_id,
             "scope": key.partition("/")[0],
-            "points": [points.setdefault(session, len(points)) for session in sessions],
+            "points": [points.setdefault(_point(point), len(points)) for point in trend.points],
             "ns": trend.times_ns,
             "steps": trend.steps,
             "change": trend.change,
-            "divided_by": " and ".join(trend.canaries),
+            "divided_by": trend.canaries,
         }
-        series.append(_plain(entry))
-    return {"points": _plain(list(points)), "series": series}
+        for (case_id, key), trend in trends(runs).items()
+        if len(trend.points) >= FEWEST_SESSIONS
+    ]
+    return {"points": _plain([*points]), "series": _plain(series)}
+
+
+def _point(point: Point) -> tuple[str, str, str]:
+    return _moment(point.moment), point.card or "", point.provenance.state
 
 
 # --- a run ----------------------------------------------------------------------------------------
