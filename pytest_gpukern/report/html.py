@@ -550,6 +550,7 @@ def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
             if units.is_number(ns):
                 times.setdefault(name, {})[result.session] = ns
     changes = run.shift.canaries if run.shift else {}
+    changes = {name: change for name, change in changes.items() if change.ratio > 0}
     rows = []
     for name, by_session in times.items():
         moved, time = changes.get(name), units.time(statistics.median(by_session.values()))
