@@ -221,17 +221,15 @@ class Trend:
     def of(cls, result: Result, measurement: Measurement, medians_ns: Iterable[tuple[Point, float]]) -> Trend:
         """Returns a series; the newest result and its measurement say which canaries move as the kernel."""
         ordered = sorted(medians_ns, key=lambda timed: timed[0].moment)
+        points = tuple(point for point, _ in ordered)
         kind, rate = class_of([(result, measurement)]), result.ceilings.get("device_copy_bytes_per_s")
         unknown = kind == "compute" and not (rate and measurement.traffic_bytes)
-        wanted = _ANY_KERNEL if unknown else _CANARIES.get(kind or "", ())
-        known = ({name for name, ns in of.canaries.items() if is_time(ns)} for of, _ in ordered)
-        names = tuple(name for name in sorted(set.intersection(*known)) if name.partition("/")[0] in wanted)
-        names = names if len(names) == len(wanted) else ()
-        logs = [math.fsum(math.log(of.canaries[name] or 1) for name in names) for of, _ in ordered]
-        usual = statistics.median(logs)
-        scales = tuple(math.exp((log - usual) / max(1, len(names))) for log in logs)
+        canaries = _shared(points, _ANY_KERNEL if unknown else _CANARIES.get(kind or "", ()))
+        logs = [sum(math.log(point.canaries[name] or 1) for name in canaries) for point in points]
+        usual, count = statistics.median(logs), max(1, len(canaries))
+        scales = tuple(math.exp((log - usual) / count) for log in logs)
         times_ns = tuple(ns / scale for (_, ns), scale in zip(ordered, scales, strict=True))
-        return cls(measurement.key, tuple(point for point, _ in ordered), times_ns, names, scales)
+        return cls(measurement.key, points, times_ns, canaries, scales)
 
     @property
     def ratio(self) -> float:
@@ -247,6 +245,13 @@ class Trend:
         text = f"{percent(math.log(self.ratio))} since {self.points[place]}"
         text += "" if set(cards[:place]) & set(cards[place:]) else "; no card was before and after it"
         return text + ("" if self.canaries else "; not divided by canaries")
+
+
+def _shared(points: Sequence[Point], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Returns the wanted canaries, each by the timer that all sessions have it by; none if one is missing."""
+    known = ({name for name, ns in point.canaries.items() if is_time(ns)} for point in points)
+    names = [name for name in sorted(set.intersection(*known)) if name.partition("/")[0] in wanted]
+    return tuple(names) if len(names) == len(wanted) else ()
 
 
 def with_steps(trends: Mapping[SeriesKey, Trend]) -> dict[SeriesKey, Trend]:
@@ -273,27 +278,41 @@ def with_steps(trends: Mapping[SeriesKey, Trend]) -> dict[SeriesKey, Trend]:
 
 def _places(logs: Sequence[float], shared: SharedSpread, level: float) -> list[int]:
     """Returns where a series has steps; `level` is how probable a false one may be by its size."""
-    places, ordered = range(FEWEST, len(logs) - FEWEST + 1), sorted(logs)
-    if not places:
-        return []
-    ranks = [(bisect.bisect_left(ordered, log) + bisect.bisect_right(ordered, log) + 1) / 2 for log in logs]
-    sums = [0.0, *itertools.accumulate(ranks)]
-    pairs = {place: place * (len(logs) - place) for place in places}
-    wins = {place: sums[place] - place * (place + 1) / 2 for place in places}
-    place = max(places, key=lambda place: abs(wins[place] - pairs[place] / 2) / math.sqrt(pairs[place]))
-    z = (abs(wins[place] - pairs[place] / 2) - 0.5) / math.sqrt(pairs[place] * (len(logs) + 1) / 12)
-    if len(places) * 2 * statistics.NormalDist().cdf(-z) > _BY_RANK:
+    count, place = len(logs), _place_by_ranks(logs)
+    if place is None:
         return []
     sides = logs[:place], logs[place:]
-    means, dof = [*map(statistics.fmean, sides)], len(logs) - 2
-    squares = math.fsum((log - mean) ** 2 for mean, side in zip(means, sides, strict=True) for log in side)
-    spread = case_spread(squares / dof, dof, shared, floor=ROUNDING**2)
-    error = math.sqrt(spread.variance * len(logs) / pairs[place])
-    reach = student_t(1 - level / len(places) / 2, spread.dof) * error
-    if abs(means[1] - means[0]) < max(reach, math.log1p(LEAST)):
+    before, since = map(statistics.fmean, sides)
+    squares = sum((log - before) ** 2 for log in sides[0]) + sum((log - since) ** 2 for log in sides[1])
+    spread = case_spread(squares / (count - 2), count - 2, shared, floor=ROUNDING**2)
+    error = math.sqrt(spread.variance * (1 / place + 1 / (count - place)))
+    reach = student_t(1 - level / len(_candidates(count)) / 2, spread.dof) * error
+    if abs(since - before) < max(reach, math.log1p(LEAST)):
         return []
-    before, after = (_places(side, shared, level) for side in sides)
-    return [*before, place, *(place + further for further in after)]
+    earlier, later = (_places(side, shared, level) for side in sides)
+    return [*earlier, place, *(place + further for further in later)]
+
+
+def _candidates(count: int) -> range:
+    return range(FEWEST, count - FEWEST + 1)
+
+
+def _place_by_ranks(logs: Sequence[float]) -> int | None:
+    """Returns where the ranks of both sides differ most, or None if they may differ so by chance."""
+    count, ordered = len(logs), sorted(logs)
+    ranks = ((bisect.bisect_left(ordered, log) + bisect.bisect_right(ordered, log) + 1) / 2 for log in logs)
+    sums = [0.0, *itertools.accumulate(ranks)]
+    # By how many standard deviations the first side's sum is off, less ½ for continuity.
+    distances = {
+        place: (abs(sums[place] - place * (count + 1) / 2) - 0.5)
+        / math.sqrt(place * (count - place) * (count + 1) / 12)
+        for place in _candidates(count)
+    }
+    place = max(distances, key=distances.__getitem__, default=None)
+    if place is None:
+        return None
+    by_chance = 2 * len(distances) * statistics.NormalDist().cdf(-distances[place])
+    return place if by_chance <= _BY_RANK else None
 
 
 def moment_of(text: str) -> datetime | None:
