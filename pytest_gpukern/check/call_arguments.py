@@ -146,19 +146,15 @@ def _why_not_there(
     option: str, name: int | str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str:
     """Says why a call has no such argument, and what to write instead."""
-    code = getattr(function, "__code__", None)
-    if not (args or kwargs) or (code is not None and name in (*code.co_freevars, *code.co_names)):
+    code, inputs = getattr(function, "__code__", None), getattr(function, "nin", None)  # of a ufunc
+    if not (args or kwargs) or (code and name in (*code.co_freevars, *code.co_names)):
         whose = "a lambda" if getattr(code, "co_name", "") == "<lambda>" else "a call without arguments"
         return f"{whose} hides its arrays: gpu_benchmark(kernel[grid, block], x, out)"
-    inputs = getattr(function, "nin", None)  # of a ufunc of NumPy or CuPy; its output comes behind them
-    if inputs is not None and len(args) <= inputs:
-        return (
-            f"no output is given; what is returned is checked anyway; or pass out and write {option}={inputs}"
-        )
     names = [place for place, _ in arguments_of(function, args, kwargs) if place.isidentifier()]
     remedy = f"give a position, counted from 0, or a name{did_you_mean(name, names)}"
-    if args and not names and str(name).isidentifier():
-        remedy = f"its arguments have no names here: write {option}={inputs or len(args) - 1}"
+    if str(name).isidentifier() and (inputs or not names):
+        remedy = "pass it behind the inputs and " * (len(args) == inputs)
+        remedy += f"write {option}={inputs or len(args) - 1}"
     return f"the call has no such argument; it has {_what_there_is(function, args, kwargs)}: {remedy}"
 
 

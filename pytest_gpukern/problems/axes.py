@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpukern.problems.call_by_name import Point, ProblemError
-from pytest_gpukern.values.nearest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,14 @@ class Axes(dict[str, Axis]):
         """Raises ProblemError if a name is not an axis; the message begins with `whose`."""
         unknown = [name for name in names if name not in self]
         if unknown:
-            near = did_you_mean(unknown[0], self)
-            raise ProblemError(f"{whose} names {unknown[0]!r}, which is not an axis: {sorted(self)}{near}")
+            raise ProblemError(f"{whose} names {unknown[0]!r}, which is not an axis: {sorted(self)}")
 
     def limits(self, given: Any, argument: str) -> dict[str, float]:
         """Returns axis → limit; raises ProblemError, which names the argument, for anything else."""
-        if not isinstance(given or {}, Mapping):
-            example = f"{argument}={{{next(iter(self), 'n')!r}: {given!r}}}"
-            raise ProblemError(f"{argument}={given!r}: must map an axis to its limit, such as {example}")
-        return dict(given or {})
+        if isinstance(given or {}, Mapping):
+            return dict(given or {})
+        example = f"{argument}={{{next(iter(self), 'n')!r}: {given!r}}}"
+        raise ProblemError(f"{argument}={given!r}: must map axes to limits, such as {example}")
 
     @classmethod
     def declared(cls, axes: Any, whose: str) -> Axes:

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_gpukern.values.nearest import did_you_mean
-
 Point = dict[str, Any]
 Names = Mapping[str, Any]
 
@@ -73,10 +71,9 @@ def call_by_name(function: Callable[..., Any], available: Mapping[str, Any]) -> 
             arguments[parameter.name] = available[parameter.name]
         elif parameter.default is parameter.empty:
             code = getattr(function, "__code__", None)
-            near = did_you_mean(parameter.name, available)
             raise ProblemError(
                 f"{getattr(function, '__name__', function)} takes {parameter.name!r}, which is not "
-                f"available; it may take {', '.join(sorted(available))}{near}",
+                f"available; it may take {', '.join(sorted(available))}",
                 code and place_of(code.co_filename, code.co_firstlineno),
             )
     return function(**arguments)

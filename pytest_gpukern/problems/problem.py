@@ -143,7 +143,7 @@ class Problem:
         ProblemError: the declaration contradicts itself.
     """
 
-    @refusing_unknown(ProblemError)
+    @refusing_unknown
     def __init__(
         self,
         name: str,

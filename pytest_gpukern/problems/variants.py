@@ -103,8 +103,7 @@ class Variants:
     def _refuse_unknown(self, variant: Variant) -> None:
         whose = f"variant {variant.label!r}"
         if variant.backend not in BACKENDS:
-            near = did_you_mean(variant.backend, BACKENDS)
-            raise ProblemError(f"{whose}: backend {variant.backend!r} is none of {', '.join(BACKENDS)}{near}")
+            raise ProblemError(f"{whose}: backend {variant.backend!r} is none of {', '.join(BACKENDS)}")
         self._axes.refuse_unknown(variant.max_size, f"{whose}: max_size")
         self._axes.refuse_unknown(variant.min_size, f"{whose}: min_size")
         for name in variant.parameters:

@@ -14,10 +14,16 @@ from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import GAP, Column, Line, table, wrapped
 from pytest_gpukern.report.rows import ScopeTime, scope_times
+from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, Result, Value
 from pytest_gpukern.values.timer_table import timer_row
 
 _UNKNOWN = ObserverRow("", "")
+_BITS: dict[str, str] = {
+    Determinism.BITWISE: "the same bits in every launch",
+    Determinism.RUN_TO_RUN: "the same bits in every launch of a process",
+    Determinism.TOLERANT: "bits that differ between launches",
+}
 _INDENT = "  "
 _SHORTEST_NAME = 24
 _OVERLAP = 1.01
@@ -171,7 +177,7 @@ def _checks_of(result: Result) -> list[str]:
     by_kind: dict[str | None, list[str]] = {}
     for name, error in result.errors.items():
         by_kind.setdefault(error.determinism, []).append(name)
-    texts = [f"{', '.join(names)} {kind}" for kind, names in by_kind.items() if kind is not None]
+    texts = [f"{', '.join(names)}: {_BITS.get(kind, kind)}" for kind, names in by_kind.items() if kind]
     texts += [f"checked at {', '.join(result.corners)} too"] if result.corners else []
     return texts + ([f"seed {result.seed}"] if result.seed is not None else [])
 

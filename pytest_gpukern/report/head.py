@@ -13,7 +13,7 @@ from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.report import units
-from pytest_gpukern.values.difference import DEVICE, Difference
+from pytest_gpukern.values.difference import DEVICE, SAME_MACHINE, Difference
 from pytest_gpukern.values.result import Verdict
 
 _SHOWN = 3
@@ -22,7 +22,7 @@ _SHOWN = 3
 def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
     """Says what changed, whether outputs did, the common shift, and what changed beyond it, a sentence each.
 
-    Returns nothing where the machine is as it was recorded and there is no common shift.
+    Where the machine is as it was recorded and there is no common shift, that is said if a time changed.
     """
     changes, count = changes_since(compared), len(compared)
     told_above = [change for change in changes if change.what == DEVICE]  # by what the run was compared with
@@ -33,7 +33,8 @@ def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
     ]
     common = shift is not None and shift.common
     if not changes and not common:
-        return []
+        verdicts = [verdict for entry in compared for verdict in entry.result.verdicts.values()]
+        return [SAME_MACHINE] if any(verdict.kind.row.changed for verdict in verdicts) else []
     texts = [
         f"since the record: {', '.join(said) or 'nothing recorded changed'}; {_outputs(compared)}",
         f"times: {_times(compared, shift, [*changes])}",

@@ -170,8 +170,10 @@ def false_alarms(results: Sequence[Result]) -> str:
     verdicts = [verdict for result in results for verdict in result.verdicts.values()]
     gated = [verdict for verdict in verdicts if (verdict.false_alarm or 0.0) > 0]
     times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
-    expected = f"{sum(verdict.false_alarm for verdict in gated):.1g} false SLOWER to expect in such a run"
-    return f"{times} gated: {expected}" if gated else ""
+    expected = sum(verdict.false_alarm for verdict in gated)
+    if not gated or expected > 0.7:
+        return f"{times} gated: expect {expected:.0f} false alarms in such a run" if gated else ""
+    return f"{times} gated: expect 1 false alarm in {float(f'{1 / expected:.1g}'):,.0f} such runs"
 
 
 def time_spent(run: RunResults) -> str:

@@ -353,7 +353,7 @@ class GpuBenchmark:
             chosen = CallTarget.in_rounds(asked, check)
         return self._test.measure_call(chosen).first
 
-    @refusing_unknown(TypeError)
+    @refusing_unknown
     def verify(
         self,
         actual: Any,

@@ -2,54 +2,35 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
-Parameters = ParamSpec("Parameters")
+Taken = ParamSpec("Taken")
 Returned = TypeVar("Returned")
-
-_FEWEST_LETTERS = 3
-"""Letters of a name from which we take it for the beginning of another."""
-
-
-def nearest(name: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
-    """Returns the known name that is most like a wrong one, or None if none is."""
-    import difflib  # rarely needed, and this module is loaded in every run of pytest
-
-    known = list(known)
-    begun = [other for other in known if len(name) >= _FEWEST_LETTERS and other.startswith(name)]
-    return next(iter([*begun, *difflib.get_close_matches(name, known, 1, alike)]), None)
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'float32'?` to put behind a wrong name, or nothing."""
-    near = nearest(str(name), known)
-    return "" if near is None else f"; did you mean {near!r}?"
+    """Returns `; did you mean 'float32'?` to put behind a wrong name, or nothing where no name is like it."""
+    names, wrong = list(known), str(name)
+    begun = [other for other in names if len(wrong) > 2 and other.startswith(wrong)]
+    near = [*begun, *difflib.get_close_matches(wrong, names, 1, cutoff=0.75)]
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def refusing_unknown(
-    error: type[Exception],
-) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
-    """Returns a decorator that raises this error for keywords that a function does not take.
+def refusing_unknown(function: Callable[Taken, Returned]) -> Callable[Taken, Returned]:
+    """Makes a function refuse a keyword that it does not take with the nearest; Python does from 3.13 on."""
+    takes = [*inspect.signature(function).parameters]
 
-    Python names the nearest from 3.13 on, and only of those that are spelled alike.
-    """
+    @functools.wraps(function)
+    def checked(*args: Taken.args, **kwargs: Taken.kwargs) -> Returned:
+        __tracebackhide__ = True
+        for name in kwargs:
+            if name not in takes:
+                near = did_you_mean(name, takes) or f"; it takes {', '.join(takes).removeprefix('self, ')}"
+                raise TypeError(f"{function.__qualname__} has no argument {name!r}{near}")
+        return function(*args, **kwargs)
 
-    def decorate(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-        takes = [name for name in inspect.signature(function).parameters if name != "self"]
-        whose = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-
-        @functools.wraps(function)
-        def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
-            __tracebackhide__ = True
-            for name in kwargs:
-                if name not in takes:
-                    near = did_you_mean(name, takes) or f"; it takes {', '.join(takes)}"
-                    raise error(f"{whose} has no argument {name!r}{near}")
-            return function(*args, **kwargs)
-
-        return checked
-
-    return decorate
+    return checked

@@ -209,42 +209,22 @@ def leave_ini_values_out_of_help(config: pytest.Config) -> None:
 
 
 def refuse_misspelt(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Raises UsageError for an option or ini value that nobody knows and that is spelled much like ours.
-
-    All plugins and first conftests have added theirs by now, so what is theirs is known.
-    """
-    import pytest
-
+    """Raises UsageError for an option or ini value that looks like ours and that nobody has added by now."""
     ours = ["--gpu-benchmark", *(option.cli for option in OPTIONS)]
-    unknown = [name for name in args if _is_like_ours(name) and name.partition("=")[0] not in ours]
-    if unknown:  # or the value of another option
-        _, unknown = parser.parse_known_and_unknown_args(args, copy.copy(config.known_args_namespace))
-    for given in filter(_is_like_ours, unknown):
-        name, equals, value = given.partition("=")
-        if (meant := _meant(name, ours)) is not None:
-            raise pytest.UsageError(f"{given}: there is no such option; write {meant}{equals}{value}")
-    # pytest has no public list of them: `inicfg` warns that it is deprecated.
-    ini = vars(config).get("_inicfg", {})
-    for name in filter(_is_like_ours, ini):
-        try:
-            config.getini(name)
-        except ValueError:
-            if (meant := _meant(name, [option.ini for option in OPTIONS])) is not None:
-                raise pytest.UsageError(f"ini value {name}: there is none such; write {meant}") from None
+    unknown = [name for name in args if "gp" in name and name.partition("=")[0] not in ours]
+    if unknown:  # or the value of another option, or an option of others
+        unknown = parser.parse_known_and_unknown_args(args, copy.copy(config.known_args_namespace))[1]
+    # pytest has no public list of either.
+    read, added = vars(config).get("_inicfg", ()), getattr(parser, "_inidict", ())
+    unknown += [name for name in read if name.startswith("gpukern_") and name not in added]
+    for name in unknown:
+        import pytest
 
+        from pytest_gpukern.values.nearest import did_you_mean
 
-def _is_like_ours(name: str) -> bool:
-    return "gpu" in name or "kern" in name
-
-
-def _meant(name: str, ours: list[str]) -> str | None:
-    """Returns our option that a wrong one is most like; a right prefix says nothing of the rest."""
-    from pytest_gpukern.values.nearest import nearest
-
-    prefix = next((prefix for prefix in ("--gpukern-", "gpukern_") if name.startswith(prefix)), "")
-    rests = [option.removeprefix(prefix) for option in ours]
-    near = nearest(name.removeprefix(prefix), rests, alike=0.6 if prefix else 0.75)
-    return None if near is None else prefix * (near not in ours) + near
+        near = did_you_mean(name.partition("=")[0], [*ours, *(option.ini for option in OPTIONS)])
+        if near:
+            raise pytest.UsageError(f"{name}: there is no such option{near}")
 
 
 def values_of(config: pytest.Config) -> tuple[bool, dict[str, Any], dict[str, Any]]:
@@ -287,14 +267,10 @@ def sanitizing_tool(environ: Mapping[str, str] = os.environ) -> str | None:
 
 def parse_names(text: str, label: str, choices: tuple[str, ...]) -> tuple[str, ...]:
     """Reads `time,host` as names, each once; `label` names the option in the SettingsError."""
-    from pytest_gpukern.values.nearest import did_you_mean
-
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if name not in choices:
-            raise SettingsError(
-                f"{label}: {name!r} is none of {', '.join(choices)}{did_you_mean(name, choices)}"
-            )
+            raise SettingsError(f"{label}: {name!r} is none of {', '.join(choices)}")
     if not names:
         raise SettingsError(f"{label}: must name some of {', '.join(choices)}")
     return names

@@ -20,7 +20,6 @@ from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import BY_DEFAULT, BY_DEFAULT_IN_CI, FAILURES, NOTHING
 from pytest_gpukern.values.form_table import FORMS, RUN_FILE, suffix_of, suffixes
 from pytest_gpukern.values.literals import constant
-from pytest_gpukern.values.nearest import did_you_mean
 from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.options import (
     DEFAULT_THRESHOLD,
@@ -209,8 +208,7 @@ def parse_option(option: Option, value: Any, label: str) -> Any:
             raise SettingsError(f"{label}: {NOTHING} stands alone; drop it, or the other names")
         return names
     if option.choices and value not in option.choices:
-        near = did_you_mean(value, option.choices)
-        raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}{near}")
+        raise SettingsError(f"{label}: must be one of {', '.join(option.choices)}")
     return str(value)
 
 

@@ -37,8 +37,8 @@ def test_a_problem_that_would_pass_half_precision_fails_its_tests_and_says_why(h
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
-            "test_doubling.py:*: problem 'doubling': its data cannot tell right from wrong at n=8",
-            "  y: rtol=1e-06, atol=0 would pass float32 too, *; tighten the tolerance, or say in *",
+            "test_doubling.py:*: problem 'doubling': its tolerance or data accepts wrong results at n=8",
+            "  y: rtol=1e-06, atol=0 would pass float32 too: *; write rtol=1e-09, atol=1e-??, or say in *",
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")

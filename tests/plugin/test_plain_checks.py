@@ -168,7 +168,7 @@ def test_a_broken_call_is_incorrect_with_the_diagnosis(plain, pytester):
         assert f"\nINCORRECT: {text}" in result.stdout.str()
 
 
-def test_slips_in_a_call_are_named_with_the_remedy(plain):
+def test_slips_in_a_call_are_named_with_the_remedy(plain, pytester):
     result = plain(
         """
 @declared
@@ -191,6 +191,32 @@ def test_no_array(gpu_benchmark):
 def test_check_that_takes_less(gpu_benchmark):
     gpu_benchmark.pedantic(double, setup=lambda: (x, np.zeros(N)), check=lambda returned, x: None)
 
+@declared
+def test_lambda(gpu_benchmark):
+    out = np.empty(N)
+    gpu_benchmark(lambda: double(x, out))
+
+@pytest.mark.gpu_benchmark(outputs="result")
+def test_ufunc(gpu_benchmark):
+    gpu_benchmark(np.add, x, x)
+
+def test_case(gpu_benchmark):
+    from pytest_gpukern.problems.cases import Case
+    gpu_benchmark(Case(None, None, {}, {}))
+
+def test_verified_too_early(gpu_benchmark):
+    gpu_benchmark.verify(np.full(N, 1e33), x)
+
+def test_text(gpu_benchmark):
+    gpu_benchmark.verify(gpu_benchmark(np.add, x, x), 2 * x, rtol="1e-6")
+
+def test_name(gpu_benchmark):
+    gpu_benchmark.verify(gpu_benchmark(np.add, x, x), 2 * x, tol=1e-6)
+
+def test_loose(gpu_benchmark):
+    small = (1e-3 * x).astype("float32")
+    gpu_benchmark.verify(gpu_benchmark(np.add, small, small), 2 * small)
+
 @pytest.mark.parametrize("takes_it", [lambda x, *, outputs: 2 * x, lambda x, **options: 2 * x])
 def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
     gpu_benchmark.verify(gpu_benchmark(takes_it, x, outputs=1), 2 * x)
@@ -198,17 +224,49 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
         "-W",
         "default",
     )
-    result.assert_outcomes(passed=4, failed=4)
+    result.assert_outcomes(passed=5, failed=10)
     result.stdout.fnmatch_lines_random(
         [
-            "note 2 cases (*test_never_called, …): the test made no call by *",
             "*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*",
             "*the call takes no outputs; *the marker: @pytest.mark.gpu_benchmark(outputs=…)",
             "test_doubling.py::test_no_array: gpu_benchmark(outputs=…): a is float 2.0, not*",
+            "*outputs='out'): a lambda hides its arrays: gpu_benchmark(kernel[[]grid, block], x, out)",
+            "*: pass it behind the inputs and write outputs=2",
+            "*DeclarationError: gpu_benchmark was given a case to call: call gpu_benchmark.run(case)",
+            "INCORRECT: nothing was called before this verify: gpu_benchmark(kernel*",
+            "E * ValueError: rtol='1e-6': must be a finite number ≥ 0, such as 1e-6",
+            "E * TypeError: GpuBenchmark.verify has no argument 'tol'; did you mean 'rtol'?",
             "E * TypeError: pedantic(check=*) is called as check(returned, *, here with 3 arguments, *",
         ]
     )
-    result.stdout.no_fnmatch_line("*call_subject.py*")
+    for ours in ("call_subject.py", "check_call.py", "compare.py", "<string>"):
+        result.stdout.no_fnmatch_line(f"*{ours}*")
+    notes = {name: found["notes"][-1]["text"] for name, found in found_in(pytester).items() if found["notes"]}
+    assert notes["test_never_called"].startswith("the test made no call by ")
+    assert notes["test_gets_it_by_name"] == notes["test_never_called"]
+    loose = (
+        "output: the default rtol=1.3e-06, atol=1e-05 would pass float16 too: its values are at most 0.004"
+    )
+    assert notes["test_loose"] == f"{loose}; write rtol=1.3e-06, atol=1e-08"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int32", "int64"])
+def test_what_still_holds_poison_was_never_written_or_added_to(plain, dtype):
+    result = plain(
+        f"""
+given = np.zeros(N, "{dtype}")
+
+@declared
+@pytest.mark.parametrize("call", [lambda x, out: np.add(out, x, out=out), lambda x, out: None])
+def test_it(gpu_benchmark, call):
+    gpu_benchmark(call, given, out=np.empty(N, "{dtype}"))
+"""
+    )
+    result.assert_outcomes(failed=2)
+    told = "INCORRECT: out: 9 of 9 elements still hold poison, the first at [[]0], in call 2: never written, "
+    result.stdout.fnmatch_lines(
+        [f"{told}or added to before being set; zero it first, or declare inout=, *"] * 2
+    )
 
 
 GUARDED = """

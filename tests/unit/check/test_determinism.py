@@ -259,6 +259,10 @@ def error(kind, bits=A):
     return OutputError(1000, 0, 1e-7, 6e-8, 0.5, bits, kind)
 
 
+CORNERS = "checked at n=0, n=257 too"
+SAME_BITS, OTHER_BITS = "the same bits in every launch", "bits that differ between launches"
+
+
 def test_what_cases_have_in_common_is_told_once():
     errors = {"y": error("bitwise")}
     told = {"corners": ("n=0", "n=257"), "seed": 7}
@@ -267,7 +271,7 @@ def test_what_cases_have_in_common_is_told_once():
     )
     assert [line.text for line in lines] == [
         "  all 2 cases · checked at n=0, n=257 too; seed 7",
-        "  vector_exp/numba.exp/n=1000 · y bitwise",
+        f"  vector_exp/numba.exp/n=1000 · y: {SAME_BITS}",
         "",
     ]
 
@@ -283,7 +287,7 @@ def test_what_was_checked_is_a_line_a_case_that_has_something_to_tell():
         width=160,
     )
     assert [line.text for line in lines] == [
-        "  vector_exp/cupy.exp/n=1000 · y, w bitwise; z tolerant; checked at n=0, n=257 too; seed 7",
+        f"  vector_exp/cupy.exp/n=1000 · y, w: {SAME_BITS}; z: {OTHER_BITS}; {CORNERS}; seed 7",
         "",
     ]
     assert checks([made_up_result(errors={"y": error(None)})], width=80) == []
