@@ -26,7 +26,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from pytest_gpukern.findings.common_shift import MachineVerdict
-from pytest_gpukern.findings.trend import FEWEST_SESSIONS
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, Point
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
@@ -201,24 +201,26 @@ def _block(entries: Sequence[JsonDict]) -> JsonDict:
 
 
 def _trends(runs: Sequence[RunResults]) -> JsonDict:
-    """Returns each series that is long enough for steps; moments, cards and commits of sessions come once."""
-    points: dict[tuple[str, ...], int] = {}
-    series = []
-    for (case_id, key), trend in trends(runs).items():
-        if len(trend.points) < FEWEST_SESSIONS:
-            continue
-        sessions = ((_moment(of.moment), of.card or "", of.provenance.state) for of in trend.points)
-        entry = {
+    """Returns each series that is long enough for steps, and moment, card and commit of its points, once."""
+    points: dict[tuple[str, str, str], int] = {}
+    series = [
+        {
             "case": case_id,
             "scope": key.partition("/")[0],
-            "points": [points.setdefault(session, len(points)) for session in sessions],
+            "points": [points.setdefault(_point(point), len(points)) for point in trend.points],
             "ns": trend.times_ns,
             "steps": trend.steps,
             "change": trend.change,
-            "divided_by": " and ".join(trend.canaries),
+            "divided_by": trend.canaries,
         }
-        series.append(_plain(entry))
-    return {"points": _plain(list(points)), "series": series}
+        for (case_id, key), trend in trends(runs).items()
+        if len(trend.points) >= FEWEST_SESSIONS
+    ]
+    return {"points": _plain([*points]), "series": _plain(series)}
+
+
+def _point(point: Point) -> tuple[str, str, str]:
+    return _moment(point.moment), point.card or "", point.provenance.state
 
 
 def _array(texts: Iterable[bytes]) -> msgspec.Raw:
@@ -564,6 +566,7 @@ def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
             if units.is_number(ns):
                 times.setdefault(name, {})[result.session] = ns
     changes = run.shift.canaries if run.shift else {}
+    changes = {name: change for name, change in changes.items() if change.ratio > 0}
     rows = []
     for name, by_session in times.items():
         moved, time = changes.get(name), units.time(statistics.median(by_session.values()))
