@@ -22,6 +22,9 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, TypeGuard
 
+from pytest_gpukern.findings.common_shift import MachineVerdict
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS
+from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
@@ -33,6 +36,7 @@ from pytest_gpukern.report.details import (
     launch_cells,
     observed,
 )
+from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import (
     COPY,
@@ -85,6 +89,7 @@ def page(runs: Sequence[RunResults]) -> str:
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
         "tones": {state: row.tone for state, row in STATES.items()},
         "runs": [_RunData(run).json() for run in newest_first],
+        "trends": _trends(newest_first),
     }
     uplot, ours = _file("uPlot/uPlot.iife.min.js"), _file("page.js")
     style = _file("uPlot/uPlot.min.css") + _file("page.css")
@@ -172,6 +177,27 @@ def _table(entries: Sequence[JsonDict]) -> JsonDict:
             places = {text: place for place, text in enumerate(distinct)}
             columns[name] = {"distinct": [*distinct.values()], "places": [places[_json(v)] for v in values]}
     return {"count": len(entries), "columns": columns}
+
+
+def _trends(runs: Sequence[RunResults]) -> JsonDict:
+    """Returns each series that is long enough for steps; moments, cards and commits of sessions come once."""
+    points: dict[tuple[str, ...], int] = {}
+    series = []
+    for (case_id, key), trend in trends(runs).items():
+        if len(trend.points) < FEWEST_SESSIONS:
+            continue
+        sessions = ((_moment(of.moment), of.card or "", of.provenance.state) for of in trend.points)
+        entry = {
+            "case": case_id,
+            "scope": key.partition("/")[0],
+            "points": [points.setdefault(session, len(points)) for session in sessions],
+            "ns": trend.times_ns,
+            "steps": trend.steps,
+            "change": trend.change,
+            "divided_by": " and ".join(trend.canaries),
+        }
+        series.append(_plain(entry))
+    return {"points": _plain(list(points)), "series": series}
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -515,7 +541,7 @@ def _facts_of(result: Result) -> list[tuple[str, str]]:
 
 
 def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
-    """Returns the canaries' times, by how much they moved since the record, and whether that is a lot."""
+    """Returns the canaries' times, by how much they moved since the record, and what that comes to."""
     times: dict[str, dict[str, float]] = {}
     for result in run.results:
         for name, ns in result.canaries.items():
@@ -525,8 +551,8 @@ def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
     rows = []
     for name, by_session in times.items():
         moved, time = changes.get(name), units.time(statistics.median(by_session.values()))
-        change = (units.change(moved.ratio), "moved" * moved.moved) if moved else ("", "")
-        rows.append((name, time, *change))
+        change = percent(math.log(moved.ratio)) if moved else ""
+        rows.append((name, time, change, str(moved or MachineVerdict.NOT_KNOWN)))
     return rows
 
 
