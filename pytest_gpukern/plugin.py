@@ -54,10 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    """Prepares libraries before any conftest imports them: Numba's simulator, and what scikit-cuda lacks.
-
-    Once conftests have added their options, refuses those that are ours misspelt.
-    """
+    """Prepares Numba's simulator and scikit-cuda before conftests import them; refuses misspelt options."""
     if asked(early_config):
         from pytest_gpukern.backends.skcuda_imports import supply
 

@@ -100,8 +100,6 @@ class Prepared(Launch):
         try:
             with backend.preparing():
                 launch = call_by_name(case.variant.prepare, {**named, "stream": backend.stream})
-        except ProblemError:  # it takes what there is not, so it is declared wrongly
-            raise
         except Exception as error:
             raise self._failed("preparing", error) from error
         if not callable(launch):
@@ -287,10 +285,10 @@ class Prepared(Launch):
             self.runs[self.dataset.seed_offset] = Run(self.point, self.dataset.inputs, outputs)
 
     def _failed(self, doing: str, error: Exception) -> Exception:
-        """Returns the error for a variant's exception; what the simulator lacks stays its own error."""
+        """Returns the error for a variant's exception; what the simulator lacks, or the problem, stays it."""
         from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 
-        if isinstance(error, SimulatorUnsupported):
+        if isinstance(error, (SimulatorUnsupported, ProblemError)):
             return error
         raised = what_raised(error, self.case, f"{doing} {self.case.variant.label}")
         return IncorrectError(Diagnosis.of(Fault.LAUNCH_FAILED, raised))

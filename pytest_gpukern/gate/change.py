@@ -49,9 +49,6 @@ In simulations 12 pairs caught hardly more than 8: in suites on a host 26.5 % in
 FEWEST = 3
 """Recorded sessions from which a verdict may fail a test."""
 
-_HIGHER = (0.03, 0.05, 0.1, 0.2, 0.5)
-"""Thresholds of which we propose one where that of a case is too small for its noise."""
-
 MOST_SESSIONS = 20
 """The largest number of sessions that a reason names as enough to settle a question."""
 
@@ -291,9 +288,10 @@ def settling_words(change: Change, limit: float) -> str:
         return f"{FEWEST} sessions recorded on this device may settle it"
     if needed is None:
         never = f"{MOST_SESSIONS} sessions would not settle it: too near the threshold for this noise"
-        there_are = (change.recorded, change.fresh)
-        decides = [higher for higher in _HIGHER if change.settling(math.log1p(higher)) == there_are]
-        return never + "".join(f'; raise it: threshold="{higher:.0%}"' for higher in decides[:1])
+        for higher in (0.03, 0.05, 0.1, 0.2, 0.5):  # the first by which these sessions decide
+            if change.settling(math.log1p(higher)) == (change.recorded, change.fresh):
+                return f'{never}; raise it: threshold="{higher:.0%}"'
+        return never
     recorded, fresh = needed
     if not change.recorded:
         return f"--gpukern-sessions={fresh} would settle it"

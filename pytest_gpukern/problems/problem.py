@@ -14,7 +14,7 @@ from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
 from pytest_gpukern.arrays.threaded import few_changed
 from pytest_gpukern.problems.axes import Axes, Axis
 from pytest_gpukern.problems.call_by_name import Names, Point, ProblemError, call_by_name, users_line
-from pytest_gpukern.problems.variants import Registration, Variant, Variants, refuse_unknown_scopes
+from pytest_gpukern.problems.variants import SCOPES, Registration, Variant, Variants, refuse_unknown
 from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.options import SANITIZERS
 
@@ -215,22 +215,18 @@ class Problem:
             raise self.error("shrink and host_bytes go together: give both or neither")
         if shrink is not None and shrink not in axes:
             raise self.error(f"shrink={shrink!r} is not an axis: {sorted(axes)}")
-        simulator_limits = axes.limits(simulator_limits, "simulator_limits")
-        axes.refuse_unknown(simulator_limits, f"problem {name!r}: simulator_limits")
+        self.simulator_limits = axes.limits(simulator_limits, f"problem {name!r}: simulator_limits")
         if dtypes and "dtype" in axes:
             raise self.error("it has dtypes= and an axis named dtype; drop one of them")
         for unknown in filter(None, map(unknown_dtype, dtypes)):
             raise self.error(f"dtypes: {unknown}")
-        for layout in layouts or {}:
-            if layout not in LAYOUTS:
-                raise self.error(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
-        refuse_unknown_scopes(scopes, f"problem {name!r}")
+        refuse_unknown(f"problem {name!r}", "layout", layouts or (), LAYOUTS)
+        refuse_unknown(f"problem {name!r}", "scope", scopes, SCOPES)
         self.version, self.package, self.loaded = version, package, False
         self.axes, self.scopes, self.dtypes, self.inout = axes, scopes, tuple(dtypes), tuple(inout)
         self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
         self.check, self.check_seeds, self.seed = check, check_seeds, seed
         self.speedup_against, self.allow_lower_precision = speedup_against, allow_lower_precision
-        self.simulator_limits = simulator_limits
         self.variants = Variants(name, axes, self.layouts, self.dtypes)
         self._make_inputs, self._exact_inputs = make_inputs, exact_inputs
         self._special_values, self._check_points = special_values, check_points

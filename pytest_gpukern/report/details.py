@@ -14,16 +14,11 @@ from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import GAP, Column, Line, table, wrapped
 from pytest_gpukern.report.rows import ScopeTime, scope_times
-from pytest_gpukern.values.determinism import Determinism
 from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, Result, Value
 from pytest_gpukern.values.timer_table import timer_row
 
 _UNKNOWN = ObserverRow("", "")
-_BITS: dict[str, str] = {
-    Determinism.BITWISE: "the same bits in every launch",
-    Determinism.RUN_TO_RUN: "the same bits in every launch of a process",
-    Determinism.TOLERANT: "bits that differ between launches",
-}
+_BITS = {"bitwise": "the same bits in every launch", "tolerant": "bits that differ between launches"}
 _INDENT = "  "
 _SHORTEST_NAME = 24
 _OVERLAP = 1.01

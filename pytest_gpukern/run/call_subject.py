@@ -82,13 +82,10 @@ class CallTarget:
     ) -> CallTarget:
         """Repeats a call with the same arguments."""
         __tracebackhide__ = True
-        if isinstance(function, Case):
-            raise DeclarationError("gpu_benchmark was given a case to call: call gpu_benchmark.run(case)")
         if not callable(function):
-            raise DeclarationError(
-                f"gpu_benchmark was given {type(function).__name__} to call: pass the kernel and its "
-                "arguments, as in gpu_benchmark(kernel[grid, block], x, out), not what it returned"
-            )
+            right = "pass the kernel and its arguments, as in gpu_benchmark(kernel[grid, block], x, out)"
+            remedy = "call gpu_benchmark.run(case)" if isinstance(function, Case) else right
+            raise DeclarationError(f"gpu_benchmark was given {type(function).__name__} to call: {remedy}")
         for name in ("outputs", "inout", "written"):
             if name in kwargs and not takes_keyword(function, name):
                 raise DeclarationError(

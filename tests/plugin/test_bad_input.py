@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from .conftest import FIRST, HOST_PROBLEM, refused
+from .conftest import FIRST, refused
 
 
 def test_a_damaged_baseline_is_refused_with_file_and_remedy_and_left_as_it_is(recorded, pytester):
@@ -76,37 +76,6 @@ def test_a_baseline_or_a_report_that_cannot_be_written_fails_the_run_and_nothing
         ]
     )
     assert path.read_bytes() == before
-
-
-WRONG = (
-    '@doubling.wrong("host", expected_fault="launch failed")\ndef takes(x, z): ...\n\n@doubling.wrong_cases'
-)
-
-
-@pytest.mark.parametrize(
-    ("right", "mistake", "message"),
-    [
-        ('{"y": ((n,), "float64")}', "{}", "no output is declared; updated in place? inout=('x',)"),
-        ('"float64"', '"flaot64"', "output 'y': NumPy has no dtype 'flaot64'; did you mean 'float64'?"),
-        ("version=1", "version=1, dtypes=('flaot32',)", "dtypes: NumPy has no dtype 'flaot32'; did *"),
-        ("tolerance=", "tolerances=", "*has no argument 'tolerances'; did you mean 'tolerance'?"),
-        ("Tolerance()", "Tolerance(rtol='1e-6')", "rtol='1e-6': must be a finite number ≥ 0, such as 1e-6"),
-        ("def add(x, y)", "def add(x, z)", "add takes 'z', which is not available; it may take n, *"),
-        ("@doubling.cases", WRONG, "takes takes 'z', which is not available; it may take n, stream, x, y"),
-        ('t("host")', 't("host", max_size=9)', "must map axes to limits, such as max_size={'n': 9}"),
-        ('t("host")', 't("host", xx=(1,))', "neither an argument of the decorator * nor a parameter of *"),
-    ],
-)  # fmt: skip
-def test_a_first_mistake_in_a_problem_is_named_with_what_to_write_and_none_of_our_lines(
-    host, pytester, right, mistake, message
-):
-    module = HOST_PROBLEM.replace(right, mistake)
-    pytester.makepyfile(test_doubling=module.replace(".run(", ".reject(") if mistake is WRONG else module)
-    result = host()
-    assert result.ret != pytest.ExitCode.OK
-    result.stdout.fnmatch_lines([f"*{message}"])
-    for wrong in ("pytest_gpukern/", "INCORRECT", "launch failed"):
-        result.stdout.no_fnmatch_line(f"*{wrong}*")
 
 
 @pytest.fixture

@@ -232,7 +232,7 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
             "test_doubling.py::test_no_array: gpu_benchmark(outputs=…): a is float 2.0, not*",
             "*outputs='out'): a lambda hides its arrays: gpu_benchmark(kernel[[]grid, block], x, out)",
             "*: pass it behind the inputs and write outputs=2",
-            "*DeclarationError: gpu_benchmark was given a case to call: call gpu_benchmark.run(case)",
+            "*DeclarationError: gpu_benchmark was given Case to call: call gpu_benchmark.run(case)",
             "INCORRECT: nothing was called before this verify: gpu_benchmark(kernel*",
             "E * ValueError: rtol='1e-6': must be a finite number ≥ 0, such as 1e-6",
             "E * TypeError: GpuBenchmark.verify has no argument 'tol'; did you mean 'rtol'?",

@@ -248,7 +248,7 @@ def test_launches_are_repeated_for_what_is_declared_and_slow_ones_less_or_not_at
 
 
 def test_a_declaration_that_is_none_is_refused_with_the_choices():
-    with pytest.raises(ProblemError, match=r"determinism='exact' is none of bitwise, run-to-run, tolerant"):
+    with pytest.raises(ProblemError, match=r"determinism 'exact' is none of bitwise, run-to-run, tolerant"):
         case_of(right, "host", determinism="exact")
 
 
