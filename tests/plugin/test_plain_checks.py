@@ -233,7 +233,7 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
             "*outputs='out'): a lambda hides its arrays: gpu_benchmark(kernel[[]grid, block], x, out)",
             "*: pass it behind the inputs and write outputs=2",
             "*DeclarationError: gpu_benchmark was given Case to call: call gpu_benchmark.run(case)",
-            "INCORRECT: nothing was called before this verify: gpu_benchmark(kernel*",
+            "INCORRECT: nothing was called before this verify; call gpu_benchmark(kernel, …) first",
             "E * ValueError: rtol='1e-6': must be a finite number ≥ 0, such as 1e-6",
             "E * TypeError: GpuBenchmark.verify has no argument 'tol'; did you mean 'rtol'?",
             "E * TypeError: pedantic(check=*) is called as check(returned, *, here with 3 arguments, *",
