@@ -1,13 +1,10 @@
 """Says since when a case is as fast as it is: at which recorded session the level of its times changed.
 
-For a failing result, `since_when` looks at the newest sessions. For series, `with_steps` looks for steps.
-
 1. Times are divided by the session's canaries, so that what slows the machine is no step of a kernel.
 2. Binary segmentation (Scott & Knott 1974, *Biometrics* 30, 507) takes the place where the ranks of both
    sides differ most, by the test of Mann & Whitney (1947). So no outlier is a step.
 3. Ranks of few points cannot stand out among many cases: 8 against 8 have a probability of 1.6e-4 at best.
-   The size of a step can. It must pass a t test moderated by the spread of all cases, as the gate's (Smyth
-   2004), at a level divided by cases and places (Bonferroni).
+   The size of a step can. It passes a t test moderated by the spread of all cases (Smyth 2004).
 
 `ruptures` needs SciPy, and a penalty that somebody chooses. SciPy has the rank test, and is no dependency.
 """
@@ -46,7 +43,7 @@ _CANARIES = {"memory": ("copy",), "compute": ("fma",), "power-limited": ("fma",)
 _ANY_KERNEL = ("copy", "fma")
 """What divides a kernel that declares no bytes, or whose card's bandwidth is not known: the mean of both."""
 
-_BEGINNING = datetime.fromtimestamp(0, UTC)
+_BEGINNING, _NO_ENTRY = datetime.fromtimestamp(0, UTC), SessionEntry("", "")
 
 SeriesKey = tuple[str, str]
 """Case id and `scope/timer/cache`."""
@@ -58,13 +55,10 @@ def is_time(ns: float | None) -> TypeGuard[float]:
 
 
 class Point(NamedTuple):
-    """Holds what is known of a session of a series, recorded or of a run.
+    """Holds what is known of a session, recorded or of a run.
 
-    Attributes:
-        recorded: when; None if the file names no such time.
-        card: UUID of the GPU; None for the host, or where it is not known.
-        provenance: the commit that it was recorded *on*, which is a parent of the one that holds the record.
-        canaries: name → time in nanoseconds.
+    It was recorded *on* its commit, which is a parent of the one that holds the record. `recorded` is None if
+    a file names no such time, and `card` for the host, or where it is not known.
     """
 
     session: str
@@ -84,13 +78,13 @@ class Point(NamedTuple):
 
 
 def points_of(times: Iterable[SessionTime], sessions: Mapping[str, SessionEntry]) -> tuple[Point, ...]:
-    """Returns the sessions of recorded times, oldest first; `sessions` is `RunResults.recorded_sessions`."""
+    """Returns the sessions of recorded times; `sessions` is `RunResults.recorded_sessions`."""
     points = []
     for time in times:
-        known, entry = (time.session, moment_of(time.recorded), time.device), sessions.get(time.session)
-        shared = (entry.provenance or NO_PROVENANCE, entry.canaries) if entry else ()
-        points.append(Point(*known, *shared))
-    return tuple(sorted(points, key=lambda point: point.moment))
+        entry = sessions.get(time.session, _NO_ENTRY)
+        known = time.session, moment_of(time.recorded), time.device
+        points.append(Point(*known, entry.provenance or NO_PROVENANCE, entry.canaries))
+    return tuple(points)
 
 
 # --- a failing result -----------------------------------------------------------------------------
@@ -162,16 +156,10 @@ def since_when(
     The newest recorded sessions are at the new level if each is nearer to it than to the median of those
     before, and lies outside of all that these had. At least three have to be before.
 
-    Args:
-        key: of the measurement; empty for what is wrong with the result itself.
-        recorded: of its test, from `RunResults.history`.
-        sessions: `RunResults.recorded_sessions`.
-
-    Returns:
-        None if nothing is recorded, or the time is no number.
+    `key` is empty for what is wrong with the result itself. `recorded` is of its test, from the run's
+    `history`, and `sessions` its `recorded_sessions`. Returns None if nothing is recorded.
     """
-    past = newest_epoch(recorded, key) if recorded else []
-    past.sort(key=lambda time: moment_of(time.recorded) or _BEGINNING)
+    past = _newest_epoch(recorded, key) if recorded else []
     points, times_ns = points_of(past, sessions), [time.median_ns for time in past]
     until = result.provenance.commit or ""
     if points and not key and result.correctness is Correctness.INCORRECT:
@@ -179,8 +167,8 @@ def since_when(
     now = next((time.summary.median_ns for time in result.measurements if time.key == key), None)
     if not points or not is_time(now):
         return None
-    places = (place for place in range(FEWEST, len(past)) if _is_step(times_ns, place, now))
-    start = next(places, len(past))
+    steps = (place for place in range(FEWEST, len(past)) if _is_step(times_ns, place, now))
+    start = next(steps, len(past))
     return SinceWhen(points[:start], points[start:], until=until)
 
 
@@ -191,11 +179,12 @@ def _is_step(times_ns: Sequence[float], place: int, now: float) -> bool:
     return outside and all(abs(math.log(ns / now)) < abs(math.log(ns / usual)) for ns in since)
 
 
-def newest_epoch(recorded: RecordedCase, key: str) -> list[SessionTime]:
-    """Returns the times under a key in the newest epoch that has it; under any key, one of each session."""
+def _newest_epoch(recorded: RecordedCase, key: str) -> list[SessionTime]:
+    """Returns the times of a key's newest epoch, oldest first; without a key, one time of each session."""
     times = recorded.times.get(key, ()) if key else [time for of in recorded.times.values() for time in of]
     newest = max((time.epoch for time in times), default=0)
-    return [*{time.session: time for time in times if time.epoch == newest}.values()]
+    of_sessions = {time.session: time for time in times if time.epoch == newest}
+    return sorted(of_sessions.values(), key=lambda time: moment_of(time.recorded) or _BEGINNING)
 
 
 # --- series ---------------------------------------------------------------------------------------
@@ -214,11 +203,10 @@ class Trend:
     """Holds the series of a measurement over sessions, and its steps.
 
     Attributes:
-        key: `scope/timer/cache`.
         points: oldest first.
         times_ns: a median for each point, divided by its scale.
-        canaries: what scales are of; empty if the sessions share none that moves alike: then they are 1.
-        scales: for each point, the time of the canaries ÷ their median over the series.
+        canaries: what scales are of; empty if the sessions share none that moves alike.
+        scales: for each point, the time of the canaries ÷ their median over the series; 1 without these.
         steps: oldest first; none in a series of fewer than `FEWEST_SESSIONS`.
     """
 
@@ -233,17 +221,15 @@ class Trend:
     def of(cls, result: Result, measurement: Measurement, medians_ns: Iterable[tuple[Point, float]]) -> Trend:
         """Returns a series; the newest result and its measurement say which canaries move as the kernel."""
         ordered = sorted(medians_ns, key=lambda timed: timed[0].moment)
+        points = tuple(point for point, _ in ordered)
         kind, rate = class_of([(result, measurement)]), result.ceilings.get("device_copy_bytes_per_s")
         unknown = kind == "compute" and not (rate and measurement.traffic_bytes)
-        wanted = _ANY_KERNEL if unknown else _CANARIES.get(kind or "", ())
-        known = ({name for name, ns in of.canaries.items() if is_time(ns)} for of, _ in ordered)
-        names = tuple(name for name in sorted(set.intersection(*known)) if name.partition("/")[0] in wanted)
-        names = names if len(names) == len(wanted) else ()
-        logs = [math.fsum(math.log(of.canaries[name] or 1) for name in names) for of, _ in ordered]
-        usual = statistics.median(logs)
-        scales = tuple(math.exp((log - usual) / max(1, len(names))) for log in logs)
+        canaries = _shared(points, _ANY_KERNEL if unknown else _CANARIES.get(kind or "", ()))
+        logs = [sum(math.log(point.canaries[name] or 1) for name in canaries) for point in points]
+        usual, count = statistics.median(logs), max(1, len(canaries))
+        scales = tuple(math.exp((log - usual) / count) for log in logs)
         times_ns = tuple(ns / scale for (_, ns), scale in zip(ordered, scales, strict=True))
-        return cls(measurement.key, tuple(point for point, _ in ordered), times_ns, names, scales)
+        return cls(measurement.key, points, times_ns, canaries, scales)
 
     @property
     def ratio(self) -> float:
@@ -259,6 +245,13 @@ class Trend:
         text = f"{percent(math.log(self.ratio))} since {self.points[place]}"
         text += "" if set(cards[:place]) & set(cards[place:]) else "; no card was before and after it"
         return text + ("" if self.canaries else "; not divided by canaries")
+
+
+def _shared(points: Sequence[Point], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Returns the wanted canaries, each by the timer that all sessions have it by; none if one is missing."""
+    known = ({name for name, ns in point.canaries.items() if is_time(ns)} for point in points)
+    names = [name for name in sorted(set.intersection(*known)) if name.partition("/")[0] in wanted]
+    return tuple(names) if len(names) == len(wanted) else ()
 
 
 def with_steps(trends: Mapping[SeriesKey, Trend]) -> dict[SeriesKey, Trend]:
@@ -285,30 +278,41 @@ def with_steps(trends: Mapping[SeriesKey, Trend]) -> dict[SeriesKey, Trend]:
 
 def _places(logs: Sequence[float], shared: SharedSpread, level: float) -> list[int]:
     """Returns where a series has steps; `level` is how probable a false one may be by its size."""
-    places, ordered = range(FEWEST, len(logs) - FEWEST + 1), sorted(logs)
-    if not places:
-        return []
-    ranks = [(bisect.bisect_left(ordered, log) + bisect.bisect_right(ordered, log) + 1) / 2 for log in logs]
-    sums = [0.0, *itertools.accumulate(ranks)]
-    pairs = {place: place * (len(logs) - place) for place in places}
-    wins = {place: sums[place] - place * (place + 1) / 2 for place in places}
-    place = max(places, key=lambda place: abs(wins[place] - pairs[place] / 2) / math.sqrt(pairs[place]))
-    z = (abs(wins[place] - pairs[place] / 2) - 0.5) / math.sqrt(pairs[place] * (len(logs) + 1) / 12)
-    if len(places) * 2 * statistics.NormalDist().cdf(-z) > _BY_RANK:
+    count, place = len(logs), _place_by_ranks(logs)
+    if place is None:
         return []
     sides = logs[:place], logs[place:]
-    means, dof = [*map(statistics.fmean, sides)], len(logs) - 2
-    squares = math.fsum((log - mean) ** 2 for mean, side in zip(means, sides, strict=True) for log in side)
-    spread = case_spread(squares / dof, dof, shared, floor=ROUNDING**2)
-    error = math.sqrt(spread.variance * len(logs) / pairs[place])
-    reach = student_t(1 - level / len(places) / 2, spread.dof) * error
-    if abs(means[1] - means[0]) < max(reach, math.log1p(LEAST)):
+    before, since = map(statistics.fmean, sides)
+    squares = sum((log - before) ** 2 for log in sides[0]) + sum((log - since) ** 2 for log in sides[1])
+    spread = case_spread(squares / (count - 2), count - 2, shared, floor=ROUNDING**2)
+    error = math.sqrt(spread.variance * (1 / place + 1 / (count - place)))
+    reach = student_t(1 - level / len(_candidates(count)) / 2, spread.dof) * error
+    if abs(since - before) < max(reach, math.log1p(LEAST)):
         return []
-    before, after = (_places(side, shared, level) for side in sides)
-    return [*before, place, *(place + further for further in after)]
+    earlier, later = (_places(side, shared, level) for side in sides)
+    return [*earlier, place, *(place + further for further in later)]
 
 
-# --- moments --------------------------------------------------------------------------------------
+def _candidates(count: int) -> range:
+    return range(FEWEST, count - FEWEST + 1)
+
+
+def _place_by_ranks(logs: Sequence[float]) -> int | None:
+    """Returns where the ranks of both sides differ most, or None if they may differ so by chance."""
+    count, ordered = len(logs), sorted(logs)
+    ranks = ((bisect.bisect_left(ordered, log) + bisect.bisect_right(ordered, log) + 1) / 2 for log in logs)
+    sums = [0.0, *itertools.accumulate(ranks)]
+    # By how many standard deviations the first side's sum is off, less ½ for continuity.
+    distances = {
+        place: (abs(sums[place] - place * (count + 1) / 2) - 0.5)
+        / math.sqrt(place * (count - place) * (count + 1) / 12)
+        for place in _candidates(count)
+    }
+    place = max(distances, key=distances.__getitem__, default=None)
+    if place is None:
+        return None
+    by_chance = 2 * len(distances) * statistics.NormalDist().cdf(-distances[place])
+    return place if by_chance <= _BY_RANK else None
 
 
 def moment_of(text: str) -> datetime | None:

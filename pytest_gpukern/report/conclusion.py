@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpukern.findings.explain import OF_THE_MACHINE
+from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.findings.trend import days_of, points_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
@@ -29,6 +30,9 @@ from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone,
 
 _SHOWN = 3
 """Sizes that a title names."""
+_ROUNDOFFS = {"float32": 2.0**-24, "float16 or TF32": 2.0**-11}
+"""Largest relative error of rounding once (IEEE 754; TF32 has as many digits as float16)."""
+_NEAR = 16.0
 _LEAST_SHARE = 0.01
 """Share of a limit below which it limits nothing."""
 
@@ -305,7 +309,8 @@ def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, tex
     name = result.case_name if result is not None else nodeid
     since = _since(run, result) if result is not None and kind == INCORRECT else ()
     command = repeat(run, [result.test if result is not None else nodeid], [result])
-    return Card(kind, name, (result,), (nodeid,), what=(text,), since=since, repeat=command)
+    why = _rounded_like(result) if result is not None and kind == INCORRECT else ()
+    return Card(kind, name, (result,), (nodeid,), what=(text,), since=since, why=why, repeat=command)
 
 
 def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
@@ -366,8 +371,21 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
         sizes,
         what=tuple(dict.fromkeys(text for card in group for text in card.what)),
         since=first.since if len({card.since for card in group}) == 1 else (),
+        why=tuple(dict.fromkeys(text for card in group for text in card.why)),
         repeat=repeat(run, tests, results),
     )
+
+
+def _rounded_like(result: Result) -> tuple[str, ...]:
+    """Says which precision errors look like: they reach its unit roundoff, and not that of their own dtype."""
+    told = []
+    for name, error in result.errors.items():
+        worst, ulp = error.max_rel, error.max_ulp
+        for precision, roundoff in _ROUNDOFFS.items():
+            if worst and ulp and roundoff / _NEAR < worst <= roundoff and ulp > TELLING_ULP:
+                bound = units.relative_error(worst)
+                told.append(f"no error of {name} exceeds {bound}: like values rounded to {precision}")
+    return tuple(told)
 
 
 def _first_line(text: str) -> str:

@@ -78,7 +78,8 @@ def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
     for work in sorted(seen.work, key=lambda work: -(work.time_ns or 0.0)):
         kernel = facts.get(work.kernel.launch, work.kernel) if work.kernel else None
         name = work.kernel.name if work.kernel else work.name
-        lines.append(BreakdownLine(name, _cells(work, whole_ns), kernel))
+        longest_ns = max(whole_ns, work.time_ns or 0.0) if units.is_number(whole_ns) else whole_ns
+        lines.append(BreakdownLine(name, _cells(work, longest_ns), kernel))
     work_ns = sum(work.time_ns or 0.0 for work in seen.work)
     covered_ns = min(work_ns, span_ns) if units.is_number(span_ns) else work_ns
     if units.is_number(whole_ns) and whole_ns - covered_ns >= _IDLE * whole_ns:
@@ -91,6 +92,8 @@ def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
     notes = []
     if units.is_number(span_ns) and work_ns > _OVERLAP * span_ns:
         notes.append(f"work overlaps: {units.time(work_ns)} of it within {units.time(span_ns)}")
+    if by_host and units.is_number(whole_ns) and span_ns > whole_ns:
+        notes.append(f"{seen.timer} saw other calls than {whole.timer} timed, of {units.time(span_ns)}")
     if result.compile_ns is not None:
         notes.append(f"compiling and loading took {units.time(result.compile_ns)}")
     return Breakdown(title, tuple(lines), tuple(notes))

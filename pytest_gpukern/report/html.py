@@ -10,24 +10,28 @@ makes text nodes of it, and the page's Content-Security-Policy lets only our two
 from __future__ import annotations
 
 import base64
+import bisect
+import functools
 import hashlib
 import itertools
-import json
 import math
 import operator
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, TypeGuard
 
+import msgspec
+
 from pytest_gpukern.findings.common_shift import MachineVerdict
-from pytest_gpukern.findings.trend import FEWEST_SESSIONS
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, Point
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
+from pytest_gpukern.report.conclusion import Card, cards, change_of, context, headline, others
 from pytest_gpukern.report.details import (
     LAUNCH_TITLES,
     WORK_TITLES,
@@ -47,6 +51,7 @@ from pytest_gpukern.report.rows import (
     counts_flops,
     half_width,
     judged,
+    nearest_ceiling,
     scope_times,
     shared_sizes,
     timing_of,
@@ -57,7 +62,6 @@ from pytest_gpukern.report.summary import (
     Remark,
     false_alarms,
     needs_a_reader,
-    other_failures,
     problems_of,
     skip_texts,
     time_spent,
@@ -65,7 +69,7 @@ from pytest_gpukern.report.summary import (
 )
 from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, OutputError, Result, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
-from pytest_gpukern.values.verdict_table import FAILED, STATES, severity
+from pytest_gpukern.values.verdict_table import STATES, severity
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _STEPS = len(_LETTERS) ** 2 - 1
@@ -74,11 +78,17 @@ _MOST_POINTS, _FEWEST_POINTS = 200, 40
 _POINTS = 150_000
 """Points of all plots of samples together, so that the page stays small."""
 _MOST_BINS, _FEWEST_BINS = 40, 8
+_FEWEST_BINNED = 20
+"""Fewer samples are drawn one by one: bins would say less."""
+_BLOCK = 5000
+"""Rows of a table that are put into columns together, so that no table is in memory as a whole."""
 _LARGEST = 1e30
 """Numbers from here on, which only a damaged file has, are left out: the axes of a plot would have no end."""
 _TIMES = operator.attrgetter("median_ns", "low_ns", "high_ns")
-_TEXTS = ("time", "uncertainty", "rate", "ceiling", "speedup", "error", "state")
+_TEXTS = ("time", "uncertainty", "rate", "speedup", "error", "state")
 """Of a row, as the terminal has them."""
+_TROUGH = 2.0
+"""Times as many samples are in a group as between two groups."""
 _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
@@ -131,22 +141,23 @@ def _escaped(data: object) -> str:
     """Returns JSON in which no text ends the script element or begins another."""
     text = _json(data)
     for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+        text = text.replace(character.encode(), f"\\u{ord(character):04x}".encode())
+    return text.decode()
 
 
-_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_json = msgspec.json.Encoder().encode
 
 
 def _plain(value: Any) -> Any:
     """Returns JSON values: figures of five digits, none that is not finite, and printable text."""
-    if value is None or type(value) is int:  # most of a page
+    kind = type(value)
+    if value is None or kind is int:  # most of a page
         return value
+    if kind is float:
+        return _rounded(value) if abs(value) < _LARGEST else None
     if isinstance(value, str):
-        return printable_lines(value)
-    if isinstance(value, float):
-        return _rounded(value) if _drawable(value) else None
-    if isinstance(value, (list, tuple)):
+        return value if value.isprintable() else printable_lines(value)
+    if kind is list or isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
@@ -166,38 +177,54 @@ def _rounded(value: float) -> float | int:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def _table(entries: Sequence[JsonDict]) -> JsonDict:
-    """Returns dicts with the same keys as columns; one with few different values has each once."""
+def _table(entries: Iterable[JsonDict]) -> list[msgspec.Raw]:
+    """Returns dicts with the same keys as columns, in blocks; one with few different values has each once."""
+    return [msgspec.Raw(_json(_block(block))) for block in _batched(entries)]
+
+
+def _batched(entries: Iterable[JsonDict]) -> Iterator[list[JsonDict]]:
+    left = iter(entries)
+    while block := list(itertools.islice(left, _BLOCK)):
+        yield block
+
+
+def _block(entries: Sequence[JsonDict]) -> JsonDict:
     columns = {}
-    for name in entries[0] if entries else ():
-        values = _plain([entry[name] for entry in entries])
-        distinct = dict(zip(map(_json, values), values, strict=True))
-        columns[name] = {"values": values}
-        if 2 * len(distinct) <= len(values):
-            places = {text: place for place, text in enumerate(distinct)}
-            columns[name] = {"distinct": [*distinct.values()], "places": [places[_json(v)] for v in values]}
+    for name in entries[0]:
+        texts = [_json(_plain(entry[name])) for entry in entries]
+        places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        if 2 * len(places) <= len(texts):
+            columns[name] = {"distinct": _array(places), "places": [places[text] for text in texts]}
+        else:
+            columns[name] = {"values": _array(texts)}
     return {"count": len(entries), "columns": columns}
 
 
 def _trends(runs: Sequence[RunResults]) -> JsonDict:
-    """Returns each series that is long enough for steps; moments, cards and commits of sessions come once."""
-    points: dict[tuple[str, ...], int] = {}
-    series = []
-    for (case_id, key), trend in trends(runs).items():
-        if len(trend.points) < FEWEST_SESSIONS:
-            continue
-        sessions = ((_moment(of.moment), of.card or "", of.provenance.state) for of in trend.points)
-        entry = {
+    """Returns each series that is long enough for steps, and moment, card and commit of its points, once."""
+    points: dict[tuple[str, str, str], int] = {}
+    series = [
+        {
             "case": case_id,
             "scope": key.partition("/")[0],
-            "points": [points.setdefault(session, len(points)) for session in sessions],
+            "points": [points.setdefault(_point(point), len(points)) for point in trend.points],
             "ns": trend.times_ns,
             "steps": trend.steps,
             "change": trend.change,
-            "divided_by": " and ".join(trend.canaries),
+            "divided_by": trend.canaries,
         }
-        series.append(_plain(entry))
-    return {"points": _plain(list(points)), "series": series}
+        for (case_id, key), trend in trends(runs).items()
+        if len(trend.points) >= FEWEST_SESSIONS
+    ]
+    return {"points": _plain([*points]), "series": _plain(series)}
+
+
+def _point(point: Point) -> tuple[str, str, str]:
+    return _moment(point.moment), point.card or "", point.provenance.state
+
+
+def _array(texts: Iterable[bytes]) -> msgspec.Raw:
+    return msgspec.Raw(b"[%s]" % b",".join(texts))
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -222,17 +249,20 @@ class _RunData:
         by_result: dict[int, list[ResultRow]] = {}
         for row in self.rows:
             by_result.setdefault(id(row.result), []).append(row)
-        remarks = needs_a_reader(self.rows, other_failures(run, self.rows))
+        remarks = needs_a_reader(self.rows)
         since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
         tables = {
-            "cases": _table([self._case(result, by_result[id(result)]) for result in self.results]),
-            "scopes": _table([scope for result in self.results for scope in self._scopes(result)]),
-            "rows": _table([self._row(row) for row in self.rows]),
+            "cases": _table(self._case(result, by_result[id(result)]) for result in self.results),
+            "scopes": _table(scope for result in self.results for scope in self._scopes(result)),
+            "rows": _table(map(self._row, self.rows)),
         }
-        others = {
+        texts = {
             "name": f"{_moment(run.created)}, {_device(run)}",
-            "outcome": FAILED if run.failures or run.problems else "PASSED" if run.ran else "NOTHING RAN",
+            "headline": headline(run),
+            "context": context(run),
             "verdict": totals(run),
+            "failures": [self._card_of(card) for card in cards(run)],
+            "others": [(other.kind, other.cases, other.change, other.cause) for other in others(run)],
             "facts": _facts(run),
             "problems": run.problems,
             "since": [text for text in since if text],
@@ -241,22 +271,34 @@ class _RunData:
                 (kind or "note", remark.footnote.text, self._who(remark))
                 for kind, of_kind in remarks.items()
                 for remark in of_kind
+                if kind not in STATES  # cards and the other changes tell these
             ],
             "closing": run.closing,
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),
-            "speedups": self._speedups(),
             "moments": list(self.moments),
             "cards": list(self.cards),
             "error_titles": _ERROR_TITLES,
             "kernel_titles": ["Name", *LAUNCH_TITLES],
             "work_titles": _WORK_TITLES,
         }
-        return {**_plain(others), **tables}
+        return {**_plain(texts), **tables}
 
     def _who(self, remark: Remark) -> list[tuple[int | None, str]]:
         """Returns the place of each case, None where it has no result, and its label."""
         return [*zip((self.places.get(id(result)) for result in remark.results), remark.labels, strict=True)]
+
+    def _card_of(self, card: Card) -> JsonDict:
+        """Returns a failure with what it is called here, and with the places of its cases."""
+        texts = ("kind", "name", "sizes", "scope", "what", "since", "why", "repeat", "accept")
+        change = card.change
+        figures = ("times", "percent", "interval", "of_limit", "limit", "share_before", "share_now")
+        return {
+            **{name: getattr(card, name) for name in texts},
+            **({name: getattr(change, name) for name in figures} if change else {}),
+            "threshold": units.change(1 + card.threshold) if card.threshold else "",
+            "cases": [self.places[id(result)] for result in card.results if result is not None],
+        }
 
     def _row(self, row: ResultRow) -> JsonDict:
         """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
@@ -266,9 +308,11 @@ class _RunData:
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
         shares = ceiling_shares(result, time) if time else {}
+        reached, limit = nearest_ceiling(shares) or ("", "")
         point = (result.case.problem, repr(result.case.measured_point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
         rate_of = flops if measurement and counts_flops(measurement) else traffic
+        change = change_of(self.run, result, measurement.key) if measurement and verdict else None
         return {
             "case": self.places[id(result)],
             "scope": time.shown.scope if time else "",
@@ -277,6 +321,8 @@ class _RunData:
             "ns": ns,
             "half": half_width(measurement) if measurement else None,
             "per_s": _per_s(rate_of or None, ns),
+            "reached": reached,
+            "of_limit": limit,
             "share": max(shares.values(), default=None),
             "factor": row.factor,
             "error_n": max((error.max_rel or 0.0 for error in result.errors.values()), default=None),
@@ -285,6 +331,7 @@ class _RunData:
             "high": verdict.ratio_high if verdict else None,
             "limit": verdict.threshold if verdict else None,
             "change": units.change(verdict.ratio) if verdict and verdict.ratio else "",
+            "way": change.times if change else "",
             "interval": units.change_range(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
@@ -300,6 +347,7 @@ class _RunData:
         recorded = self.run.history.get(result.nodeid)
         epochs = recorded.epochs if recorded else ()
         seen = any(measurement.work for measurement in result.measurements)
+        own = [name for name in case.sizes if name not in self.shared[case.problem]]
         return {
             # A test that each GPU measures has one id, and links need one for each.
             "id": case.id if self.named[case.id] == 1 else result.nodeid,
@@ -307,7 +355,10 @@ class _RunData:
             "problem": case.problem,
             "backend": case.backend or "",
             "variant": variant_label(result),
-            "size": sizes_text(_without(case.sizes, self.shared[case.problem])),
+            "point": sizes_text({name: case.sizes[name] for name in own if name in case.point}),
+            "with": sizes_text({name: case.sizes[name] for name in own if name in case.parameters}),
+            "sizes": {name: size for name in case.measured_point if (size := _size(result, name))},
+            "against": result.speedup_against or "",
             "command": repeat(self.run, [result.test], [result]),
             "facts": _facts_of(result),
             "told": list(footnotes),
@@ -349,9 +400,10 @@ class _RunData:
         }
 
     def _sessions(self, result: Result, measurement: Measurement) -> list[tuple[Any, ...]]:
-        """Returns the recorded sessions, oldest first, then those of the run, which have no epoch.
+        """Returns the recorded sessions, oldest first, then those of the run.
 
-        Each has moment and card, by number, its epoch, the median and the ends of its interval.
+        Each has moment and card, by number, its epoch or what it was measured for, the median and the ends
+        of its interval.
         """
         recorded = self.run.history.get(result.nodeid)
         sessions: list[tuple[Any, ...]] = [
@@ -361,7 +413,7 @@ class _RunData:
         for session in (result, *self.run.sessions_of(result)):
             card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)
             sessions += [
-                (self._moment(self.run.created), card, None, *_TIMES(other.summary))
+                (self._moment(self.run.created), card, session.role.value, *_TIMES(other.summary))
                 for other in session.measurements
                 if other.key == measurement.key and other.invalid is None
             ]
@@ -372,46 +424,6 @@ class _RunData:
 
     def _card(self, uuid: str | None) -> int | None:
         return self.cards.setdefault(uuid.removeprefix("GPU-")[:8], len(self.cards)) if uuid else None
-
-    def _speedups(self) -> list[JsonDict]:
-        """Returns for each problem and scope the speed-ups of its variants by size, where there are sizes."""
-        plotted: dict[tuple[str, str, str], list[ResultRow]] = {}
-        for row in self.rows:
-            against = row.result.speedup_against
-            if _drawable(row.factor) and row.scope and against and variant_label(row.result) != against:
-                plotted.setdefault((row.result.case.problem, row.scope.shown.scope, against), []).append(row)
-        plots = []
-        for (problem, scope, against), rows in plotted.items():
-            axis = _longest_axis([row.result for row in rows])
-            if axis is not None:
-                plot = {"title": f"{problem}, {scope}", "axis": axis, "against": against}
-                plots.append({**plot, "series": self._by_size(rows, axis)})
-        return plots
-
-    def _by_size(self, rows: Sequence[ResultRow], axis: str) -> list[tuple[str, list[Any]]]:
-        """Returns a series for each variant and set of its other sizes: (size, speed-up, case)."""
-        series: dict[str, list[tuple[float, float | None, int]]] = {}
-        shared = shared_sizes([row.result for row in rows])
-        for row in rows:
-            result, size = row.result, _size(row.result, axis)
-            if size is not None:
-                others = _without(result.case.sizes, {axis, *shared})
-                label = f"{variant_label(result)} {sizes_text(others)}".rstrip()
-                series.setdefault(label, []).append((size, row.factor, self.places[id(result)]))
-        return [(label, sorted(points)) for label, points in series.items()]
-
-
-def _longest_axis(results: Sequence[Result]) -> str | None:
-    """Returns the axis with the most different sizes, or None where each has one."""
-    names = dict.fromkeys(name for result in results for name in result.case.measured_point)
-    sizes = {name: {_size(result, name) for result in results} - {None} for name in names}
-    return max(
-        (name for name in names if len(sizes[name]) > 1), key=lambda name: len(sizes[name]), default=None
-    )
-
-
-def _without(sizes: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    return {name: text for name, text in sizes.items() if name not in names}
 
 
 def _size(result: Result, axis: str) -> float | None:
@@ -426,27 +438,32 @@ def _size(result: Result, axis: str) -> float | None:
 
 
 def distribution(samples_ns: Sequence[float]) -> JsonDict | None:
-    """Returns a histogram of samples; None of fewer than two.
+    """Returns a histogram of samples; None of few.
 
-    Where few samples are far above the others, the bins leave them out, and `beyond` says so.
+    Where few samples are far above the others, the bins leave them out, and `notes` says so. It also says
+    where the median lies between two groups of samples, so that hardly one took as long.
     """
-    if len(samples_ns) < 2:
+    if len(samples_ns) < _FEWEST_BINNED:
         return None
     ordered = sorted(samples_ns)
     median, tenth = statistics.median(ordered), ordered[(9 * len(ordered)) // 10]
-    kept = [ns for ns in ordered if ns <= max(tenth, median + _TAIL * (tenth - median))]
-    low, high = kept[0], kept[-1]
-    bins = min(_MOST_BINS, max(_FEWEST_BINS, 2 * math.isqrt(len(kept))))
-    width = (high - low) / bins
-    counts = Counter(min(int((ns - low) / width), bins - 1) if width else 0 for ns in kept)
-    far = len(ordered) - len(kept)
+    count = bisect.bisect_right(ordered, max(tenth, median + _TAIL * (tenth - median)))
+    low, high, far = ordered[0], ordered[count - 1], len(ordered) - count
+    bins = min(_MOST_BINS, max(_FEWEST_BINS, 2 * math.isqrt(count))) if high > low else 1
+    ends = [bisect.bisect_left(ordered, low + (high - low) * place / bins) for place in range(1, bins)]
+    counts = [end - start for start, end in itertools.pairwise((0, *ends, count))]
     samples = "1 sample is" if far == 1 else f"{far} samples are"
-    return {
-        "low": low,
-        "high": high,
-        "counts": [counts[place] for place in range(bins if width else 1)],
-        "beyond": f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}" if far else "",
-    }
+    notes = [f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}"] if far else []
+    notes += ["the median lies between two groups of samples"] if _in_a_trough(counts, count // 2) else []
+    return {"low": low, "high": high, "counts": counts, "notes": "; ".join(notes)}
+
+
+def _in_a_trough(counts: Sequence[int], half: int) -> bool:
+    """Says whether there are far fewer samples around the middle one than on both sides of it."""
+    place = bisect.bisect_right([*itertools.accumulate(counts)], half)
+    around = [sum(counts[max(0, bin_ - 1) : bin_ + 2]) for bin_ in range(len(counts))]
+    left, right = max(around[:place], default=0), max(around[place + 1 :], default=0)
+    return _TROUGH * around[place] < min(left, right) and min(left, right) >= _FEWEST_BINNED // 2
 
 
 def series(samples_ns: Sequence[float], most: int) -> JsonDict | None:
@@ -492,6 +509,7 @@ def _per_s(amount: float | None, ns: float | None) -> float | None:
     return amount / ns * 1e9 if units.is_number(amount) and units.is_number(ns) and ns > 0 else None
 
 
+@functools.lru_cache(1024)
 def _moment(moment: datetime | str) -> str:
     """Returns a moment, or the ISO 8601 time of a record, in UTC to the minute; other text as it is."""
     try:
@@ -548,6 +566,7 @@ def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
             if units.is_number(ns):
                 times.setdefault(name, {})[result.session] = ns
     changes = run.shift.canaries if run.shift else {}
+    changes = {name: change for name, change in changes.items() if change.ratio > 0}
     rows = []
     for name, by_session in times.items():
         moved, time = changes.get(name), units.time(statistics.median(by_session.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +30,9 @@ Timing = tuple[str, str, str]
 
 _GAPS = 0.01
 """Share of a call without any kernel from which that is worth saying."""
+
+_LEAST_COPYING = 0.01
+"""Share of a call's time that copies from and to the host take at least where these bound it."""
 
 _COLOURS = {
     Tone.BAD: {"white": True, "Red": True, "bold": True},
@@ -358,9 +361,18 @@ def _worst(errors: list[OutputError], name: str) -> float | None:
 
 def ceiling_text(result: Result, time: ScopeTime) -> str:
     """Returns the nearest ceiling: `97 % copy`, `81 % FMA`, `62 % host copy`; empty where none is known."""
-    shares = ceiling_shares(result, time)
+    return " ".join(nearest_ceiling(ceiling_shares(result, time)))
+
+
+def nearest_ceiling(shares: Mapping[str, float]) -> tuple[str, ...]:
+    """Returns what is reached of the nearest ceiling, and its name; nothing where none is known.
+
+    A kernel may be a little faster than the copy that was measured: then it is at the limit.
+    """
     nearest = max(shares, key=lambda name: shares[name], default=None)
-    return f"{units.share(shares[nearest])} {nearest}" if nearest else ""
+    if nearest is None:
+        return ()
+    return ("≥ 100 %" if shares[nearest] > 1 else units.share(shares[nearest])), nearest
 
 
 def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
@@ -372,7 +384,9 @@ def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
     ceilings = Ceilings(**{name: result.ceilings.get(name) for name in names})
     work = time.seen.work if time.seen else ()
     copies = [(entry.host_copy, entry.size_bytes or 0.0) for entry in work if entry.host_copy is not None]
-    shares = {HOST_COPY: ceilings.host_copy_share(copies, ns)}
+    share = ceilings.host_copy_share(copies, ns)
+    # Copies of which each waits for the last do not bound those that overlap, nor a call that hardly copies.
+    shares = {HOST_COPY: share if share is not None and _LEAST_COPYING <= share <= 1 else None}
     if measurement.scope == "kernel":
         shares = {
             COPY: ceilings.bandwidth_share(measurement.traffic_bytes, ns, measurement.cache),

@@ -6,6 +6,7 @@ that is None or not finite: results cross processes as JSON, which has neither i
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TypeGuard
 
@@ -155,6 +156,7 @@ def _rate(amount: float | None, nanoseconds: float | None, unit: str) -> str:
     return _scaled(amount / nanoseconds * 1e9, RATES, 3) + unit
 
 
+@functools.lru_cache(4096)  # a report tells most times more than once
 def _scaled(value: float | None, units: tuple[tuple[float, str], ...], digits: int) -> str:
     """Returns the value in the largest unit in which it is at least one, after rounding to `digits`."""
     if not is_number(value):

@@ -252,12 +252,11 @@ def use_run(run, path):
     assert read_run(again) == run
     written = {**json.loads(again.read_bytes()), "created": json.loads(path.read_bytes())["created"]}
     assert holds(written, json.loads(path.read_bytes()))
-    render(run, width=40, failures_shown=True)
     page([run])
     comment(run)
     csv_text([run])
     for each in run.results:
-        properties(each)
+        properties(RunResults([each]))
 
 
 def commands_on_run(path):

@@ -8,7 +8,7 @@
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const FIRST = 300; // rows that are drawn before more are asked for
   const REACH = 24; // pixels from which the pointer finds a mark
-  const TONES = new Map([...Object.entries(DATA.tones), ["PASSED", "good"]]);
+  const TONES = new Map([...Object.entries(DATA.tones), ["PASSED", "good"]]); // finding kinds have none
   const main = document.querySelector("main");
 
   // --- elements and numbers ------------------------------------------------------------------------
@@ -30,16 +30,17 @@
     return made;
   }
 
-  // A table crosses in columns: all values, or those that differ and the place of each row's among them.
-  function records({ count, columns }) {
-    const found = Array.from({ length: count }, () => ({}));
-    for (const [name, { values, distinct, places }] of Object.entries(columns)) {
-      found.forEach((record, i) => {
-        record[name] = values ? values[i] : distinct[places[i]];
-      });
-    }
-    return found;
-  }
+  // A table crosses in blocks of columns: all values, or those that differ and the place of each row's among them.
+  const records = (blocks) =>
+    blocks.flatMap(({ count, columns }) => {
+      const rows = Array.from({ length: count }, () => ({}));
+      for (const [name, { values, distinct, places }] of Object.entries(columns)) {
+        rows.forEach((row, i) => {
+          row[name] = values ? values[i] : distinct[places[i]];
+        });
+      }
+      return rows;
+    });
 
   function digits(value) {
     return Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
@@ -63,7 +64,7 @@
   const known = (value) => value !== null && value !== undefined;
   const positive = (value) => known(value) && value > 0;
   const tone = (state) => TONES.get(state) || "faint";
-  const badge = (state) => (state ? el("span", { class: `badge ${tone(state)}` }, state) : "");
+  const badge = (state, more = "") => (state ? el("span", { class: `badge ${tone(state)} ${more}` }, state) : "");
 
   // Lets a long name break behind its dots and underscores.
   const breakable = (name) => name.split(/(?<=[._])/).flatMap((part) => [part, el("wbr")]);
@@ -79,6 +80,10 @@
       fill(body);
     };
     box.addEventListener("toggle", opened);
+    box.openNow = () => {
+      box.open = true;
+      opened();
+    };
     return box;
   }
 
@@ -87,11 +92,11 @@
     const names = columns.map((column) => [column].flat());
     const kept = names.map((_, i) => i).filter((i) => rows.some((row) => known(row[i]) && row[i] !== ""));
     const cells = (tag, row) =>
-      kept.map((i) => el(tag, { class: names[i][1] && "number" }, row[i] ?? ""));
+      kept.map((i) => el(row[i] === "" ? "td" : tag, { class: names[i][1] && "number" }, row[i] ?? ""));
     const titles = names.map(([name]) => name);
     return el(
       "div",
-      { class: "wide", tabindex: "0" },
+      { class: "wide", tabindex: "0", role: "group", "aria-label": titles.filter(Boolean).join(", ") },
       el(
         "table",
         {},
@@ -125,7 +130,8 @@
   // Draws `spec.marks` and `spec.paint` between uPlot's axes. A mark is {x, y, low, high, text, colour,
   // shape, open}: `open` runs on a click. Dragging zooms, a double click shows everything again.
   function chart(host, spec) {
-    const box = el("div", { class: "plot", role: "img", "aria-label": spec.title });
+    const summary = [spec.title, spec.summary, spec.hint].filter(Boolean).join(". ");
+    const box = el("div", { class: "plot", role: "img", "aria-label": summary });
     const readout = el("output", {}, spec.hint || "");
     const figure = el("figure", {}, el("figcaption", {}, spec.title), box, readout);
     if (spec.legend) figure.insertBefore(legendOf(spec.legend), box);
@@ -162,13 +168,15 @@
 
   // The swatches are drawings, not canvases, so that they follow a change of colours.
   function legendOf(entries) {
-    const swatch = ({ colour, shape }) => {
+    const swatch = ({ colour, shape, hollow }) => {
       const drawing = svg("svg", { viewBox: "-14 -14 28 28", "aria-hidden": "true" });
       const corners = CORNERS[shape];
       const form = corners
         ? svg("polygon", { points: corners.map(([x, y]) => `${9 * x},${9 * y}`).join(" ") })
         : svg("circle", { r: 9 });
-      form.style.fill = `var(--${colour})`;
+      form.style.fill = hollow ? "none" : `var(--${colour})`;
+      form.style.stroke = `var(--${colour})`;
+      form.style.strokeWidth = hollow ? 2.5 : 0;
       drawing.append(form);
       return drawing;
     };
@@ -270,6 +278,8 @@
         ctx.textAlign = align;
         ctx.textBaseline = "bottom";
         ctx.fillText(text, x, y - 3 * px);
+        const { width } = ctx.measureText(text);
+        return [align === "right" ? x - width : x, y - 17 * px, width, 15 * px];
       },
     };
     ctx.save();
@@ -283,8 +293,12 @@
     if (spec.dots !== 0) {
       for (const mark of spec.marks) {
         trace(ctx, mark.shape || "circle", pen.x(mark.x), pen.y(mark.y), (spec.dots || 3.5) * px);
-        ctx.fillStyle = paint[mark.colour];
+        ctx.fillStyle = paint[mark.hollow ? "ground" : mark.colour];
         ctx.fill();
+        if (!mark.hollow) continue;
+        ctx.strokeStyle = paint[mark.colour];
+        ctx.lineWidth = 1.6 * px;
+        ctx.stroke();
       }
     }
     ctx.restore();
@@ -337,7 +351,7 @@
   }
 
   function plotDistribution(host, scope) {
-    const { low, high, counts, beyond } = scope.distribution;
+    const { low, high, counts, notes } = scope.distribution;
     const width = (high - low) / counts.length || Math.abs(low) * 0.001 || 1;
     const marks = counts.map((count, i) => ({
       x: low + (i + 0.5) * width,
@@ -347,7 +361,7 @@
     }));
     chart(host, {
       title: "Distribution of the samples",
-      hint: `median ${scope.time} in its 95 % interval${beyond ? `; ${beyond}` : ""}`,
+      hint: `median ${scope.time} in its 95 % interval${notes ? `; ${notes}` : ""}`,
       x: { title: "time", format: asTime, range: [low - width / 2, low + (counts.length + 0.5) * width] },
       y: { title: "samples", format: digits, range: [0, Math.max(...counts) * 1.08] },
       marks,
@@ -387,6 +401,7 @@
     }));
     chart(host, {
       title: "Samples in the order taken",
+      summary: `From ${asTime(low)} to ${asTime(high)}, median ${scope.time}`,
       hint: stride === 1 ? `${count} samples` : `lowest and highest of each stretch of ${count} samples`,
       x: { title: "sample", format: digits, range: around(marks.map((mark) => mark.x), { part: 0.02 }) },
       y: { title: "time", format: asTime, range: around([...marks.map((mark) => mark.y), scope.ns]) },
@@ -399,6 +414,15 @@
     });
   }
 
+  const recorded = (epoch) => typeof epoch === "number";
+  const roomAbove = ([low, high]) => [low, high + 0.14 * (high - low)]; // for what is written there
+  // What sessions of a run were measured for, as Python names it.
+  const ROLES = {
+    measured: { text: "this run", colour: "ink", shape: "diamond" },
+    confirming: { text: "confirming", colour: "ink", shape: "square", hollow: true },
+    further: { text: "further", colour: "ink", shape: "triangle", hollow: true },
+  };
+
   function plotSessions(host, run, scope) {
     const found = scope.sessions.map(([moment, card, epoch, ns, low, high]) => ({ moment, card, epoch, ns, low, high }));
     const cards = [...new Set(found.map((each) => each.card))];
@@ -408,13 +432,15 @@
       y: each.ns,
       low: each.low,
       high: each.high,
-      ...look(cards.indexOf(each.card)),
-      ...(each.epoch === null ? { colour: "ink" } : {}),
+      ...(recorded(each.epoch) ? look(cards.indexOf(each.card)) : ROLES[each.epoch]),
       text:
-        `${each.epoch === null ? "this run" : `epoch ${each.epoch + 1}`}, ${run.moments[each.moment]}: ` +
+        `${recorded(each.epoch) ? `epoch ${each.epoch + 1}` : ROLES[each.epoch].text}, ${run.moments[each.moment]}: ` +
         `${asTime(each.ns)}, ${known(each.low) && known(each.high) ? `${asTime(each.low)} … ${asTime(each.high)}, ` : ""}${named(each.card)}`,
     }));
-    const begins = found.flatMap((each, i) => (!i || each.epoch !== found[i - 1].epoch ? [i] : []));
+    const span = (epoch) => (recorded(epoch) ? `epoch ${epoch + 1}` : "this run");
+    const past = found.filter((each) => recorded(each.epoch));
+    const on = [...new Set(past.map((each) => each.card))];
+    const begins = found.flatMap((each, i) => (!i || span(each.epoch) !== span(found[i - 1].epoch) ? [i] : []));
     const dated = (x) => {
       const each = found[Math.round(x) - 1];
       return each ? run.moments[each.moment].slice(0, 10) : "";
@@ -423,11 +449,11 @@
       title: "Recorded sessions and this run",
       hint: `${found.length} sessions, oldest first`,
       legend: [
-        ...cards.map((card, i) => ({ text: named(card), ...look(i) })),
-        { text: "this run", colour: "ink" },
+        ...on.map((card) => ({ text: named(card), ...look(cards.indexOf(card)) })),
+        ...Object.entries(ROLES).flatMap(([role, each]) => (found.some(({ epoch }) => epoch === role) ? [each] : [])),
       ],
       x: { title: "session", format: dated, whole: true, space: 90, range: [0.4, found.length + 0.6] },
-      y: { title: "time", format: asTime, range: around(found.flatMap((each) => [each.low, each.high, each.ns])) },
+      y: { title: "time", format: asTime, range: roomAbove(around(found.flatMap((each) => [each.low, each.high, each.ns]))) },
       marks,
       dots: 4.5,
       paint: (pen) => {
@@ -438,8 +464,8 @@
           if (first) pen.ctx.fillRect(x, pen.box.top, pen.px, pen.box.height);
           const right = x > pen.box.left + 0.8 * pen.box.width;
           const end = right ? pen.box.left + pen.box.width : x;
-          const text = epoch === null ? "this run" : `epoch ${epoch + 1}`;
-          pen.label(text, end + (right ? -4 : 4) * pen.px, pen.box.top + 18 * pen.px, "soft", right ? "right" : "left");
+          const text = span(epoch);
+          pen.label(text, end + (right ? -4 : 4) * pen.px, pen.box.top + 16 * pen.px, "soft", right ? "right" : "left");
         }
       },
     });
@@ -524,10 +550,9 @@
   }
 
   function plotRoofline(host, run, rows) {
+    plotBytesAlone(host, run, rows);
     const found = rows.filter((row) => positive(row.intensity) && positive(row.flop_s)).sort((a, b) => a.intensity - b.intensity);
-    if (!found.length) {
-      return host.append(el("p", { class: "quiet" }, "No kernel here declares both its bytes and its flops."));
-    }
+    if (!found.length) return;
     const memory = run.ceilings.filter((each) => each[1] === "memory");
     const compute = run.ceilings.filter((each) => each[1] === "compute").sort((a, b) => b[2] - a[2]);
     const backends = [...new Set(found.map((row) => row.backend))].sort();
@@ -545,7 +570,8 @@
     const groups = groupsOf(found);
     chart(host, {
       title: "Roofline: rate by operations a byte, under the ceilings measured on this card",
-      hint: `${found.length} kernels; a line joins the variants of a problem; a click opens a case`,
+      hint: `${found.length} kernels; a column is a problem at one size, a mark one variant; a click opens a case`,
+      summary: [...groups.values()].slice(0, 12).map((group) => `${pointOf(run, group[0])}: best ${best(group).ceiling || asRate(best(group).flop_s)}`).join("; "),
       height: 380,
       legend: backends.map((text, i) => ({ text, ...look(i) })),
       x: { title: "FLOP a byte", format: asSize, log: true, range: xs },
@@ -553,25 +579,82 @@
       marks,
       dots: found.length > 200 ? 2.5 : 4,
       paint: (pen) => {
+        const labels = []; // where ceilings are named
         const fastest = Math.max(...compute.map((each) => each[2]), 0);
         for (const [name, , rate, text] of memory) {
           const end = fastest ? Math.min(fastest / rate, xs[1]) : xs[1];
           pen.line([[xs[0], xs[0] * rate], [end, end * rate]], "soft", { width: 1.5 });
           const middle = Math.sqrt(xs[0] * end);
           const least = pen.box.left + 7.5 * `${name} ${text}`.length * pen.px;
-          pen.label(`${name} ${text}`, Math.max(pen.x(middle) - 6 * pen.px, least), pen.y(middle * rate), "soft", "right");
+          labels.push(pen.label(`${name} ${text}`, Math.max(pen.x(middle) - 6 * pen.px, least), pen.y(middle * rate), "soft", "right"));
         }
         for (const [i, [name, , rate, text]] of compute.entries()) {
           const start = memory.length ? rate / Math.max(...memory.map((each) => each[2])) : xs[0];
           pen.line([[Math.max(start, xs[0]), rate], [xs[1], rate]], "soft", { width: 1.5 });
-          pen.label(`${name} ${text}`, pen.box.left + pen.box.width - 4 * pen.px, pen.y(rate) + (i ? 19 * pen.px : 0), "soft", "right");
+          labels.push(pen.label(`${name} ${text}`, pen.box.left + pen.box.width - 4 * pen.px, pen.y(rate) + (i ? 19 * pen.px : 0), "soft", "right"));
         }
         for (const group of groups.values()) {
           if (group.length > 1) pen.line(group.map((row) => [row.intensity, row.flop_s]), "faint", { width: 0.75 });
         }
+        const taken = labels.concat(found.map((row) => [pen.x(row.intensity) - 5 * pen.px, pen.y(row.flop_s) - 5 * pen.px, 10 * pen.px, 10 * pen.px]));
+        for (const group of groups.values()) nameColumn(pen, pointOf(run, group[0]), group, taken);
       },
     });
-    return undefined;
+  }
+
+  // Writes a column's name beside it, where nothing else stands; else its marks alone tell it, under the pointer.
+  function nameColumn(pen, text, group, taken) {
+    pen.ctx.font = `${12 * pen.px}px ${getComputedStyle(document.body).fontFamily}`;
+    const [width, height] = [pen.ctx.measureText(text).width, 15 * pen.px];
+    const { left, top, width: across, height: down } = pen.box;
+    const x = pen.x(group[0].intensity);
+    const ys = group.map((row) => pen.y(row.flop_s));
+    const [high, low] = [Math.min(...ys), Math.max(...ys)];
+    const places = [(high + low) / 2 + height / 2, low + height * 1.4, high - 4 * pen.px, low, high + height];
+    for (const y of places) {
+      for (const start of [x + 8 * pen.px, x - width - 8 * pen.px, x - width / 2]) {
+        const box = [start, y - height, width, height];
+        const inside = start > left && start + width < left + across && y - height > top && y < top + down;
+        const free = taken.every(([a, b, w, h]) => start + width < a || a + w < start || y < b || b + h < y - height);
+        if (!inside || !free) continue;
+        taken.push(box);
+        pen.label(text, start, y, "ink");
+        return;
+      }
+    }
+  }
+
+  const best = (rows) => rows.reduce((a, b) => (b.ns < a.ns ? b : a));
+  const pointOf = (run, row) => [row.problem, run.cases[row.case].point].filter(Boolean).join(" ");
+
+  // Places kernels without declared flops by the bytes that they declare.
+  function plotBytesAlone(host, run, rows) {
+    const found = rows.filter((row) => row.scope === "kernel" && !known(row.intensity) && positive(row.share));
+    const groups = [...groupsOf(found).values()];
+    if (!groups.length) return;
+    const marks = groups.flatMap((group, i) =>
+      group.map((row) => ({
+        x: 100 * row.share, y: groups.length - i,
+        colour: tone(row.state) === "bad" ? "bad" : "accent",
+        shape: tone(row.state) === "bad" ? "diamond" : "circle",
+        text: `${row.label}: ${row.ceiling}${row.state ? `, ${row.state}` : ""}`,
+        open: () => go(run, row.case),
+      })),
+    );
+    chart(host, {
+      title: "By bytes alone: part of the limit that kernels without declared flops reach",
+      hint: `${found.length} kernels; a row is a problem at one size; a click opens a case`,
+      summary: groups.slice(0, 12).map((group) => `${pointOf(run, group[0])}: best ${best(group).ceiling}`).join("; "),
+      height: 110 + 28 * groups.length,
+      x: { title: "% of the limit", format: digits, range: [0, Math.max(105, ...marks.map((mark) => 1.05 * mark.x))] },
+      y: { title: "", format: () => "", whole: true, range: [0.3, groups.length + 0.9] },
+      marks,
+      dots: 4,
+      paint: (pen) => {
+        pen.line([[100, 0], [100, groups.length + 1]], "soft", { width: 1.5 });
+        groups.forEach((group, i) => pen.label(pointOf(run, group[0]), pen.box.left + 6 * pen.px, pen.y(groups.length - i) - 4 * pen.px, "ink"));
+      },
+    });
   }
 
   function groupsOf(rows) {
@@ -580,66 +663,167 @@
     return groups;
   }
 
-  function plotSpeedups(host, run) {
-    const choice = el(
-      "select",
-      { "aria-label": "problem", on: { change: () => show() } },
-      ...run.speedups.map((each, i) => el("option", { value: i }, each.title)),
-    );
-    const place = el("div");
-    host.append(el("p", {}, choice), place);
-    const show = () => {
-      forgetCharts(place);
-      place.replaceChildren();
-      const { axis, against, series } = run.speedups[choice.value];
-      const marks = series.flatMap(([label, points], i) =>
-        points.map(([x, y, index]) => ({
-          x, y,
-          ...look(i),
-          open: () => go(run, index),
-          text: `${label}, ${axis}=${x}: ${asFactor(y)}`,
-        })),
-      );
-      const sizes = marks.map((mark) => mark.x);
-      const factors = [1, ...marks.map((mark) => mark.y)];
-      const log = isWide(sizes);
-      const xs = around(sizes, { log });
-      chart(place, {
-        title: `Speed-up against ${against} by ${axis}`,
-        hint: "more is faster; a click opens a case",
-        height: 320,
-        legend: series.map(([text], i) => ({ text, ...look(i) })),
-        x: { title: axis, format: asSize, log, range: xs },
-        y: { title: "speed-up", format: asFactor, log: isWide(factors), range: around(factors, { log: isWide(factors) }) },
-        marks,
-        dots: 4,
-        paint: (pen) => {
-          pen.line([[xs[0], 1], [xs[1], 1]], "soft");
-          series.forEach(([, points], i) => pen.line(points, look(i).colour, { width: 1.5 }));
-        },
-      });
+  const OUTLYING = 6; // times the median, beyond which a bar would make those of the others one
+
+  // Shows the variants of one problem at one size, or all its sizes.
+  function showVariants(host, run, rows) {
+    const { view } = run;
+    const timed = rows.filter((row) => positive(row.ns));
+    const problems = [...new Set(timed.map((row) => row.problem))];
+    if (!problems.length) return host.append(el("p", { class: "quiet" }, "No time is left here."));
+    const again = (changes) => {
+      Object.assign(view, changes);
+      forgetCharts(host);
+      host.replaceChildren();
+      showVariants(host, run, rows);
+      host.querySelector(`[data-pick="${Object.keys(changes)[0]}"] :is(select, [aria-pressed=true])`)?.focus();
     };
-    show();
+    const worst = timed.reduce((a, b) => (b.rank < a.rank ? b : a));
+    const problem = [view.shownProblem, worst.problem].find((each) => problems.includes(each)) || problems[0];
+    const groups = groupsOf(timed.filter((row) => row.problem === problem));
+    const wrong = [...groups.values()].find((group) => group.some((row) => tone(row.state) === "bad"));
+    const group = groups.get(view.shownGroup) || wrong || [...groups.values()][0];
+    const axis = longestAxis(run, [...groups.values()].flat());
+    const size = (each) => [each[0].group, run.cases[each[0].case].point || "its only size"];
+    const bySize = axis ? [["time", `time by ${axis}`], ["factor", `speed-up by ${axis}`]].filter(([name]) => timed.some((row) => row.problem === problem && known(row[name === "time" ? "ns" : name]))) : [];
+    const by = bySize.find(([name]) => name === view.by)?.[0];
+    host.append(
+      picks("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
+      picks("shownGroup", "size", [...[...groups.values()].map(size), ...bySize], by || group[0].group, (value) =>
+        again(typeof value === "number" ? { shownGroup: value, by: null } : { by: value }),
+      ),
+    );
+    const only = Object.entries(run.cases[group[0].case].sizes).map((size) => size.join("="));
+    if (groups.size === 1 && only.length) host.append(el("p", { class: "quiet" }, `All at ${only.join(" ")}.`));
+    if (by) plotBySize(host, run, [...groups.values()].flat(), axis, by);
+    else barsOf(host, run, group, again);
+  }
+
+  // Offers a few choices as buttons, and many as a list.
+  function picks(name, label, choices, current, pick) {
+    if (choices.length < 2) return "";
+    const buttons = () => choices.map(([value, text]) => el("button", { type: "button", "aria-pressed": String(value === current), on: { click: () => pick(value) } }, text));
+    const list = () => {
+      const options = choices.map(([value, text], i) => el("option", { value: i, selected: value === current }, text));
+      const select = el("select", { "aria-label": label }, ...options);
+      select.addEventListener("change", () => pick(choices[select.value][0]));
+      return [select];
+    };
+    return el("div", { class: "picks no-print", role: "group", "aria-label": label, "data-pick": name }, ...(choices.length > 14 ? list() : buttons()));
+  }
+
+  function barsOf(host, run, rows, again) {
+    const scopes = [...new Set(rows.map((row) => row.scope))];
+    const main = scopes.includes("kernel") ? "kernel" : scopes[0];
+    const beside = scopes.find((scope) => scope === "end_to_end" && scope !== main) || scopes.find((scope) => scope !== main);
+    const cases = [...new Set(rows.map((row) => row.case))].map((index) => {
+      const of = (scope) => rows.find((row) => row.case === index && row.scope === scope);
+      return { index, first: of(main), second: of(beside) };
+    });
+    const rank = (each) => [each.first ? 0 : 1, (each.first || each.second || {}).ns];
+    const ranked = cases.filter((each) => each.first || each.second).sort((a, b) => rank(a)[0] - rank(b)[0] || rank(a)[1] - rank(b)[1]);
+    const middle = (name) => {
+      const times = ranked.flatMap((each) => (each[name] ? [each[name].ns] : [])).sort((a, b) => a - b);
+      const limit = OUTLYING * times[Math.floor((times.length - 1) / 2)];
+      return { limit, most: Math.max(...times.filter((ns) => ns <= limit)), least: times[0] };
+    };
+    const [scale, scale2] = [middle("first"), middle("second")];
+    const far = ranked.filter((each) => each.first && each.first.ns > scale.limit);
+    const shown = run.view.outliers ? ranked : ranked.filter((each) => !far.includes(each));
+    const limits = [...new Set(rows.filter((row) => row.scope === main && row.of_limit).map((row) => row.of_limit))];
+    const against = rows.map((row) => run.cases[row.case].against).find(Boolean);
+    const bar = (row, { most, limit }) => {
+      if (!row) return el("td", { class: "bar quiet" }, "–");
+      const drawn = el("i", { class: tone(row.state) === "bad" ? "bad" : row.ns > limit && "far" });
+      drawn.style.width = `${Math.min(100, (100 * row.ns) / most)}%`;
+      return el("td", { class: "bar" }, drawn);
+    };
+    const number = (text) => el("td", { class: "number" }, text || "–");
+    const columns = ["variant", main, "time", "× best", `% of ${limits.length === 1 ? limits[0] : "limit"}`, against && `× ${against}`];
+    const more = beside ? [beside.replaceAll("_", " "), "time", against && `× ${against}`] : [];
+    const titles = [...columns, ...more].filter((title) => title);
+    const body = shown.map(({ index, first, second }) => {
+      const one = run.cases[index];
+      const worst = [first, second].find((row) => row && TONES.get(row.state) === "bad");
+      const name = el("th", { scope: "row" }, el("a", { href: linkTo(run, index) }, ...breakable(one.variant)), " ", el("small", {}, one.with), " ", worst ? badge(worst.state) : "");
+      const limit = first && (limits.length === 1 ? first.reached : first.ceiling);
+      const cells = [bar(first, scale), number(first && first.time), number(first && asTimes(first.ns / scale.least)), number(limit), ...(against ? [number(first && first.speedup)] : [])];
+      const others = beside ? [bar(second, scale2), number(second && second.time), ...(against ? [number(second && second.speedup)] : [])] : [];
+      return el("tr", {}, name, ...cells, ...others);
+    });
+    const head = titles.map((title) => el("th", { scope: "col", class: ["variant", main, more[0]].includes(title) ? null : "number" }, title.replaceAll("_", " ")));
+    host.append(el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "variants" }, el("table", { class: "bars" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body))));
+    if (!far.length) return;
+    const times = far.map((each) => asTimes(each.first.ns / scale.least));
+    const text = run.view.outliers ? "hide what is far slower" : `show ${far.length} far slower: ${[...new Set([times[0], times.at(-1)])].join(" to ")} the best`;
+    host.append(el("p", { "data-pick": "outliers" }, el("button", { type: "button", "aria-pressed": String(Boolean(run.view.outliers)), on: { click: () => again({ outliers: !run.view.outliers }) } }, text)));
+  }
+
+  const asTimes = (value) => (value >= 9.95 ? `${value.toFixed(0)}×` : `${value.toFixed(2)}×`);
+
+  function longestAxis(run, rows) {
+    const sizes = new Map();
+    for (const row of rows) {
+      for (const [name, size] of Object.entries(run.cases[row.case].sizes)) sizes.set(name, (sizes.get(name) || new Set()).add(size));
+    }
+    const longest = [...sizes].sort((a, b) => b[1].size - a[1].size)[0];
+    return longest && longest[1].size > 1 ? longest[0] : null;
+  }
+
+  function plotBySize(host, run, rows, axis, by) {
+    const field = by === "time" ? "ns" : "factor";
+    const format = by === "time" ? asTime : asFactor;
+    const used = rows.filter((row) => positive(row[field]) && run.cases[row.case].sizes[axis]);
+    const main = used.some((row) => row.scope === "kernel") ? "kernel" : used[0].scope;
+    const lines = new Map();
+    for (const row of used) {
+      if (row.scope !== main && (row.scope === "kernel" || used.some((other) => other.case === row.case && other.scope === main))) continue;
+      const one = run.cases[row.case];
+      const others = one.point.split(" ").filter((part) => part && !part.startsWith(`${axis}=`));
+      const label = [one.variant, one.with, ...others, row.scope === main ? "" : row.scope].filter(Boolean).join(" ");
+      lines.set(label, [...(lines.get(label) || []), { x: one.sizes[axis], y: row[field], row }]);
+    }
+    const series = [...lines].map(([label, points]) => [label, points.sort((a, b) => a.x - b.x)]);
+    const marks = series.flatMap(([label, points], i) =>
+      points.map(({ x, y, row }) => ({ x, y, ...look(i), open: () => go(run, row.case), text: `${label}, ${axis}=${x}: ${format(y)}` })),
+    );
+    const log = isWide(marks.map((mark) => mark.x));
+    const xs = around(marks.map((mark) => mark.x), { log });
+    const values = [...marks.map((mark) => mark.y), ...(by === "time" ? [] : [1])];
+    const against = rows.map((row) => run.cases[row.case].against).find(Boolean);
+    chart(host, {
+      title: by === "time" ? `Time by ${axis}, ${main}` : `Speed-up against ${against} by ${axis}, ${main}`,
+      hint: `${by === "time" ? "less" : "more"} is faster; a click opens a case`,
+      summary: series.slice(0, 12).map(([label, points]) => `${label}: ${format(points[0].y)} at ${points[0].x} to ${format(points.at(-1).y)} at ${points.at(-1).x}`).join("; "),
+      height: 360,
+      legend: series.map(([text], i) => ({ text, ...look(i) })),
+      x: { title: axis, format: asSize, log, range: xs },
+      y: { title: by === "time" ? "time" : "speed-up", format, log: isWide(values), range: around(values, { log: isWide(values) }) },
+      marks,
+      dots: 4,
+      paint: (pen) => {
+        if (by !== "time") pen.line([[xs[0], 1], [xs[1], 1]], "soft");
+        series.forEach(([, points], i) => pen.line(points.map(({ x, y }) => [x, y]), look(i).colour, { width: 1.5 }));
+      },
+    });
   }
 
   // --- the table of cases --------------------------------------------------------------------------
 
   const collator = new Intl.Collator("en", { numeric: true });
   const COLUMNS = [
-    { title: "problem", text: "problem" },
-    { title: "variant", text: "variant" },
-    { title: "size", text: "size" },
-    { title: "scope", text: "scope" },
+    { title: "verdict", text: "state", number: "rank", plain: true },
+    { title: "case", text: "label" },
+    { title: "change", text: "change", number: "ratio" },
     { title: "time", text: "time", number: "ns" },
+    { title: "of limit", text: "ceiling", number: "share" },
     { title: "±", text: "uncertainty", number: "half", minor: true },
     { title: "rate", text: "rate", number: "per_s", minor: true },
-    { title: "of ceiling", text: "ceiling", number: "share", minor: true },
     { title: "speed-up", text: "speedup", number: "factor", minor: true },
     { title: "error", text: "error", number: "error_n", minor: true, least: true },
-    { title: "change", text: "change", number: "ratio" },
-    { title: "verdict", text: "state", number: "rank" },
   ];
-  const VERDICT = COLUMNS.length - 1;
+
+  const PLAIN = { text: "", state: "", backend: "", problem: "", scope: "", sort: 0, down: false };
 
   function prepared(run) {
     if (run.ready) return run;
@@ -651,18 +835,23 @@
     for (const scope of records(run.scopes)) run.cases[scope.case].scopes.push(scope);
     run.rows.forEach((row, i) => {
       const found = run.cases[row.case];
-      Object.assign(row, { place: i, problem: found.problem, backend: found.backend, variant: found.variant, size: found.size });
+      Object.assign(row, { place: i, problem: found.problem, backend: found.backend, variant: found.variant });
+      row.ceiling = [row.reached, row.of_limit].filter(Boolean).join(" ");
+      row.size = [found.point, found.with, row.scope && row.scope !== "kernel" && `· ${row.scope}`].filter(Boolean).join(" ");
       row.label = `${found.id}${row.scope ? ` ${row.scope}` : ""}`;
       row.sought = `${row.label} ${found.nodeid} ${row.state}`.toLowerCase();
     });
-    run.view = { text: "", state: "", backend: "", problem: "", scope: "", sort: VERDICT, down: false, shown: FIRST, scroll: 0 };
+    run.view = { ...PLAIN, shown: FIRST, scroll: 0 };
     return run;
   }
+
+  const moved = (row) => (positive(row.ratio) ? Math.abs(Math.log(row.ratio)) : 0);
+  const CHOICES = ["state", "backend", "problem", "scope"];
 
   function filtered(run) {
     const { text, sort, down, ...view } = run.view;
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const chosen = ["state", "backend", "problem", "scope"].filter((name) => view[name]);
+    const chosen = CHOICES.filter((name) => view[name]);
     const rows = run.rows.filter(
       (row) => chosen.every((name) => row[name] === view[name]) && words.every((word) => row.sought.includes(word)),
     );
@@ -672,7 +861,7 @@
     return rows.sort((a, b) => {
       if (lacks(a) !== lacks(b)) return lacks(a) ? 1 : -1; // what has no value comes last either way
       const order = lacks(a) ? 0 : number ? a[number] - b[number] : collator.compare(a[field], b[field]);
-      return sign * order || a.place - b.place;
+      return sign * order || (number === "rank" ? moved(b) - moved(a) : 0) || a.place - b.place;
     });
   }
 
@@ -680,12 +869,12 @@
     [number && "number", column.minor && "minor", column.least && "least"].filter(Boolean).join(" ");
 
   function rowOf(run, row) {
-    const name = el("a", { href: linkTo(run, row.case) }, ...breakable(row.variant));
+    const name = el("a", { href: linkTo(run, row.case) }, ...breakable(`${row.problem}/${row.variant}`));
     const cells = COLUMNS.map((column) => {
-      if (column.title === "variant") return el("td", {}, name);
+      if (column.title === "case") return el("td", { class: "case" }, name, " ", el("span", { class: "quiet" }, row.size));
       if (column.title === "verdict") return el("td", {}, badge(row.state));
       if (column.title === "change") return changeCell(row);
-      return el("td", { class: classes(column, column.number) }, row[column.text] ?? "");
+      return el("td", { class: classes(column, column.number) }, (column.title === "time" && row.way) || (row[column.text] ?? ""));
     });
     return el("tr", { class: tone(row.state) }, ...cells);
   }
@@ -695,7 +884,7 @@
     return el("td", { class: "number", title: row.interval && `90 %: ${row.interval}` }, row.change, strip(row));
   }
 
-  // Draws a change with its interval between −10 % and +10 %, beside zero and the threshold.
+  // Draws a change with its interval between −10 % and +10 %, beside zero and the threshold; an arrow leads beyond.
   function strip({ ratio, low, high, limit, state }) {
     const at = (value) => 40 + Math.max(-37, Math.min(37, 370 * (value - 1)));
     const drawing = svg("svg", { class: `strip ${tone(state)}`, viewBox: "0 0 80 12", "aria-hidden": "true" });
@@ -705,7 +894,8 @@
       const [left, right] = [at(low), at(high)];
       drawing.append(svg("rect", { x: left, y: 4, width: Math.max(right - left, 1), height: 4, rx: 2 }));
     }
-    drawing.append(svg("circle", { cx: at(ratio), cy: 6, r: 3 }));
+    const beyond = Math.abs(ratio - 1) > 0.1;
+    drawing.append(beyond ? svg("path", { class: "beyond", d: ratio > 1 ? "M72 1L79 6L72 11Z" : "M8 1L1 6L8 11Z" }) : svg("circle", { cx: at(ratio), cy: 6, r: 3 }));
     return drawing;
   }
 
@@ -720,10 +910,12 @@
         view.sort = i;
         view.shown = FIRST;
         show();
+        remember(run);
         head.children[i].firstChild.focus();
       };
-      const button = el("button", { type: "button", on: { click: sort } }, column.title);
-      head.append(el("th", { scope: "col", class: classes(column, column.number && i !== VERDICT) }, button));
+      const title = column.title === "time" && run.rows.some((row) => row.way) ? "recorded → now" : column.title;
+      const button = el("button", { type: "button", on: { click: sort } }, title);
+      head.append(el("th", { scope: "col", class: classes(column, column.number && !column.plain) }, button));
     });
     const show = () => {
       const rows = filtered(run);
@@ -769,63 +961,229 @@
     return el("label", {}, title, select);
   }
 
+  // --- what failed ---------------------------------------------------------------------------------
+
+  function failureCard(run, card, i) {
+    const line = (title, ...parts) => {
+      const kept = parts.flat().filter((part) => part);
+      return kept.length ? el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...kept)) : "";
+    };
+    const links = card.sizes.length ? card.sizes : [""];
+    const sizes = links.flatMap((size, at) => [at ? ", " : " ", known(card.cases[at]) && size ? el("a", { href: linkTo(run, card.cases[at]) }, size) : size]);
+    const name = card.cases.length && !card.sizes.length ? el("a", { href: linkTo(run, card.cases[0]) }, ...named(card.name)) : el("span", {}, ...named(card.name));
+    const scope = run.cases[card.cases[0]]?.scopes.find((each) => each.shown && each.timing[0] === card.scope);
+    return el(
+      "article",
+      { class: "card", id: `failure-${i + 1}`, tabindex: "-1" },
+      el("h2", {}, badge(card.kind, "filled"), " ", name, el("small", {}, ...sizes, card.scope && ` · ${card.scope.replaceAll("_", " ")}`)),
+      el(
+        "div",
+        { class: "answers" },
+        el("dl", {}, line(card.times ? "from → to" : "what", card.times && change(card), card.what.length && told(card.what)), line("why", card.why.length && el("ul", {}, ...card.why.map((text) => el("li", {}, text))))),
+        el("dl", {}, line("since when", ...card.since.map((text) => el("p", {}, text)), scope && card.times && pastOf(run, card, scope))),
+        el("dl", { class: "both" }, line("what to do", command("repeat", card.repeat), card.accept && command("accept", card.accept))),
+      ),
+    );
+  }
+
+  // Breaks a long name behind its parts alone.
+  const named = (name) => name.split(/(?<=[/,])/).flatMap((part) => [part, el("wbr")]);
+
+  // Shows the first lines of the first diagnosis, and the rest on request.
+  function told([first, ...others]) {
+    const lines = first.split("\n");
+    const rest = [lines.slice(2).join("\n"), ...others].filter(Boolean);
+    return el("div", { class: "what" }, el("p", {}, lines.slice(0, 2).join("\n")), rest.length ? folded("more", false, (body) => body.append(...rest.map((text) => el("p", {}, text)))) : "");
+  }
+
+  function change(card) {
+    const bar = (title, share, name) => {
+      const drawn = el("i", { class: title === "now" && tone(card.kind) });
+      drawn.style.setProperty("--part", `${Math.min(100, 100 * share)}%`);
+      return [el("span", { class: "quiet" }, title), drawn, el("span", {}, `${(100 * share).toFixed(0)} %${name}`)];
+    };
+    const limits = known(card.share_before) ? [...bar("before", card.share_before, ` of ${card.limit}`), ...bar("now", card.share_now, "")] : [];
+    return el(
+      "div",
+      {},
+      el("p", { class: "big" }, card.times, " ", el("b", { class: tone(card.kind) }, card.percent), " ", el("small", { title: "90 % interval" }, card.interval)),
+      limits.length ? el("div", { class: "limits" }, ...limits) : "",
+    );
+  }
+
+  function command(title, text) {
+    const code = el("code", { tabindex: "0" }, ...text.split(/( --[\w-]+)/).flatMap((part, i) => (i % 2 ? [" ", el("span", { class: "whole" }, part.trim())] : named(part))));
+    const copy = async (event) => {
+      const button = event.currentTarget;
+      getSelection().selectAllChildren(code);
+      try {
+        await navigator.clipboard.writeText(text);
+        button.textContent = "Copied";
+      } catch {
+        button.textContent = "Selected"; // a page from a file may be refused the clipboard
+      }
+    };
+    return el("div", { class: "command" }, el("span", { class: "quiet" }, title), code, el("button", { type: "button", class: "no-print", "aria-label": `Copy: ${title}`, on: { click: copy } }, "Copy"));
+  }
+
+  // Draws a time's recorded sessions and those of this run.
+  function pastOf(run, card, scope) {
+    const points = scope.sessions.map(([moment, cardOf, epoch, ns]) => ({ y: ns, role: recorded(epoch) ? "recorded" : epoch, day: run.moments[moment].slice(0, 10), card: cardOf }));
+    const past = points.filter((point) => point.role === "recorded");
+    if (!past.length) return "";
+    const times = past.map((point) => point.y).sort((a, b) => a - b);
+    const one = run.rows.find((row) => run.cases[row.case] === run.cases[card.cases[0]] && row.scope === card.scope);
+    const middle = times[Math.floor(times.length / 2)];
+    const on = new Set(past.map((point) => point.card)).size;
+    const span = past[0].day === past.at(-1).day ? past[0].day : `${past[0].day} to ${past.at(-1).day}`;
+    return el(
+      "div",
+      {},
+      small(points, { format: asTime, band: known(one?.limit) ? [middle / (1 + one.limit), middle * (1 + one.limit)] : null, tone: tone(card.kind), title: `Recorded sessions took ${asTime(times[0])} to ${asTime(times.at(-1))}; this run ${card.times}` }),
+      el("p", { class: "quiet key" }, `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span} · ◆ this run`, points.some((point) => point.role === "confirming") && " · □ confirming", points.some((point) => point.role === "further") && " · △ further", one?.limit && ` · band: ± ${asChange(1 + one.limit).slice(1)}`),
+    );
+  }
+
+  // Draws a few points in their order as a small picture, in which this run's stand apart.
+  function small(points, { format, band, steps = [], tone: colour, title, height = 120 }) {
+    const [width, left, right, top] = [420, 58, 10, 10];
+    const [low, high] = around([...points.map((point) => point.y), ...(band || [])], { part: 0.08 });
+    const x = (i) => left + ((i + 0.5) * (width - left - right)) / points.length;
+    const y = (value) => top + ((high - value) * (height - 2 * top)) / (high - low);
+    const drawing = svg("svg", { class: `small ${colour}`, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+    const add = (name, options, text) => {
+      const made = svg(name, options);
+      if (text) made.textContent = text;
+      drawing.append(made);
+    };
+    if (band) add("rect", { class: "band", x: left, width: width - left - right, y: y(band[1]), height: Math.max(y(band[0]) - y(band[1]), 1) });
+    const values = points.map((point) => point.y);
+    for (const value of new Set([Math.min(...values), Math.max(...values)])) {
+      add("path", { class: "grid", d: `M${left} ${y(value)}H${width - right}` });
+      add("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value));
+    }
+    for (const [from, to, level] of steps) add("path", { class: "level", d: `M${x(from) - 6} ${y(level)}H${x(to) + 6}` });
+    points.forEach((point, i) => {
+      const [across, down] = [x(i), y(point.y)];
+      const shape = { measured: "M0-6L6 0L0 6L-6 0Z", confirming: "M-4-4H4V4H-4Z", further: "M0-5L5 4H-5Z" }[point.role];
+      if (shape) add("path", { class: point.role, d: shape, transform: `translate(${across} ${down})` });
+      else add("circle", { class: "recorded", cx: across, cy: down, r: 4 });
+    });
+    return drawing;
+  }
+
+  function otherChanges(run) {
+    const entry = ([kind, cases, by, cause]) =>
+      el("li", {}, el("a", { href: linkToTimes(run, { state: kind }), class: "plain" }, badge(kind)), " ", cases, " ", el("b", {}, by), cause && el("span", { class: "quiet" }, `: ${cause}`));
+    return run.others.length ? el("ul", { class: "others" }, ...run.others.map(entry)) : "";
+  }
+
+  // --- several runs --------------------------------------------------------------------------------
+
+  // Compares the times of all runs in this page, the newest with the one before it, large changes first.
+  function compareRuns() {
+    const runs = [...DATA.runs].reverse().map(prepared); // oldest first
+    const times = new Map();
+    runs.forEach((run, i) => {
+      for (const row of run.rows) if (positive(row.ns)) times.set(row.label, Object.assign(times.get(row.label) || [], { [i]: row }));
+    });
+    const rows = [...times].flatMap(([label, of]) => {
+      const had = Object.keys(of).map(Number);
+      if (had.length < 2) return [];
+      const [before, now] = had.slice(-2).map((i) => of[i]);
+      return [{ label, of, now, run: runs[had.at(-1)], ratio: now.ns / before.ns }];
+    });
+    rows.sort((a, b) => moved(b) - moved(a));
+    const cells = (each) => [
+      el("a", { href: linkTo(each.run, each.now.case) }, ...named(each.label)),
+      asChange(each.ratio),
+      ...runs.map((_, i) => each.of[i]?.time),
+    ];
+    const titles = ["case", ["change", true], ...runs.map((run) => [run.name, true])];
+    return section(
+      "Runs compared",
+      el("p", { class: "quiet" }, `${rows.length} times are in more than one run; the change is of the last two, the largest first. A difference between two runs is no verdict: sessions differ.`),
+      rows.length ? tableOf(titles, rows.slice(0, FIRST).map(cells)) : "",
+    );
+  }
+
   // --- the two pages -------------------------------------------------------------------------------
 
   function overview(run) {
     const { view } = run;
     const plots = [];
     const heading = el("span", { class: "quiet", role: "status" });
-    const cases = el("section", { id: "cases" });
+    const cases = el("div", { id: "cases" });
     let waiting = 0;
     const changed = () => {
       view.shown = FIRST;
       const rows = showRows();
+      remember(run);
       clearTimeout(waiting);
       waiting = setTimeout(() => plots.forEach((again) => again(rows)), 150);
     };
-    const plotted = (title, open, draw) => {
-      const box = folded(title, open, (body) => {
+    const plotted = (title, draw) =>
+      folded(title, true, (body) => {
         const again = (rows) => {
           forgetCharts(body);
           body.replaceChildren();
           draw(body, run, rows);
         };
         again(filtered(run));
-        if (draw !== plotSpeedups) plots.push(again);
+        plots.push(again);
       });
-      return box;
-    };
     const search = el("input", {
       type: "search", id: "search", value: view.text, placeholder: "part of a name", autocomplete: "off",
       on: { input: (event) => { view.text = event.target.value; changed(); } },
     });
     const filter = el(
       "form",
-      { class: "filter no-print", role: "search", on: { submit: (event) => event.preventDefault() } },
+      { class: "filter no-print", role: "search", "aria-label": "cases", on: { submit: (event) => event.preventDefault() } },
       el("label", {}, "search", search),
-      ...["state", "backend", "problem", "scope"].map((name) => choice(run, name, changed)),
+      ...CHOICES.map((name) => choice(run, name, changed)),
       heading,
     );
     const compared = run.rows.some((row) => known(row.ratio));
+    const timed = run.rows.some((row) => positive(row.ns));
+    const on_roof = run.rows.some((row) => row.scope === "kernel" && known(row.share));
+    const [word, ...rest] = run.headline.split(": ");
+    const brief = run.failures.map((card, i) => el("li", {}, el("a", { href: `#failure-${i + 1}`, on: { click: (event) => { event.preventDefault(); show(`failure-${i + 1}`); } } }, badge(card.kind), " ", ...named(card.name)), " ", card.times ? `${card.times}, ${card.percent}` : ""));
+    const part = (title, count, children) => (count ? folded(title, false, (body) => body.append(...children())) : "");
     main.replaceChildren(
-      el("h1", {}, badge(run.outcome), " ", run.verdict),
-      facts(run.facts),
-      ...(run.problems.length ? [section("Went wrong", listOf(run.problems))] : []),
-      ...(run.since.length || run.canaries.length ? [section("The run as a whole", listOf(run.since), canaries(run))] : []),
-      ...(run.told.length ? [section("What needs a reader", toldList(run))] : []),
-      ...(run.closing.length ? [section("Next", ...run.closing.map((text) => el("pre", {}, text)))] : []),
-      el("h2", {}, "Cases"),
-      filter,
-      ...(compared ? [plotted("Changes in order", true, plotChanges)] : []),
-      ...(run.rows.some((row) => known(row.intensity)) ? [plotted("Roofline", false, plotRoofline)] : []),
-      ...(run.speedups.length ? [plotted("Speed-up by size", false, plotSpeedups)] : []),
-      cases,
-      ...(run.skips.length ? [section("Did not run", listOf(run.skips))] : []),
-      el("p", { class: "quiet no-print keys" }, "Keys: / searches, j and k go through the rows, Enter opens a case, Escape comes back. In a plot, dragging zooms and a double click shows all again."),
+      ...[
+        el("h1", {}, el("span", { class: tone(word) }, rest.length ? `${word}:` : word), rest.length ? ` ${rest.join(": ")}` : ""),
+        el("p", { class: "quiet" }, run.context.join(" · ")),
+        el("p", { class: "quiet tally" }, run.verdict),
+        brief.length > 1 && el("ul", { class: "brief no-print" }, ...brief),
+        run.problems.length && section("Went wrong", listOf(run.problems)),
+        ...run.failures.slice(0, CARDS).map((card, i) => failureCard(run, card, i)),
+        part(`${run.failures.length - CARDS} more failures`, run.failures.length > CARDS, () => run.failures.slice(CARDS).map((card, i) => failureCard(run, card, i + CARDS))),
+        otherChanges(run),
+        part(`${run.told.length} findings and notes`, run.told.length, () => [toldList(run)]),
+        part("To record and to accept", run.closing.length, () => run.closing.map((text) => el("pre", { tabindex: "0" }, text))),
+        part("Machine and libraries", run.facts.length + run.since.length, () => [facts(run.facts), listOf(run.since), canaries(run)]),
+        part(`Did not run: ${run.skips.length} ${run.skips.length === 1 ? "reason" : "reasons"}`, run.skips.length, () => [listOf(run.skips)]),
+        DATA.runs.length > 1 && compareRuns(),
+        el("h2", { id: "times", tabindex: "-1" }, "Cases"),
+        filter,
+        timed && plotted("How fast are the variants?", showVariants),
+        on_roof && plotted("How near to the limits of the card?", plotRoofline),
+        compared && plotted("Changes in order", plotChanges),
+        cases,
+        el("p", { class: "quiet no-print keys" }, "Keys: / searches, j and k go through the rows, Enter opens a case, Escape comes back. In a plot, dragging zooms and a double click shows all again."),
+      ].filter((child) => child),
     );
     const showRows = caseTable(run, cases, heading);
     showRows();
-    document.title = [run.outcome, run.verdict].filter(Boolean).join(": ");
+    document.title = run.headline;
+  }
+
+  const CARDS = 10; // failures that are shown before more are asked for
+
+  function show(id) {
+    const place = document.getElementById(id);
+    place.scrollIntoView();
+    place.focus({ preventScroll: true });
   }
 
   function facts(pairs) {
@@ -864,15 +1222,15 @@
     const plotted = scopes.filter((scope) => scope.shown);
     const states = [...new Set(own.map((row) => row.state))].filter((state, i, all) => state && (TONES.has(state) || all.length === 1));
     main.replaceChildren(
-      el("nav", { class: "no-print" }, el("a", { href: run.number ? `#run=${run.number}` : "#", rel: "up" }, "← all cases"), step(-1, "previous"), step(1, "next")),
-      el("h1", {}, ...states.flatMap((state) => [badge(state), " "]), one.id),
+      el("nav", { class: "no-print", "aria-label": "cases" }, el("a", { href: linkToTimes(run), rel: "up" }, "← all cases"), step(-1, "previous"), step(1, "next")),
+      el("h1", { tabindex: "-1" }, ...states.flatMap((state) => [badge(state), " "]), ...named(one.id)),
       facts(one.facts),
       ...(one.told.length ? [section("In words", el("ul", { class: "told" }, ...one.told.map(([kind, text, key]) => el("li", {}, badge(kind), " ", key, " ", el("span", { class: "reason" }, text)))))] : []),
       ...(scopes.length ? [section("Times", timesTable(scopes))] : []),
       ...(one.errors.length ? [section("Errors", tableOf(run.error_titles, one.errors))] : []),
       ...(one.kernels.length ? [section("Kernels", tableOf(run.kernel_titles, one.kernels))] : []),
       ...(one.observed.length ? [section("Observed", tableOf(["of", "observer", "what it saw"], one.observed.map(([of, ...rest]) => [of || "the test", ...rest])))] : []),
-      section("Repeat it", el("pre", {}, one.command)),
+      section("Repeat it", command("repeat", one.command)),
       ...plotted.map((scope) => scopeSection(run, one, scope)),
       ...(one.epochs.length ? [section("Epochs of the record", tableOf(["epoch", "opened", "reason"], one.epochs.map((each, i) => [String(i + 1), ...each])))] : []),
     );
@@ -924,6 +1282,15 @@
     return `#${place}`;
   }
 
+  // Returns a link to the table with search, filters and order as they are, or as given.
+  function linkToTimes(run, view = run.view) {
+    const given = Object.keys(PLAIN).filter((name) => known(view[name]) && view[name] !== PLAIN[name]);
+    const place = given.map((name) => [name, name === "sort" ? COLUMNS[view.sort].title : String(view[name])]);
+    return `#${new URLSearchParams([...(run.number ? [["run", run.number]] : []), ...place])}`;
+  }
+
+  const remember = (run) => history.replaceState(null, "", linkToTimes(run));
+
   function go(run, index) {
     location.hash = linkTo(run, index);
   }
@@ -938,13 +1305,19 @@
     forgetCharts(document.body);
     chosen.value = String(run.number);
     if (index === undefined) {
+      for (const name of ["text", ...CHOICES]) run.view[name] = place.get(name) || "";
+      run.view.sort = Math.max(0, COLUMNS.findIndex(({ title }) => title === place.get("sort")));
+      run.view.down = place.get("down") === "true";
       overview(run);
-      requestAnimationFrame(() => window.scrollTo(0, run.view.scroll));
+      if (last?.onCase) document.querySelector(`.cases a[href="${CSS.escape(last.hash)}"]`)?.focus({ preventScroll: true });
+      if (last && !last.onCase && last.run === run && place.size) show("times");
+      else requestAnimationFrame(() => window.scrollTo(0, run.view.scroll));
     } else {
       casePage(run, index);
+      document.querySelector("h1").focus({ preventScroll: true });
       window.scrollTo(0, 0);
     }
-    last = { run, onCase: index !== undefined, scroll: window.scrollY };
+    last = { run, onCase: index !== undefined, scroll: window.scrollY, hash: location.hash };
   }
 
   DATA.runs.forEach((run, i) => {
@@ -971,8 +1344,10 @@
     const typing = ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement.tagName);
     const search = document.getElementById("search");
     if (event.key === "Escape") {
-      if (typing) document.activeElement.blur();
-      else document.querySelector("a[rel=up]")?.click();
+      if (typing) {
+        event.preventDefault(); // a browser would empty the search, and keep what it chose
+        document.activeElement.blur();
+      } else document.querySelector("a[rel=up]")?.click();
     } else if (!typing && event.key === "/" && search) {
       event.preventDefault();
       search.focus();
@@ -987,6 +1362,7 @@
   // Paper is light, whatever the screen is.
   for (const [event, printed] of [["beforeprint", true], ["afterprint", false]]) {
     addEventListener(event, () => {
+      if (printed) for (const box of document.querySelectorAll("details")) box.openNow?.();
       document.documentElement.classList.toggle("printed", printed);
       redrawCharts();
     });

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from made_up_results import CEILINGS, measured, result, verdict
+from made_up_results import CEILINGS, error, measured, result, verdict
 
 from pytest_gpukern.report.conclusion import cards, change_of, headline, others
 from pytest_gpukern.report.run import Failure, RunResults
@@ -108,6 +108,17 @@ def test_why_leaves_out_the_card_and_says_what_is_the_same_if_nothing_differs():
     assert card.why == ("registers 30 → 53",)
     (card,) = cards(failing(slower(1.1, differences=(SAME_CODE, other_card))))
     assert card.why == ("same machine code",)
+
+
+@pytest.mark.parametrize(
+    ("rel", "ulp", "looks_like"),
+    [(1.2e-8, 6.7e7, "float32"), (4e-4, 4e3, "float16 or TF32"), (1e-5, 1e8, None), (5e-8, 0.5, None)],
+)
+def test_an_error_of_the_size_of_another_precisions_rounding_is_why(rel, ulp, looks_like):
+    run = failing(wrong("a.b", errors={"y": error(rel=rel, ulp=ulp)}))
+    (card,) = cards(run)
+    told = f"no error of y exceeds {rel:.1e}: like values rounded to {looks_like}"
+    assert card.why == ((told,) if looks_like else ())
 
 
 def test_what_is_slower_is_accepted_from_the_file_that_was_read_and_a_revision_is_not():

@@ -14,8 +14,10 @@ import made_up_runs
 import pytest
 
 from pytest_gpukern.baseline.record import RecordedCase
+from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report import html
+from pytest_gpukern.report.conclusion import cards, headline
 from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.summary import totals
 from pytest_gpukern.values.result import Correctness, GateFailure, Summary
@@ -31,12 +33,15 @@ def data_of(*runs):
     return data
 
 
-def records(table):
-    found = [{} for _ in range(table["count"])]
-    for name, column in table["columns"].items():
-        for place, record in enumerate(found):
-            values = column.get("values")
-            record[name] = values[place] if values else column["distinct"][column["places"][place]]
+def records(blocks):
+    found = []
+    for block in blocks:
+        rows = [{} for _ in range(block["count"])]
+        for name, column in block["columns"].items():
+            for place, row in enumerate(rows):
+                values = column.get("values")
+                row[name] = values[place] if values else column["distinct"][column["places"][place]]
+        found += rows
     return found
 
 
@@ -57,6 +62,17 @@ def test_no_text_of_a_run_is_markup():
     assert made_up_runs.HOSTILE in data_of(made_up_runs.hostile_run())["runs"][0]["cases"][0]["id"]
 
 
+def test_each_canary_has_a_verdict_with_its_limit():
+    known = {"copy": CanaryChange(1.012, True, 0.004), "fma": CanaryChange(1.001, False, 0.02)}
+    known["launch"] = CanaryChange(-1.0, moved=True)  # which a file may hold
+    run = made_up_runs.gpu_run(12, shift=Shift(12, 1.0, 0.99, 1.01, known))
+    assert [row[2:] for row in data_of(run)["runs"][0]["canaries"]] == [
+        ["+1.2 %", "slower: beyond ±0.50 %"],
+        ["+0.10 %", "as recorded: within ±2.0 %"],
+        ["", "not on record"],
+    ]
+
+
 def test_the_script_puts_text_into_the_page_as_text_only():
     script = html._file("page.js")
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
@@ -71,7 +87,8 @@ def test_uplot_is_there_with_its_licence():
 def test_it_says_what_the_terminal_says():
     run = made_up_runs.gpu_run(48)
     data = data_of(run)["runs"][0]
-    assert data["verdict"] == totals(run)
+    assert (data["headline"], data["verdict"]) == (headline(run), totals(run))
+    assert [card["name"] for card in data["failures"]] == [card.name for card in cards(run)]
     assert data["since"][:2] == list(run.since_record)
     slower = next(each for each in data["rows"] if each["state"] == "SLOWER")
     result = next(each for each in run.results if each.case.id == data["cases"][slower["case"]]["id"])
@@ -81,7 +98,7 @@ def test_it_says_what_the_terminal_says():
 
 
 @pytest.mark.parametrize(
-    ("changes", "outcome"),
+    ("changes", "begins"),
     [
         ({}, "PASSED"),
         ({"failures": {"test_it": Failure("SLOWER", (GateFailure("SLOWER", "it grew"),))}}, "FAILED"),
@@ -90,9 +107,9 @@ def test_it_says_what_the_terminal_says():
         ({"results": (), "rejected": ("exp/numba.wrong",)}, "PASSED"),
     ],
 )
-def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, outcome):
+def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, begins):
     run = RunResults(**{"results": (made_up.result("cupy.exp"),), **changes})
-    assert data_of(run)["runs"][0]["outcome"] == outcome
+    assert data_of(run)["runs"][0]["headline"].startswith(begins)
 
 
 def test_two_revisions_are_named_above_all_else_that_is_said_of_the_run():
@@ -101,7 +118,7 @@ def test_two_revisions_are_named_above_all_else_that_is_said_of_the_run():
     assert data["since"][:3] == ["working tree against beef", "A/A", run.since_record[0]]
 
 
-def test_a_failure_that_no_row_tells_is_told_first():
+def test_each_failure_has_a_card_and_one_without_a_result_comes_first():
     kernel = made_up.measured()
     new = made_up.result("cupy.exp", kernel, verdicts=(made_up.verdict("NEW", reason="nothing recorded"),))
     slower = made_up.result("numba.exp", kernel, verdicts=(made_up.verdict("SLOWER", 1.1, "+10 %"),))
@@ -110,12 +127,13 @@ def test_a_failure_that_no_row_tells_is_told_first():
         new.nodeid: Failure("NEW", (GateFailure("NEW", "nothing recorded", kernel.key),)),
         slower.nodeid: Failure("SLOWER", (GateFailure("SLOWER", "+10 %", kernel.key),)),
     }
-    told = data_of(RunResults((new, slower), failures=failures))["runs"][0]["told"]
-    assert told == [
-        ["FAILED", "fixture 'cuda' not found", [[None, "test_it.py::test_setup"]]],
-        ["FAILED", f"NEW ({kernel.key}): nothing recorded", [[0, new.case.id]]],
-        ["SLOWER", "+10 %", [[1, f"{slower.case.id} ({kernel.key})"]]],
+    (run,) = data_of(RunResults((new, slower), failures=failures))["runs"]
+    assert [(card["kind"], card["what"], card["cases"]) for card in run["failures"]] == [
+        ("FAILED", ["fixture 'cuda' not found"], []),
+        ("SLOWER", ["+10 %"], [1]),
+        ("NEW", ["nothing recorded"], [0]),
     ]
+    assert run["told"] == []
 
 
 def test_a_run_of_650_cases_fits_into_one_and_a_half_megabytes():
@@ -132,7 +150,7 @@ def test_sessions_of_the_record_come_before_those_of_the_run_with_card_and_epoch
     run = made_up_runs.gpu_run(1)
     data = data_of(run)["runs"][0]
     sessions = data["scopes"][0]["sessions"]
-    assert [epoch for _, _, epoch, *_ in sessions] == [0, 0, 0, 1, 1, 1, None]
+    assert [epoch for _, _, epoch, *_ in sessions] == [0, 0, 0, 1, 1, 1, "measured"]
     assert [data["cards"][card] for _, card, *_ in sessions] == ["11111111"] * 4 + ["22222222"] + [
         "11111111"
     ] * 2
@@ -158,12 +176,16 @@ def test_the_roofline_has_kernels_on_a_gpu_and_the_ceilings_of_what_they_compute
     ]
 
 
-def test_speed_ups_by_size_have_a_line_for_each_variant_and_the_axis_with_the_most_sizes():
-    speedups = data_of(made_up_runs.gpu_run(24))["runs"][0]["speedups"]
-    first = speedups[0]
-    assert (first["title"], first["axis"], first["against"]) == ("saxpy, kernel", "n", "cupy.elementwise")
-    assert [label for label, _ in first["series"]][:2] == ["numba.grid_stride", "numba.tiled"]
-    assert [size for size, _, _ in first["series"][0][1]] == sorted(made_up_runs.SIZES)
+def test_a_row_says_from_which_time_to_which_and_what_it_reaches_of_which_limit():
+    slower = made_up.result("cupy.exp", made_up.measured(1100.0), verdicts=[made_up.verdict("SLOWER", 1.1)])
+    (row,) = data_of(RunResults([slower]))["runs"][0]["rows"]
+    assert (row["way"], row["reached"]) == ("1.00 → 1.10 µs", "")
+    data = data_of(made_up_runs.gpu_run(2))["runs"][0]
+    assert {(row["scope"], row["of_limit"]) for row in data["rows"]} == {
+        ("kernel", "copy"),
+        ("end_to_end", ""),
+    }
+    assert [case["sizes"] for case in data["cases"]] == [{"n": 10_000}] * 2
 
 
 SAME = {"verdicts": [made_up.verdict("SAME", 1.01)]}
@@ -204,11 +226,18 @@ def test_a_histogram_counts_every_sample_that_its_bins_hold():
 def test_a_sample_far_above_the_others_is_told_beside_the_bins():
     found = html.distribution([100.0 + i % 7 for i in range(60)] + [5_000.0])
     assert (sum(found["counts"]), found["high"]) == (60, 106.0)
-    assert found["beyond"] == "1 sample is above 106 ns, up to 5.00 µs"
+    assert found["notes"] == "1 sample is above 106 ns, up to 5.00 µs"
 
 
-def test_one_sample_has_no_distribution_and_equal_ones_have_one_bin():
-    assert html.distribution([3.0]) is html.distribution([]) is html.series([3.0], 200) is None
+@pytest.mark.parametrize(("other", "told"), [(100.0, False), (110.0, True)])
+def test_a_median_between_two_groups_of_samples_is_said_to_be_that(other, told):
+    draw = random.Random(2)
+    samples = [draw.gauss(mean, 1.0) for mean in (100.0, other) for _ in range(100)]
+    assert ("between two groups" in html.distribution(samples)["notes"]) == told
+
+
+def test_few_samples_have_no_distribution_and_equal_ones_have_one_bin():
+    assert html.distribution([3.0] * 5) is html.distribution([]) is html.series([3.0], 200) is None
     assert html.distribution([7.0] * 30)["counts"] == [30]
 
 
