@@ -660,8 +660,8 @@ class SeenOutputs:
                 if diagnosis is not None:
                     held = " when the output holds another pattern before" if output.poisoned else ""
                     remedy = (
-                        f"calls on the same inputs differ{held}; verify the output with its own tolerance, "
-                        'or declare inout= if the call updates it, or determinism="tolerant"'
+                        f"calls on the same inputs differ{held}; verify the output with its own tolerance, zero "
+                        'it first or declare inout= if the call adds to it, or determinism="tolerant"'
                     )
                     return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {remedy}")
         return None
