@@ -244,10 +244,8 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
     notes = {name: found["notes"][-1]["text"] for name, found in found_in(pytester).items() if found["notes"]}
     assert notes["test_never_called"].startswith("the test made no call by ")
     assert notes["test_gets_it_by_name"] == notes["test_never_called"]
-    loose = (
-        "output: the default rtol=1.3e-06, atol=1e-05 would pass float16 too: its values are at most 0.004"
-    )
-    assert notes["test_loose"] == f"{loose}; write rtol=1.3e-06, atol=1e-08"
+    loose = "output: the default rtol=1.3e-06, atol=1e-05 would pass float16 too: its values are at most "
+    assert notes["test_loose"] == f"{loose}0.004; write rtol=1.3e-06, atol=1e-08"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int32", "int64"])
@@ -263,10 +261,28 @@ def test_it(gpu_benchmark, call):
 """
     )
     result.assert_outcomes(failed=2)
-    told = "INCORRECT: out: 9 of 9 elements still hold poison, the first at [[]0], in call 2: never written, "
-    result.stdout.fnmatch_lines(
-        [f"{told}or added to before being set; zero it first, or declare inout=, *"] * 2
+    told = (
+        "INCORRECT: out: 9 of 9 elements still hold poison, *: never written, or added to before being set; *"
     )
+    result.stdout.fnmatch_lines([f"{told}zero it first, or declare inout=, *"] * 2)
+
+
+def test_what_was_added_to_a_poison_is_to_be_zeroed_for_integers_of_any_size(plain):
+    result = plain(
+        """
+@declared
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64"])
+def test_it(gpu_benchmark, dtype):
+    given, out = np.arange(1, 10).astype(dtype), np.empty(9, dtype)
+    gpu_benchmark(lambda x, out: np.add(out, x, out=out), given, out=out)
+    gpu_benchmark.verify(out, given)
+"""
+    )
+    result.assert_outcomes(failed=4)
+    differ = (
+        "  calls on the same inputs differ when the output holds another pattern before: zero it first or *"
+    )
+    result.stdout.fnmatch_lines([differ] * 4)
 
 
 GUARDED = """
