@@ -42,7 +42,7 @@ class MachineVerdict(enum.StrEnum):
     AS_RECORDED = "as recorded"
     SLOWER = "slower"
     FASTER = "faster"
-    NOT_KNOWN = "not on record"
+    NOT_KNOWN = "not known"
 
 
 @dataclass(frozen=True)
@@ -52,27 +52,31 @@ class CanaryChange:
     Attributes:
         ratio: its time ÷ its recorded one.
         moved: whether it lies outside of what was recorded, and so far that a common shift may be its.
-        usual: how far a session moves it without a cause, as `Shift.usual`.
+        usual: how far a session moves it without a cause, as `Shift.usual`; None if too few are recorded.
     """
 
     ratio: float
     moved: bool
-    usual: float = 0.0
+    usual: float | None = None
 
     @property
     def limit(self) -> float:
         """The log ratio from which it is slower or faster, by the rule of a common shift."""
-        return max(math.log1p(LEAST), self.usual)
+        return max(math.log1p(LEAST), self.usual or 0.0)
 
     @property
     def verdict(self) -> MachineVerdict:
+        if self.usual is None:
+            return MachineVerdict.NOT_KNOWN
         log = math.log(self.ratio)
         if abs(log) < self.limit:
             return MachineVerdict.AS_RECORDED
         return MachineVerdict.SLOWER if log > 0 else MachineVerdict.FASTER
 
     def __str__(self) -> str:
-        """Returns `slower: beyond ±0.58 %`, with the limit."""
+        """Returns `slower: beyond ±0.58 %`, with the limit; or `not known`."""
+        if self.verdict is MachineVerdict.NOT_KNOWN:
+            return str(self.verdict)
         side = "within" if self.verdict is MachineVerdict.AS_RECORDED else "beyond"
         return f"{self.verdict}: {side} ±{percent(self.limit)[1:]}"
 
@@ -166,14 +170,15 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
         logs = {session: math.log(ns) for session, ns in times.items() if session and ns > 0}
         for session, value in logs.items():
             shifts.setdefault(session, []).append(value - statistics.fmean(logs.values()))
-    return _of_one_more([statistics.median(logs) for logs in shifts.values() if len(logs) >= FEWEST_CASES])
+    medians = [statistics.median(logs) for logs in shifts.values() if len(logs) >= FEWEST_CASES]
+    return _of_one_more(medians) or 0.0
 
 
-def _of_one_more(logs: Sequence[float]) -> float:
-    """Returns half of the 95 % interval of one more session; 0 if these are too few to tell."""
+def _of_one_more(logs: Sequence[float]) -> float | None:
+    """Returns half of the 95 % interval of one more session; None if these are too few to tell."""
     count = len(logs)
     if count < _FEWEST_SESSIONS:
-        return 0.0
+        return None
     return student_t(0.975, count - 1) * statistics.stdev(logs) * math.sqrt(1 + 1 / count)
 
 

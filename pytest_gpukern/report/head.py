@@ -90,7 +90,7 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
     canaries = [
         f"{name} {percent(math.log(canary.ratio))} ({canary})"
         for name, canary in shift.canaries.items()
-        if canary.verdict != MachineVerdict.AS_RECORDED
+        if canary.verdict in (MachineVerdict.SLOWER, MachineVerdict.FASTER)
     ]
     return f"{text}, but canaries moved: {', '.join(canaries)}" if canaries else text
 

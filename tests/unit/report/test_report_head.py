@@ -101,7 +101,8 @@ def test_a_shift_that_sessions_have_anyway_is_said_to_be_no_common_one():
 
 
 def test_without_a_common_shift_the_limits_are_said_and_canaries_that_moved():
-    recorded = past(*(session(session=f"s{number}", canaries=CANARIES) for number in range(3)))
+    known = [{name: scale * ns for name, ns in CANARIES.items()} for scale in (0.9999, 1.0, 1.0001)]
+    recorded = past(*(session(session=f"s{number}", canaries=of) for number, of in enumerate(known)))
     slower = {**CANARIES, "copy": 1.0074 * CANARIES["copy"]}
     entries = [compared(1.0049, recorded=recorded, canaries=slower, fingerprint=UPGRADED) for _ in range(8)]
     assert lines(*entries)[1] == (

@@ -69,7 +69,7 @@ def test_each_canary_has_a_verdict_with_its_limit():
     assert [row[2:] for row in data_of(run)["runs"][0]["canaries"]] == [
         ["+1.2 %", "slower: beyond ±0.50 %"],
         ["+0.10 %", "as recorded: within ±2.0 %"],
-        ["", "not on record"],
+        ["", "not known"],
     ]
 
 
