@@ -377,10 +377,8 @@ def diagnose_written(written: Written, at: str) -> Diagnosis | None:
         text = f"{elements} changed outside written=, the first at {where}{at}"
         return Diagnosis.of(Fault.WRONG_VALUES, text, name)
     if count:
-        text = (
-            f"{count} of {math.prod(shape)} elements still hold poison, the first at {_at(first, shape)}{at}"
-        )
-        return Diagnosis(Fault.NOT_WRITTEN, f"{name}: {text}: {_STILL_POISON}; {_SET_IT}")
+        text = f"{count} of {math.prod(shape)} elements still hold poison, the first at {_at(first, shape)}"
+        return Diagnosis(Fault.NOT_WRITTEN, f"{name}: {text}{at}: {_STILL_POISON}; {_SET_IT}")
     return None
 
 

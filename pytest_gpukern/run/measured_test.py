@@ -185,9 +185,7 @@ class MeasuredTest:
         name = f"{check.name} {len(earlier) + 1}" if check.name in earlier else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
         if wrong is not None and self.evidence is None:
-            wrong = (
-                f"nothing was called before this verify: gpu_benchmark(kernel[grid, block], x, out)\n{wrong}"
-            )
+            wrong = f"nothing was called before this verify; call gpu_benchmark(kernel, …) first\n{wrong}"
         if self.evidence is not None:
             errors = {} if check.error is None else {name: check.error}
             if wrong is None:

@@ -211,15 +211,8 @@ def test_a_typo_is_one_sentence_with_file_and_line(host, pytester, right, typo, 
     assert len(shown.strip().splitlines()) <= 3
 
 
-TAKES_Z = """
-@doubling.wrong("host", expected_fault="launch failed")
-def takes(x, z): ...
-
-@doubling.wrong_cases
-def test_wrong(gpu_benchmark, case):
-    gpu_benchmark.reject(case)
-
-@doubling.cases"""
+TAKES_Z = WRONG.replace("not writen", "launch failed").replace("y)", "z)")
+REJECTED = "def test_rejected(gpu_benchmark, case): gpu_benchmark.reject(case)\n\n@doubling.cases"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +227,7 @@ def test_wrong(gpu_benchmark, case):
             "def add(x, z)",
             "*.py:21: add takes 'z', which is not available; it may take n, *",
         ),
-        ("@doubling.cases", TAKES_Z, "*: takes takes 'z', which is not available; it may take n, *"),
+        ("@doubling.cases", f"{TAKES_Z}\n{REJECTED}", "*: idle takes 'z', which is not available; it may *"),
     ],
 )
 def test_a_mistake_in_a_declaration_is_none_of_a_kernel(host, pytester, right, mistake, message):
