@@ -377,7 +377,7 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
 
 
 def _rounded_like(result: Result) -> tuple[str, ...]:
-    """Says which precision errors look like: they reach its unit roundoff, and not that of their own dtype."""
+    """Says which precision errors look like: they reach its roundoff, and not that of their own dtype."""
     told = []
     for name, error in result.errors.items():
         worst, ulp = error.max_rel, error.max_ulp
