@@ -58,9 +58,7 @@ class InterpretedBackend(Backend):
         import triton.language
         from triton.runtime.interpreter import InterpretedFunction
 
-        if not isinstance(
-            triton.language.zeros, InterpretedFunction
-        ):  # Triton's own functions are decorated, too
+        if not isinstance(triton.language.zeros, InterpretedFunction):  # decorated as Triton is imported
             raise RuntimeError(
                 f"Triton was imported before {OPTION} could switch its interpreter on; set "
                 f"{TRITON_VARIABLE}=1 in the environment before Python starts"

@@ -64,8 +64,8 @@ def decide(
             return SimulatorState(False, f"{missing[0]} is not installed")
     if not state.active and _as_numba_reads(environ.get(TRITON_VARIABLE)) and installed("triton"):
         raise SimulatorError(
-            f"{TRITON_VARIABLE}={environ[TRITON_VARIABLE]} in the environment runs Triton's kernels on the host, "
-            f"but the simulator is {state.reason}. Unset it, or use {OPTION}=always."
+            f"{TRITON_VARIABLE}={environ[TRITON_VARIABLE]} in the environment runs Triton's kernels on the "
+            f"host, but the simulator is {state.reason}. Unset it, or use {OPTION}=always."
         )
     if loaded is not None and loaded != state.active:
         who = "numba.cuda" if "numba.cuda" in modules else "numba"
@@ -181,7 +181,7 @@ def _mend_interpreter(load: Callable[[], None]) -> None:
 
 
 def _mend_autotuner(load: Callable[[], None]) -> None:
-    """Loads Triton's autotuner, which then takes the first configuration: no time of the interpreter counts."""
+    """Loads Triton's autotuner, which takes the first configuration: the interpreter's times say nothing."""
     load()
     from triton.runtime.autotuner import Autotuner
 
