@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpukern.arrays.compare import is_narrow
 from pytest_gpukern.backends.backend import Backend, Form
+from pytest_gpukern.backends.foreign_array import users_array
 from pytest_gpukern.backends.host import HostWorkspace
 from pytest_gpukern.backends.torch import TorchBackend
 from pytest_gpukern.gpu.simulator.switch import OPTION, TRITON_VARIABLE
@@ -34,12 +36,17 @@ class InterpretedWorkspace(HostWorkspace):
     def _given(self, array: np.ndarray[Any, Any]) -> Any:
         import torch
 
-        return torch.from_numpy(array)
+        if not is_narrow(array.dtype):
+            return torch.from_numpy(array)
+        return torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, array.dtype.name))
 
     def adopt(self, output: str, value: Any) -> Form | None:
         if type(value) is not self.array_type or value.requires_grad or value.device.type != "cpu":
             return None
-        return self._bind(output, value.numpy())
+        lies = users_array(value)
+        assert lies is not None
+        assert lies.host is not None
+        return self._bind(output, lies.host.view(lies.read_as[0]) if lies.read_as else lies.host)
 
 
 class InterpretedBackend(Backend):

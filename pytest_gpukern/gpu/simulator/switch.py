@@ -159,6 +159,7 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
 def _mend_interpreter(load: Callable[[], None]) -> None:
     """Loads Triton's interpreter, counts what it launches, and tells what it cannot do from what is wrong."""
     load()
+    import numpy as np
     from triton.runtime import interpreter
 
     from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
@@ -168,7 +169,8 @@ def _mend_interpreter(load: Callable[[], None]) -> None:
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
         SimulatedLaunches.count(self.fn)
         try:
-            launch(self, *args, **kwargs)
+            with np.errstate(all="ignore"):  # a GPU does not warn of 0/0 either
+                launch(self, *args, **kwargs)
         except interpreter.InterpreterError as error:
             cause: BaseException | None = error
             while isinstance(cause, interpreter.InterpreterError):  # one for each function on the way
