@@ -56,7 +56,7 @@ RECORDINGS = {
     "init": Recording(("gpukern init",)),
     "first-test": Recording(("gpukern init", CHECKED)),
     "first-test-wrong": Recording(
-        ("gpukern init", CHECKED), status=1, edit=("i < out.size:", "i < out.size - 1:")
+        ("gpukern init", f"{CHECKED} --tb=no"), status=1, edit=("i < out.size:", "i < out.size - 1:")
     ),
     "first-test-gpu": Recording(("gpukern init", MEASURED), needs_gpu=True),
     "first-problem": Recording(("pytest -q --gpukern-simulator=auto",), "first-problem"),

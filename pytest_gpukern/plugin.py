@@ -35,6 +35,7 @@ from pytest_gpukern.values.options import (
     asked,
     leave_ini_values_out_of_help,
     measures,
+    refuse_misspelt,
     sanitizing_tool,
 )
 
@@ -49,15 +50,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Prepares libraries before any conftest imports them: Numba's simulator, and what scikit-cuda lacks."""
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    """Prepares Numba's simulator and scikit-cuda before conftests import them; refuses misspelt options."""
     if asked(early_config):
         from pytest_gpukern.backends.skcuda_imports import supply
 
         early_config.stash[BEGAN_WITH] = dict(os.environ)
         simulator_of(early_config)
         supply()
+    outcome = yield
+    refuse_misspelt(early_config, parser, args)
+    return outcome
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import random
 import re
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays.memory import INPUT_GUARD, OUTPUT_GUARD
 from pytest_gpukern.arrays.threaded import map_in_threads
+from pytest_gpukern.values.nearest import did_you_mean, refusing_unknown
 from pytest_gpukern.values.result import OutputError
 
 if TYPE_CHECKING:
@@ -30,6 +32,17 @@ _NARROW = re.compile(r"bfloat16|float[468]_\w+")
 def is_narrow(dtype: object) -> bool:
     """Says whether NumPy lacks a dtype, such as `bfloat16` or `float8_e5m2`; we compare it as float32."""
     return _NARROW.fullmatch(str(dtype)) is not None
+
+
+def unknown_dtype(dtype: object) -> str | None:
+    """Says that there is no such dtype, and names the nearest; returns None where there is."""
+    import numpy as np
+
+    try:
+        np.dtype("float32" if is_narrow(dtype) else dtype)  # type: ignore[call-overload]
+        return None
+    except TypeError:
+        return f"NumPy has no dtype {dtype!r}{did_you_mean(dtype, filter(str.isidentifier, np.sctypeDict))}"
 
 
 _CHUNK = 1 << 17
@@ -372,7 +385,7 @@ def _recordable(value: float) -> float | None:
     return value if value >= 0 and math.isfinite(value) else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)  # so that a wrong bound is shown in the user's line, and none of ours
 class Tolerance:
     """Accepts an element if ``|actual − expected| ≤ atol + rtol · |expected|``; expected is the reference.
 
@@ -385,10 +398,13 @@ class Tolerance:
     rtol: float = 0.0
     atol: float = 0.0
 
-    def __post_init__(self) -> None:
-        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
-            if not 0 <= value < float("inf"):
+    @refusing_unknown
+    def __init__(self, rtol: float = 0.0, atol: float = 0.0) -> None:
+        __tracebackhide__ = True
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            if not (isinstance(value, numbers.Real) and 0 <= value < float("inf")):
                 raise ValueError(f"{name}={value!r}: must be a finite number ≥ 0, such as 1e-6")
+            object.__setattr__(self, name, value)
 
     def flushing(self, dtype: DTypeLike) -> Tolerance:
         """Returns a tolerance that also accepts zero for a subnormal result, as nvcc's `-ftz=true` gives.

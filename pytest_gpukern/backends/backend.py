@@ -147,10 +147,12 @@ class Backend:
 
 
 def missing_library(name: str) -> str | None:
-    """Says which package backend `name` lacks, or None; imports nothing heavy."""
-    for module, package in BACKENDS[name].needs:
+    """Says which package backend `name` lacks and what installs it, or None; imports nothing heavy."""
+    row = BACKENDS[name]
+    for module, package in row.needs:
         if not installed(module):
-            return f"{package} is not installed"
+            remedy = "" if row.extra is None else f"; pip install 'pytest-gpukern[{row.extra}]'"
+            return f"{package} is not installed{remedy}"
     return None
 
 

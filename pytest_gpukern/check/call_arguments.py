@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_gpukern.backends.foreign_array import Argument, leaves, users_array
+from pytest_gpukern.values.nearest import did_you_mean
 
 
 class DeclarationError(ValueError):
@@ -75,10 +76,8 @@ def declared_arguments(
     for name in declared:
         argument = _argument(name, function, args, kwargs)
         if argument is None:
-            raise DeclarationError(
-                f"{where}: gpu_benchmark({option}={name!r}): the call has no such argument; it has "
-                f"{_what_there_is(function, args, kwargs)}: give a position, counted from 0, or a name"
-            )
+            why = _why_not_there(option, name, function, args, kwargs)
+            raise DeclarationError(f"{where}: gpu_benchmark({option}={name!r}): {why}")
         inside = [leaf for leaf in leaves(*argument) if users_array(leaf.value) is not None]
         for named in inside or [argument]:
             if any(named.place == other.place for other in arguments):
@@ -141,6 +140,22 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # no Python function
         return []
+
+
+def _why_not_there(
+    option: str, name: int | str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str:
+    """Says why a call has no such argument, and what to write instead."""
+    code, inputs = getattr(function, "__code__", None), getattr(function, "nin", None)  # of a ufunc
+    if not (args or kwargs) or (code and name in (*code.co_freevars, *code.co_names)):
+        whose = "a lambda" if getattr(code, "co_name", "") == "<lambda>" else "a call without arguments"
+        return f"{whose} hides its arrays: gpu_benchmark(kernel[grid, block], x, out)"
+    names = [place for place, _ in arguments_of(function, args, kwargs) if place.isidentifier()]
+    remedy = f"give a position, counted from 0, or a name{did_you_mean(name, names)}"
+    if str(name).isidentifier() and (inputs or not names):
+        remedy = "pass it behind the inputs and " * (len(args) == inputs)
+        remedy += f"write {option}={inputs or len(args) - 1}"
+    return f"the call has no such argument; it has {_what_there_is(function, args, kwargs)}: {remedy}"
 
 
 def _what_there_is(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -82,6 +82,7 @@ _QUICK_NS = 1e8
 _VERY_SLOW_NS = 1e9
 """A call that takes longer is not made a second time, unless outputs are declared."""
 _CALLS = 3
+_HELD, _SET_IT = " when the output holds another pattern before", "zero it first or declare inout="
 _IN_PLACE = "declare arrays that the call updates in place with inout="
 
 
@@ -658,10 +659,10 @@ class SeenOutputs:
                 # No check of outputs: neither of them is a reference.
                 diagnosis = diagnose_values(name, compare(other, first, tolerance, poison=None), tolerance)
                 if diagnosis is not None:
-                    held = " when the output holds another pattern before" if output.poisoned else ""
+                    held = _HELD if output.poisoned else ""
                     remedy = (
                         f"calls on the same inputs differ{held}; verify the output with its own tolerance, "
-                        'or declare inout= if the call updates it, or determinism="tolerant"'
+                        f'{_SET_IT} if the call adds to it, or determinism="tolerant"'
                     )
                     return Diagnosis(diagnosis.fault, f"{diagnosis.message}\n  {remedy}")
         return None
@@ -709,6 +710,7 @@ def check_against_reference(
         TypeError: `actual` is lazy, or an array is of a subclass of NumPy's or holds no numbers.
         ValueError: a bound is negative or not finite, the arrays share memory, or nothing is compared.
     """
+    __tracebackhide__ = True
     refuse_what_proves_nothing(actual, expected)
     on_host, reference = to_host(actual), to_host(expected)
     seen = seen or SeenOutputs(None, fixed=True)
@@ -731,6 +733,10 @@ def check_against_reference(
     if known is not None:
         determinism = seen.determinism(known)
         diagnosis = diagnosis or seen.diagnose_others(known, reference, tolerance)
+        differs = on_host.dtype.kind in "iu" and len(seen.outputs[known].results) > 1  # a float would be NaN
+        if diagnosis is not None and poisoned and differs:
+            message = f"{diagnosis.message}\n  calls on the same inputs differ{_HELD}: {_SET_IT}"
+            diagnosis = Diagnosis(diagnosis.fault, message)
     seen.note_compared(known, actual, on_host)
     error = dataclasses.replace(comparison.error, bits=bits, determinism=determinism)
     loose = None

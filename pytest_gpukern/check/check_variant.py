@@ -27,7 +27,7 @@ from pytest_gpukern.check.diagnosis import (
 )
 from pytest_gpukern.check.engine import check_left, checked_launch, repeat_while_steady, worth_repeating
 from pytest_gpukern.package import FOLDER
-from pytest_gpukern.problems.call_by_name import Point, call_by_name
+from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name
 from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset, Datasets
 from pytest_gpukern.problems.problem import Output, Run
@@ -71,6 +71,7 @@ class Prepared(Launch):
 
     Raises:
         IncorrectError: the variant's untimed part raises, or returns no function.
+        ProblemError: it takes something that the problem does not have.
     """
 
     def __init__(
@@ -284,10 +285,10 @@ class Prepared(Launch):
             self.runs[self.dataset.seed_offset] = Run(self.point, self.dataset.inputs, outputs)
 
     def _failed(self, doing: str, error: Exception) -> Exception:
-        """Returns the error for a variant's exception; what the simulator lacks stays its own error."""
+        """Returns the error for a variant's exception; what the simulator lacks, or the problem, stays it."""
         from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
 
-        if isinstance(error, SimulatorUnsupported):
+        if isinstance(error, (SimulatorUnsupported, ProblemError)):
             return error
         raised = what_raised(error, self.case, f"{doing} {self.case.variant.label}")
         return IncorrectError(Diagnosis.of(Fault.LAUNCH_FAILED, raised))

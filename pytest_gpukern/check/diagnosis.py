@@ -221,7 +221,9 @@ class Launch(ABC):
         """Returns a hash of each output now."""
 
 
-_UNWRITTEN_ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
+_STILL_POISON = "never written, or added to before being set"
+"""What is added to a NaN keeps the NaN's bits on most hosts, and adding zero keeps any bits."""
+_SET_IT = "zero it first, or declare inout=, or written= for what is left on purpose"
 
 
 def diagnose_values(
@@ -242,8 +244,9 @@ def diagnose_values(
     counts = f"{comparison.mismatches} of {comparison.size} elements"
     lines = [f"{counts} outside rtol={tolerance.rtol:g}, atol={tolerance.atol:g}"]
     if comparison.unwritten:
-        where = _at(comparison.first_unwritten, comparison.shape)
-        lines.append(f"  {comparison.unwritten} were never written, the first at {where}")
+        where = f"the first at {_at(comparison.first_unwritten, comparison.shape)}"
+        what = f"still hold poison, {where}: {_STILL_POISON}" if poisoned else f"were never written, {where}"
+        lines.append(f"  {comparison.unwritten} {what}")
     if comparison.unexpected_nan:
         lines.append(f"  {comparison.unexpected_nan} are NaN where the reference is not")
     for label, extreme in (
@@ -256,12 +259,13 @@ def diagnose_values(
             where = _at(extreme.index, comparison.shape)
             lines.append(f"  {label} at {where}: expected {extreme.expected!r}, actual {extreme.actual!r}")
     if poisoned and comparison.unwritten:
-        lines.append(f"  {_UNWRITTEN_ON_PURPOSE}")
-    elif poisoned and (comparison.unexpected_nan or _adds_to_poison(comparison.first_mismatch)):
+        lines.append(f"  {_SET_IT}")
+        return Diagnosis(fault, f"{name}: " + "\n".join(lines))
+    if poisoned and (comparison.unexpected_nan or _adds_to_poison(comparison.first_mismatch)):
         kind = "NaN" if comparison.unexpected_nan else "a pattern"
         lines.append(
-            f"  the output held {kind} before the launch, and the kernel seems to have read it: if it adds "
-            "to the output or updates it, declare inout="
+            f"  the output held {kind} before the launch, and the kernel seems to have read it: zero it "
+            "first, or declare inout="
         )
     return Diagnosis.of(fault, "\n".join(lines), name)
 
@@ -373,8 +377,8 @@ def diagnose_written(written: Written, at: str) -> Diagnosis | None:
         text = f"{elements} changed outside written=, the first at {where}{at}"
         return Diagnosis.of(Fault.WRONG_VALUES, text, name)
     if count:
-        text = f"{count} of {math.prod(shape)} elements, the first at {_at(first, shape)}{at}"
-        return Diagnosis.of(Fault.NOT_WRITTEN, f"{text}; {_UNWRITTEN_ON_PURPOSE}", name)
+        text = f"{count} of {math.prod(shape)} elements still hold poison, the first at {_at(first, shape)}"
+        return Diagnosis(Fault.NOT_WRITTEN, f"{name}: {text}{at}: {_STILL_POISON}; {_SET_IT}")
     return None
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend
 from pytest_gpukern.report.forms import file_text
-from pytest_gpukern.report.recorded import is_baseline, read
+from pytest_gpukern.report.recorded import is_baseline, read, trends
 from pytest_gpukern.report.run import EmptyReportError, RunResults
 from pytest_gpukern.report.terminal import render
 from pytest_gpukern.report.trace import gpu_trace
@@ -20,6 +22,7 @@ from pytest_gpukern.values.options import SettingsError
 from pytest_gpukern.values.settings import parse_option
 from pytest_gpukern.values.untrusted_json import FileError
 
+_MOST_TRENDS = 20
 _DETAILS = "-k ''"
 """What tells all that the terminal leaves out."""
 
@@ -31,7 +34,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         f"terminal as pytest did, or with -o in a file. {files}. {exits.STATUSES}"
     )
     parser.add_argument(
-        "files", metavar="RUN|BASELINE", type=Path, nargs="+", help="a run file may be packed by gzip"
+        "files", metavar="RUN|BASELINE", type=Path, nargs="+", help="each may be packed by gzip"
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write this file; its suffix says the form"
@@ -62,7 +65,8 @@ def _run(known: argparse.Namespace) -> int:
         if not runs:
             raise exits.RefusedError(f"no case with {known.text!r} in its id in {named}")
     if known.output is None:
-        return _show(runs, known)
+        several = len(runs) > 1 or any(map(is_baseline, files))
+        return _show(runs, known, _trend_lines(trends(runs)) if several else [])
     try:
         of_forms = {
             option.name: parse_option(option, value, f"--{option.name}={value}")
@@ -105,7 +109,7 @@ def _refuse_impossible(output: Path | None, files: Sequence[Path], options: Iter
         raise exits.RefusedError(problem, exits.USAGE)
 
 
-def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
+def _show(runs: Sequence[RunResults], known: argparse.Namespace, trends: Sequence[str]) -> int:
     several, status = len(runs) > 1, exits.BAD
     for run in runs:
         lines = render(run, width=exits.width(), verbose=known.text is not None, details=_DETAILS)
@@ -116,4 +120,16 @@ def _show(runs: Sequence[RunResults], known: argparse.Namespace) -> int:
             continue
         exits.show([*([run.name, ""] if several else []), *(line.text for line in lines)])
         status = exits.FINE
+    if trends:
+        exits.show(["", *trends])
     return status
+
+
+def _trend_lines(trends: Mapping[SeriesKey, Trend]) -> list[str]:
+    """Says each time whose newest level differs from the one before, the largest change first."""
+    changed = [(case, key.partition("/")[0], trend) for (case, key), trend in trends.items() if trend.steps]
+    changed.sort(key=lambda entry: -abs(math.log(entry[2].ratio)))
+    lines = [f"{case} {scope}: {trend.change}" for case, scope, trend in changed]
+    long = sum(len(trend.points) >= FEWEST_SESSIONS for trend in trends.values())
+    of = f"gpukern: {len(lines)} of {long} times with {FEWEST_SESSIONS} sessions or more have a new level"
+    return [*lines[:_MOST_TRENDS], *([of] if long else [])]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pytest_gpukern.findings.cards import LIMITS, class_of, is_valid
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.statistics import interval_rank, student_t
@@ -34,12 +36,49 @@ class Compared(NamedTuple):
     past: Sequence[SessionTime]
 
 
+class MachineVerdict(enum.StrEnum):
+    """Says how fast a machine, or a class of its kernels, is since the record."""
+
+    AS_RECORDED = "as recorded"
+    SLOWER = "slower"
+    FASTER = "faster"
+    NOT_KNOWN = "not known"
+
+
 @dataclass(frozen=True)
 class CanaryChange:
-    """Holds a canary's time ÷ its recorded one, and whether it lies outside of what was recorded."""
+    """Says how a canary moved since the record.
+
+    Attributes:
+        ratio: its time ÷ its recorded one.
+        moved: whether it lies outside of what was recorded, and so far that a common shift may be its.
+        usual: how far a session moves it without a cause, as `Shift.usual`; None if too few are recorded.
+    """
 
     ratio: float
     moved: bool
+    usual: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """The log ratio from which it is slower or faster, by the rule of a common shift."""
+        return max(math.log1p(LEAST), self.usual or 0.0)
+
+    @property
+    def verdict(self) -> MachineVerdict:
+        if self.usual is None:
+            return MachineVerdict.NOT_KNOWN
+        log = math.log(self.ratio)
+        if abs(log) < self.limit:
+            return MachineVerdict.AS_RECORDED
+        return MachineVerdict.SLOWER if log > 0 else MachineVerdict.FASTER
+
+    def __str__(self) -> str:
+        """Returns `slower: beyond ±0.58 %`, with the limit; or `not known`."""
+        if self.verdict is MachineVerdict.NOT_KNOWN:
+            return str(self.verdict)
+        side = "within" if self.verdict is MachineVerdict.AS_RECORDED else "beyond"
+        return f"{self.verdict}: {side} ±{percent(self.limit)[1:]}"
 
 
 @dataclass(frozen=True)
@@ -64,10 +103,14 @@ class Shift:
     usual: float = 0.0
 
     @property
+    def limit(self) -> float:
+        """The log ratio from which it is told: large enough, and more than sessions shift anyway."""
+        return max(math.log1p(LEAST), self.usual)
+
+    @property
     def common(self) -> bool:
-        """Whether there is one: significant, more than sessions shift anyway, and large enough to be told."""
-        least = max(math.log1p(LEAST), self.usual)
-        return (self.low > 1 or self.high < 1) and abs(math.log(self.ratio)) >= least
+        """Whether there is one: significant, and as large as its limit."""
+        return (self.low > 1 or self.high < 1) and abs(math.log(self.ratio)) >= self.limit
 
     @property
     def with_it(self) -> list[str]:
@@ -128,10 +171,28 @@ def usual_shift(cases: Iterable[Mapping[str, float]]) -> float:
         for session, value in logs.items():
             shifts.setdefault(session, []).append(value - statistics.fmean(logs.values()))
     medians = [statistics.median(logs) for logs in shifts.values() if len(logs) >= FEWEST_CASES]
-    count = len(medians)
+    return _of_one_more(medians) or 0.0
+
+
+def _of_one_more(logs: Sequence[float]) -> float | None:
+    """Returns half of the 95 % interval of one more session; None if these are too few to tell."""
+    count = len(logs)
     if count < _FEWEST_SESSIONS:
-        return 0.0
-    return student_t(0.975, count - 1) * statistics.stdev(medians) * math.sqrt(1 + 1 / count)
+        return None
+    return student_t(0.975, count - 1) * statistics.stdev(logs) * math.sqrt(1 + 1 / count)
+
+
+def class_shifts(results: Iterable[Result]) -> dict[str, Shift]:
+    """Returns class of kernel, of `cards.LIMITS` → how the times of its kernels moved since the record."""
+    ratios: dict[str, list[float]] = {}
+    for result in results:
+        for time in () if result.simulated else filter(is_valid, result.measurements):
+            ratio = verdict.ratio if (verdict := result.verdicts.get(time.key)) else None
+            kind = class_of([(result, time)])
+            if ratio and 0 < ratio < math.inf and kind and not time.beside:
+                ratios.setdefault(kind, []).append(ratio)
+    shifts = {kind: shift_of(ratios[kind], {}) for kind in LIMITS if kind in ratios}
+    return {kind: shift for kind, shift in shifts.items() if shift is not None}
 
 
 def kernel_ratios(results: Iterable[Result]) -> list[float]:
@@ -149,7 +210,8 @@ def canary_changes(
     for name in sorted(new.keys() & old.keys(), key=lambda name: (_ORDER.get(name.split("/")[0], 9), name)):
         ratio = statistics.median(new[name]) / statistics.median(old[name])
         outside = max(new[name]) < min(old[name]) or min(new[name]) > max(old[name])
-        changes[name] = CanaryChange(ratio, outside and abs(math.log(ratio)) >= math.log1p(LEAST) / 2)
+        usual = _of_one_more([*map(math.log, old[name])])
+        changes[name] = CanaryChange(ratio, outside and abs(math.log(ratio)) >= math.log1p(LEAST) / 2, usual)
     return changes
 
 

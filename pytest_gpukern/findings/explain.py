@@ -22,7 +22,6 @@ from pytest_gpukern.values.difference import (
     DEVICE,
     KERNEL,
     NEW_CODE,
-    NOTHING_DIFFERS,
     SAME_CODE,
     Difference,
 )
@@ -69,8 +68,7 @@ def because(
 ) -> tuple[Difference, ...]:
     """Returns what else changed between the recorded sessions and a result, for a verdict that something did.
 
-    A value has changed if no recorded session had it. That the code did not change, or that nothing did, is
-    said too, and is no cause.
+    A value has changed if no recorded session had it. That the code did not change is said too, and no cause.
 
     Args:
         result: with its kernels and fingerprint.
@@ -83,15 +81,12 @@ def because(
     differences = _choice_changes(result, past)
     if deciding[0].scope != "transfer":
         differences += _code_changes(result, past)
-    of_code = len(differences)
     differences += _clock_changes(deciding, verdict, past)
     fingerprints = [session.fingerprint for session in past]
     unused = distributions_of_others(result.case.backend)
     for host in (False,) * result.case.on_gpu + (True,) * of_host:
         others = other_machine(result.fingerprint, fingerprints, host=host, unused=unused)
         differences += [other for other in others if other not in differences]  # libraries are part of either
-    if len(differences) == of_code and differences in ([], [SAME_CODE]):
-        differences.append(NOTHING_DIFFERS)
     return tuple(differences)
 
 

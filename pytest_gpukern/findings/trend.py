@@ -1,38 +1,93 @@
-"""Says since when a case is as it is: which recorded sessions were at the old level, and which no more."""
+"""Says since when a case is as fast as it is: at which recorded session the level of its times changed.
+
+1. Times are divided by the session's canaries, so that what slows the machine is no step of a kernel.
+2. Binary segmentation (Scott & Knott 1974, *Biometrics* 30, 507) takes the place where the ranks of both
+   sides differ most, by the test of Mann & Whitney (1947). So no outlier is a step.
+3. Ranks of few points cannot stand out among many cases: 8 against 8 have a probability of 1.6e-4 at best.
+   The size of a step can. It passes a t test moderated by the spread of all cases (Smyth 2004).
+
+`ruptures` needs SciPy, and a penalty that somebody chooses. SciPy has the rank test, and is no dependency.
+"""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
-from pytest_gpukern.gate.change import FEWEST
+from pytest_gpukern.findings.cards import class_of
+from pytest_gpukern.findings.common_shift import LEAST
+from pytest_gpukern.gate.change import FEWEST, percent
 from pytest_gpukern.gate.comparability import SessionTime
+from pytest_gpukern.gate.spread import ROUNDING, SharedSpread, case_spread, spread_key, spread_of_ratios
+from pytest_gpukern.measure.statistics import student_t
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
-from pytest_gpukern.values.result import Correctness, Result
+from pytest_gpukern.values.result import Correctness, Measurement, Result
 
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+FEWEST_SESSIONS = 8
+"""Shorter series have no steps: nothing is known of their spread."""
+
+_BY_RANK = 0.15
+"""How probable the ranks of a step may be in an unchanged series: of 3 points after 20 it is 0.13."""
+_FALSE_STEPS = 0.5
+"""How many false steps may be expected by their size, in all series together."""
+_CANARIES = {"memory": ("copy",), "compute": ("fma",), "power-limited": ("fma",)}
+"""Class of kernel → canary that moves as it does. That of launches has steps of 5 %, and divides nothing."""
+_ANY_KERNEL = ("copy", "fma")
+"""What divides a kernel that declares no bytes, or whose card's bandwidth is not known: the mean of both."""
+
+_BEGINNING, _NO_ENTRY = datetime.fromtimestamp(0, UTC), SessionEntry("", "")
+
+SeriesKey = tuple[str, str]
+"""Case id and `scope/timer/cache`."""
+
+
+def is_time(ns: float | None) -> TypeGuard[float]:
+    """Returns whether a file's number is a time: ratios of others may be too large for a float."""
+    return ns is not None and 1e-30 < ns < 1e30
 
 
 class Point(NamedTuple):
-    """Holds what a case took in one session.
+    """Holds what is known of a session, recorded or of a run.
 
-    Attributes:
-        recorded: when; None if the file names no such time.
-        card: UUID of the GPU; None for the host, or where it is not known.
-        provenance: the commit that it was recorded *on*, which is a parent of the one that holds the record.
+    It was recorded *on* its commit, which is a parent of the one that holds the record. `recorded` is None if
+    a file names no such time, and `card` for the host, or where it is not known.
     """
 
     session: str
     recorded: datetime | None
-    median_ns: float
     card: str | None = None
     provenance: Provenance = NO_PROVENANCE
+    canaries: Mapping[str, float | None] = {}
+
+    def __str__(self) -> str:
+        """Returns `the session of 21 Nov, recorded on 093d14b`, as far as it is known."""
+        day, state = days_of([self]), self.provenance.state
+        return "the session" + (f" of {day}" if day else "") + (f", recorded on {state}" if state else "")
+
+    @property
+    def moment(self) -> datetime:
+        return self.recorded or _BEGINNING
+
+
+def points_of(times: Iterable[SessionTime], sessions: Mapping[str, SessionEntry]) -> tuple[Point, ...]:
+    """Returns the sessions of recorded times; `sessions` is `RunResults.recorded_sessions`."""
+    points = []
+    for time in times:
+        entry = sessions.get(time.session, _NO_ENTRY)
+        known = time.session, moment_of(time.recorded), time.device
+        points.append(Point(*known, entry.provenance or NO_PROVENANCE, entry.canaries))
+    return tuple(points)
+
+
+# --- a failing result -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -58,20 +113,19 @@ class SinceWhen:
     def __str__(self) -> str:
         """Returns `new in this run; all 7 recorded sessions of 20 to 22 Nov were at the old level`."""
         if self.since:
-            return f"since {session_words(self.since[0])}"
+            return f"since {self.since[0]}"
         count, days = len(self.before), days_of(self.before)
         of = f"recorded session{'s' * (count > 1)}" + (f" of {days}" if days else "")
         if count == 1:
             return f"new in this run; the {of} was {'not wrong' if self.wrong else 'at the old level'}"
-        were = (
-            f"none of the {count} {of} was wrong" if self.wrong else f"all {count} {of} were at the old level"
-        )
-        return f"new in this run; {were}"
+        if self.wrong:
+            return f"new in this run; none of the {count} {of} was wrong"
+        return f"new in this run; all {count} {of} were at the old level"
 
     @property
     def cards(self) -> int:
         """How many cards the sessions at the old level were recorded on; 0 for the host."""
-        return len({point.card for point in self.before} - {None})
+        return len({session.card for session in self.before} - {None})
 
     @property
     def span(self) -> tuple[str, str] | None:
@@ -102,51 +156,163 @@ def since_when(
     The newest recorded sessions are at the new level if each is nearer to it than to the median of those
     before, and lies outside of all that these had. At least three have to be before.
 
-    Args:
-        key: of the measurement; empty for what is wrong with the result itself.
-        recorded: of its test, from `RunResults.history`.
-        sessions: `RunResults.recorded_sessions`.
-
-    Returns:
-        None if nothing is recorded, or the time is no number.
+    `key` is empty for what is wrong with the result itself. `recorded` is of its test, from the run's
+    `history`, and `sessions` its `recorded_sessions`. Returns None if nothing is recorded.
     """
-    points = points_of(_newest_epoch(recorded, key) if recorded else (), sessions)
+    past = _newest_epoch(recorded, key) if recorded else []
+    points, times_ns = points_of(past, sessions), [time.median_ns for time in past]
     until = result.provenance.commit or ""
     if points and not key and result.correctness is Correctness.INCORRECT:
         return SinceWhen(points, wrong=True, until=until)
     now = next((time.summary.median_ns for time in result.measurements if time.key == key), None)
-    if not points or now is None or not 0 < now < math.inf:
+    if not points or not is_time(now):
         return None
-    times = [point.median_ns for point in points]
-    start = next((place for place in range(FEWEST, len(times)) if _is_step(times, place, now)), len(times))
+    steps = (place for place in range(FEWEST, len(past)) if _is_step(times_ns, place, now))
+    start = next(steps, len(past))
     return SinceWhen(points[:start], points[start:], until=until)
 
 
-def _is_step(times: Sequence[float], place: int, now: float) -> bool:
-    before, since = times[:place], times[place:]
+def _is_step(times_ns: Sequence[float], place: int, now: float) -> bool:
+    before, since = times_ns[:place], times_ns[place:]
     usual = statistics.median(before)
     outside = min(since) > max(before) if now > usual else max(since) < min(before)
-    return outside and all(abs(math.log(time / now)) < abs(math.log(time / usual)) for time in since)
+    return outside and all(abs(math.log(ns / now)) < abs(math.log(ns / usual)) for ns in since)
 
 
 def _newest_epoch(recorded: RecordedCase, key: str) -> list[SessionTime]:
-    """Returns the times under a key in the newest epoch that has it; under any key, one of each session."""
+    """Returns the times of a key's newest epoch, oldest first; without a key, one time of each session."""
     times = recorded.times.get(key, ()) if key else [time for of in recorded.times.values() for time in of]
     newest = max((time.epoch for time in times), default=0)
-    return [*{time.session: time for time in times if time.epoch == newest}.values()]
+    of_sessions = {time.session: time for time in times if time.epoch == newest}
+    return sorted(of_sessions.values(), key=lambda time: moment_of(time.recorded) or _BEGINNING)
 
 
-def points_of(times: Iterable[SessionTime], sessions: Mapping[str, SessionEntry]) -> tuple[Point, ...]:
-    """Returns recorded times as points, oldest first."""
-    points = []
-    for time in times:
-        entry = sessions.get(time.session)
-        provenance = (entry.provenance if entry else None) or NO_PROVENANCE
-        points.append(Point(time.session, moment_of(time.recorded), time.median_ns, time.device, provenance))
-    return tuple(sorted(points, key=lambda point: point.recorded or _BEGINNING))
+# --- series ---------------------------------------------------------------------------------------
 
 
-_BEGINNING = datetime.fromtimestamp(0, UTC)
+class Step(NamedTuple):
+    """Says from which point on a series has another level, and the medians before and after."""
+
+    place: int
+    before_ns: float
+    after_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Holds the series of a measurement over sessions, and its steps.
+
+    Attributes:
+        points: oldest first.
+        times_ns: a median for each point, divided by its scale.
+        canaries: what scales are of; empty if the sessions share none that moves alike.
+        scales: for each point, the time of the canaries ÷ their median over the series; 1 without these.
+        steps: oldest first; none in a series of fewer than `FEWEST_SESSIONS`.
+    """
+
+    key: str
+    points: tuple[Point, ...]
+    times_ns: tuple[float, ...]
+    canaries: tuple[str, ...]
+    scales: tuple[float, ...]
+    steps: tuple[Step, ...] = ()
+
+    @classmethod
+    def of(cls, result: Result, measurement: Measurement, medians_ns: Iterable[tuple[Point, float]]) -> Trend:
+        """Returns a series; the newest result and its measurement say which canaries move as the kernel."""
+        ordered = sorted(medians_ns, key=lambda timed: timed[0].moment)
+        points = tuple(point for point, _ in ordered)
+        kind, rate = class_of([(result, measurement)]), result.ceilings.get("device_copy_bytes_per_s")
+        unknown = kind == "compute" and not (rate and measurement.traffic_bytes)
+        canaries = _shared(points, _ANY_KERNEL if unknown else _CANARIES.get(kind or "", ()))
+        logs = [sum(math.log(point.canaries[name] or 1) for name in canaries) for point in points]
+        usual, count = statistics.median(logs), max(1, len(canaries))
+        scales = tuple(math.exp((log - usual) / count) for log in logs)
+        times_ns = tuple(ns / scale for (_, ns), scale in zip(ordered, scales, strict=True))
+        return cls(measurement.key, points, times_ns, canaries, scales)
+
+    @property
+    def ratio(self) -> float:
+        """The newest level ÷ the one before; 1 without a step."""
+        return self.steps[-1].after_ns / self.steps[-1].before_ns if self.steps else 1.0
+
+    @property
+    def change(self) -> str:
+        """Returns `+3.1 % since the session of 21 Nov, recorded on 093d14b`; empty without a step."""
+        if not self.steps:
+            return ""
+        place, cards = self.steps[-1].place, [point.card for point in self.points]
+        text = f"{percent(math.log(self.ratio))} since {self.points[place]}"
+        text += "" if set(cards[:place]) & set(cards[place:]) else "; no card was before and after it"
+        return text + ("" if self.canaries else "; not divided by canaries")
+
+
+def _shared(points: Sequence[Point], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Returns the wanted canaries, each by the timer that all sessions have it by; none if one is missing."""
+    known = ({name for name, ns in point.canaries.items() if is_time(ns)} for point in points)
+    names = [name for name in sorted(set.intersection(*known)) if name.partition("/")[0] in wanted]
+    return tuple(names) if len(names) == len(wanted) else ()
+
+
+def with_steps(trends: Mapping[SeriesKey, Trend]) -> dict[SeriesKey, Trend]:
+    """Returns the series with their steps, tested together: the more series, the clearer a step has to be."""
+    groups: dict[str, dict[SeriesKey, list[float]]] = {}
+    for key, trend in trends.items():
+        if len(trend.points) >= FEWEST_SESSIONS:
+            groups.setdefault(spread_key(trend.key), {})[key] = [math.log(ns) for ns in trend.times_ns]
+    level = _FALSE_STEPS / max(1, sum(map(len, groups.values())))
+    stepped = dict(trends)
+    for name, series in groups.items():
+        # Neighbours differ by the spread of two sessions, and a step is in one of the differences only.
+        pairs = ([b - a for a, b in itertools.pairwise(logs)] for logs in series.values())
+        spread = spread_of_ratios(name.rpartition("/")[2], pairs)
+        spread = dataclasses.replace(spread, s0=spread.s0 / math.sqrt(2))
+        for key, logs in series.items():
+            places = _places(logs, spread, level)
+            parts = itertools.pairwise([0, *places, len(logs)])
+            levels_ns = [statistics.median(trends[key].times_ns[start:end]) for start, end in parts]
+            steps = map(Step, places, levels_ns, levels_ns[1:])
+            stepped[key] = dataclasses.replace(trends[key], steps=tuple(steps))
+    return stepped
+
+
+def _places(logs: Sequence[float], shared: SharedSpread, level: float) -> list[int]:
+    """Returns where a series has steps; `level` is how probable a false one may be by its size."""
+    count, place = len(logs), _place_by_ranks(logs)
+    if place is None:
+        return []
+    sides = logs[:place], logs[place:]
+    before, since = map(statistics.fmean, sides)
+    squares = sum((log - before) ** 2 for log in sides[0]) + sum((log - since) ** 2 for log in sides[1])
+    spread = case_spread(squares / (count - 2), count - 2, shared, floor=ROUNDING**2)
+    error = math.sqrt(spread.variance * (1 / place + 1 / (count - place)))
+    reach = student_t(1 - level / len(_candidates(count)) / 2, spread.dof) * error
+    if abs(since - before) < max(reach, math.log1p(LEAST)):
+        return []
+    earlier, later = (_places(side, shared, level) for side in sides)
+    return [*earlier, place, *(place + further for further in later)]
+
+
+def _candidates(count: int) -> range:
+    return range(FEWEST, count - FEWEST + 1)
+
+
+def _place_by_ranks(logs: Sequence[float]) -> int | None:
+    """Returns where the ranks of both sides differ most, or None if they may differ so by chance."""
+    count, ordered = len(logs), sorted(logs)
+    ranks = ((bisect.bisect_left(ordered, log) + bisect.bisect_right(ordered, log) + 1) / 2 for log in logs)
+    sums = [0.0, *itertools.accumulate(ranks)]
+    # By how many standard deviations the first side's sum is off, less ½ for continuity.
+    distances = {
+        place: (abs(sums[place] - place * (count + 1) / 2) - 0.5)
+        / math.sqrt(place * (count - place) * (count + 1) / 12)
+        for place in _candidates(count)
+    }
+    place = max(distances, key=distances.__getitem__, default=None)
+    if place is None:
+        return None
+    by_chance = 2 * len(distances) * statistics.NormalDist().cdf(-distances[place])
+    return place if by_chance <= _BY_RANK else None
 
 
 def moment_of(text: str) -> datetime | None:
@@ -158,20 +324,14 @@ def moment_of(text: str) -> datetime | None:
         return None
 
 
-def session_words(point: Point) -> str:
-    """Returns `the session of 21 Nov, recorded on 093d14b`, as far as it is known."""
-    day, state = days_of([point]), point.provenance.state
-    return "the session" + (f" of {day}" if day else "") + (f", recorded on {state}" if state else "")
-
-
-def days_of(points: Iterable[Point]) -> str:
+def days_of(sessions: Iterable[Point]) -> str:
     """Returns `20 to 22 Nov`: the days of UTC from the first to the last; with years if these differ."""
-    moments = sorted(point.recorded for point in points if point.recorded)
+    moments = sorted(session.recorded for session in sessions if session.recorded)
     if not moments:
         return ""
-    first, last = moments[0].date(), moments[-1].date()
-    in_words = [str(day.day) for day in (first, last)]
-    if (first.year, first.month) != (last.year, last.month):
-        in_words[0] += f" {_MONTHS[first.month - 1]}" + (f" {first.year}" if first.year < last.year else "")
-    in_words[1] += f" {_MONTHS[last.month - 1]}" + (f" {last.year}" if first.year < last.year else "")
-    return in_words[1] if first == last else " to ".join(in_words)
+    first, last = moments[0], moments[-1]
+    begin, end = (
+        f"{day.day} {day:%b}" + (f" {day.year}" if first.year < last.year else "") for day in (first, last)
+    )
+    in_one_month = (first.year, first.month) == (last.year, last.month)
+    return end if begin == end else f"{first.day if in_one_month else begin} to {end}"

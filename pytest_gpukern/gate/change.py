@@ -287,7 +287,11 @@ def settling_words(change: Change, limit: float) -> str:
     if needed is None and change.devices.variance:
         return f"{FEWEST} sessions recorded on this device may settle it"
     if needed is None:
-        return f"{MOST_SESSIONS} sessions would not settle it: too near the threshold for this noise"
+        never = f"{MOST_SESSIONS} sessions would not settle it: too near the threshold for this noise"
+        for higher in (0.03, 0.05, 0.1, 0.2, 0.5):  # the first by which these sessions decide
+            if change.settling(math.log1p(higher)) == (change.recorded, change.fresh):
+                return f'{never}; raise it: threshold="{higher:.0%}"'
+        return never
     recorded, fresh = needed
     if not change.recorded:
         return f"--gpukern-sessions={fresh} would settle it"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pytest_gpukern.gpu.model import Device
 from pytest_gpukern.gpu.nvml import Nvml, PowerLimits
 from pytest_gpukern.values.backend_table import library_distributions
-from pytest_gpukern.values.fingerprint import COMMIT, Fingerprint, Provenance
+from pytest_gpukern.values.fingerprint import COMMIT, OF_A_REPOSITORY, Fingerprint, Provenance
 
 
 def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
@@ -45,8 +45,6 @@ def take_fingerprint(device: Device | None, nvml: Nvml | None) -> Fingerprint:
 
 
 _GIT_S = 5.0
-_OF_A_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
-"""Variables that git sets for its hooks, which would name another repository."""
 _CI_PAGES = ("CI_JOB_URL", "BUILD_URL", "CIRCLE_BUILD_URL", "BUILDKITE_BUILD_URL")
 _CI_BRANCHES = (
     *("GITHUB_HEAD_REF", "GITHUB_REF_NAME"),
@@ -94,7 +92,7 @@ def commits_touching(
 
 def _git(arguments: list[str], folder: Path, environ: Mapping[str, str]) -> str | None:
     """Returns what git prints within five seconds; None if there is no git, or it refuses."""
-    known = {name: value for name, value in environ.items() if name not in _OF_A_REPOSITORY}
+    known = {name: value for name, value in environ.items() if name not in OF_A_REPOSITORY}
     command = ["git", "--no-optional-locks", *arguments]
     try:
         asked = subprocess.run(

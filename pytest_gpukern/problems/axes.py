@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,11 +56,15 @@ class Axis:
 class Axes(dict[str, Axis]):
     """Maps names to the axes of a problem. A point gives each axis a value."""
 
-    def refuse_unknown(self, names: Iterable[str], whose: str) -> None:
-        """Raises ProblemError if a name is not an axis; the message begins with `whose`."""
-        unknown = [name for name in names if name not in self]
-        if unknown:
-            raise ProblemError(f"{whose} names {unknown[0]!r}, which is not an axis: {sorted(self)}")
+    def limits(self, given: Any, argument: str) -> dict[str, float]:
+        """Returns axis → limit; raises ProblemError, which names the argument, for anything else."""
+        if not isinstance(given or {}, Mapping):
+            example = f"{{{next(iter(self), 'n')!r}: {given!r}}}"
+            raise ProblemError(f"{argument}={given!r}: must map axes to limits; write {example}")
+        for name in given or {}:
+            if name not in self:
+                raise ProblemError(f"{argument} names {name!r}, which is not an axis: {sorted(self)}")
+        return dict(given or {})
 
     @classmethod
     def declared(cls, axes: Any, whose: str) -> Axes:

@@ -191,7 +191,7 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
 
         zeros = passes_zeros(name, expected, dtype, tolerance)
         if zeros is not None:
-            yield f"{zeros}; tighten atol, or make inputs whose results are larger"
+            yield f"{zeros}, or make inputs whose results are larger"
         if len(sets) > 1 and sets[1].expected is not None:
             other = first.specs[name].of_written(sets[1].expected[name])
             constant = hardly_varies(name, expected, other, dtype)
@@ -201,7 +201,7 @@ def complaints(problem: Problem, point: Point, sets: Sequence[Dataset]) -> Itera
         if problem.allow_lower_precision is None and zeros is None:
             lower = passes_lower_precision(name, expected, dtype, tolerance, again)
         if lower is not None:
-            yield f"{lower}; tighten the tolerance, or say in allow_lower_precision why that may pass"
+            yield f"{lower}, or say in allow_lower_precision why that may pass"
         if name in first.updated and expected.size and bool((whole == first.inputs[name]).all()):
             yield f"{name}: the reference equals the input, so a launch that does nothing would pass"
 
@@ -392,9 +392,9 @@ class Datasets:
         weaknesses = self._complaints[key]
         if weaknesses and problem.axes.declare(point):
             where = ", ".join(f"{name}={value}" for name, value in point.items())
-            said = (f"its data cannot tell right from wrong at {where}", *weaknesses)
+            said = (f"its tolerance or data accepts wrong results at {where}", *weaknesses)
             raise problem.error("\n  ".join(said))
-        return tuple(Note(f"weak data: {complaint}") for complaint in weaknesses)
+        return tuple(Note(f"accepts wrong results: {complaint}") for complaint in weaknesses)
 
     def for_check(
         self, problem: Problem, point: Point, *, contents: int, available_bytes: float

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpukern.arrays.compare import Tolerance
+from pytest_gpukern.arrays.compare import Tolerance, unknown_dtype
 from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
 from pytest_gpukern.arrays.threaded import few_changed
 from pytest_gpukern.problems.axes import Axes, Axis
 from pytest_gpukern.problems.call_by_name import Names, Point, ProblemError, call_by_name, users_line
-from pytest_gpukern.problems.variants import Registration, Variant, Variants, refuse_unknown_scopes
+from pytest_gpukern.problems.variants import SCOPES, Registration, Variant, Variants, refuse_unknown
+from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.options import SANITIZERS
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class Problem:
         ProblemError: the declaration contradicts itself.
     """
 
+    @refusing_unknown
     def __init__(
         self,
         name: str,
@@ -213,19 +215,18 @@ class Problem:
             raise self.error("shrink and host_bytes go together: give both or neither")
         if shrink is not None and shrink not in axes:
             raise self.error(f"shrink={shrink!r} is not an axis: {sorted(axes)}")
-        axes.refuse_unknown(simulator_limits or {}, f"problem {name!r}: simulator_limits")
+        self.simulator_limits = axes.limits(simulator_limits, f"problem {name!r}: simulator_limits")
         if dtypes and "dtype" in axes:
             raise self.error("it has dtypes= and an axis named dtype; drop one of them")
-        for layout in layouts or {}:
-            if layout not in LAYOUTS:
-                raise self.error(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
-        refuse_unknown_scopes(scopes, f"problem {name!r}")
+        for unknown in filter(None, map(unknown_dtype, dtypes)):
+            raise self.error(f"dtypes: {unknown}")
+        refuse_unknown(f"problem {name!r}", "layout", layouts or (), LAYOUTS)
+        refuse_unknown(f"problem {name!r}", "scope", scopes, SCOPES)
         self.version, self.package, self.loaded = version, package, False
         self.axes, self.scopes, self.dtypes, self.inout = axes, scopes, tuple(dtypes), tuple(inout)
         self.layouts = {layout: tuple(arrays) for layout, arrays in (layouts or {}).items()}
         self.check, self.check_seeds, self.seed = check, check_seeds, seed
         self.speedup_against, self.allow_lower_precision = speedup_against, allow_lower_precision
-        self.simulator_limits = dict(simulator_limits or {})
         self.variants = Variants(name, axes, self.layouts, self.dtypes)
         self._make_inputs, self._exact_inputs = make_inputs, exact_inputs
         self._special_values, self._check_points = special_values, check_points
@@ -285,8 +286,8 @@ class Problem:
         """
         declared = Variant(
             backend=backend,
-            max_size=dict(max_size or {}),
-            min_size=dict(min_size or {}),
+            max_size=self.axes.limits(max_size, "max_size"),
+            min_size=self.axes.limits(min_size, "min_size"),
             allocates=allocates,
             needs_gpu=needs_gpu,
             scopes=scopes,
@@ -486,6 +487,8 @@ class Problem:
                 entry = Output(*entry)
             if not isinstance(entry, Output):
                 raise self.error(f"output {name!r} is declared as {entry!r}; write (shape, dtype)")
+            if (unknown := unknown_dtype(entry.dtype)) is not None:
+                raise self.error(f"output {name!r}: {unknown}")
             shape = (entry.shape,) if isinstance(entry.shape, int) else tuple(entry.shape)
             specs[name] = replace(entry, shape=shape)
         for name in self.inout:
@@ -498,6 +501,9 @@ class Problem:
                     f"inout {name!r} is {given.dtype} of shape {given.shape}, but outputs has {spec}; "
                     "outputs need not list it"
                 )
+        if not specs:
+            given = next((name for name, value in inputs.items() if getattr(value, "ndim", 0)), "x")
+            raise self.error(f"no output is declared; updated in place? inout=({given!r},)")
         for name, spec in specs.items():
             if spec.written is not None:
                 self._refuse_bad_region(name, spec)
@@ -526,7 +532,7 @@ class Problem:
         private = {name: inputs[name].copy() for name in specs if name in inputs}
         made = self._call(self._reference, point, {**inputs, **private})
         if not isinstance(made, Mapping):
-            if len(specs) != 1:
+            if len(specs) > 1:
                 raise self.error(f"the reference must return a dict of its outputs {list(specs)}")
             made = dict.fromkeys(specs, made)
         expected = self._as_declared(made, specs, "the reference")

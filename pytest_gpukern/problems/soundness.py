@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ def passes_lower_precision(
     tolerance: Tolerance,
     again: Callable[[], np.ndarray[Any, Any]] | None = None,
 ) -> str | None:
-    """Says how the next lower precision would pass a tolerance, in words, or None if it would be rejected.
+    """Says that the next lower precision would pass a tolerance, and what to write; None if it would not.
 
     We first round the reference, which is mostly outside the tolerance already. If it is not, as with terms
     that cancel, `again` computes the reference from rounded inputs, and we round that. An exact tolerance
@@ -57,14 +58,15 @@ def passes_lower_precision(
     if lower is None or not expected.size or (tolerance.rtol == 0 == tolerance.atol):
         return None
     wanted = _sample(expected)
-    comparison = compare(rounded(wanted, dtype).astype(dtype), wanted, tolerance, poison=None)
+    wrong = rounded(wanted, dtype).astype(dtype)
+    comparison = compare(wrong, wanted, tolerance, poison=None)
     if not comparison.mismatches and again is not None:
-        comparison = compare(rounded(_sample(again()), dtype).astype(dtype), wanted, tolerance, poison=None)
+        wrong = rounded(_sample(again()), dtype).astype(dtype)
+        comparison = compare(wrong, wanted, tolerance, poison=None)
     exact = not comparison.absolute.value  # as with small integers, which no tolerance can tell apart
     if comparison.mismatches or (again is None and exact):
         return None
-    off = f"{comparison.relative.value:.3g} relative and {comparison.absolute.value:.3g} absolute"
-    return f"{name}: {_bounds(tolerance)} would pass {lower} too, which is off by at most {off}"
+    return _told(name, f"{lower} too", wrong, wanted, tolerance)
 
 
 def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, tolerance: Tolerance) -> str | None:
@@ -73,7 +75,8 @@ def passes_zeros(name: str, expected: np.ndarray[Any, Any], dtype: Any, toleranc
     wanted = _sample(expected)
     if not wanted.size or compare(np.zeros(wanted.shape, dtype), wanted, tolerance, poison=None).mismatches:
         return None
-    return f"{name}: {_bounds(tolerance)} would pass an output of zeros"
+    lower = rounded(wanted, dtype).astype(dtype)  # which is to be rejected, too
+    return _told(name, "an output of zeros", lower, wanted, tolerance)
 
 
 def hardly_varies(
@@ -100,6 +103,19 @@ def _part(dtype: Any) -> str:
 
     name = str(np.dtype(dtype))
     return {"complex64": "float32", "complex128": "float64"}.get(name, name)
+
+
+def _told(name: str, what: str, wrong: Any, wanted: np.ndarray[Any, Any], tolerance: Tolerance) -> str:
+    """Says that a tolerance would pass a wrong output, how large the values are, and what to write."""
+    usual = Tolerance.for_dtype(wrong.dtype)
+    error = compare(wrong, wanted, Tolerance(), poison=None).absolute.value
+    # Rounding of the dtype itself is thousands of times smaller than that of the next lower precision.
+    atol = 10.0 ** math.floor(math.log10(error / 64)) if 0 < error < math.inf else 0.0
+    tighter = Tolerance(min(tolerance.rtol, usual.rtol), min(tolerance.atol or atol, atol))
+    rejects = compare(wrong, wanted, tighter, poison=None).mismatches
+    remedy = f"write {_bounds(tighter)}" if rejects else "tighten the tolerance"
+    bounds = "the default " * (tolerance == usual) + _bounds(tolerance)
+    return f"{name}: {bounds} would pass {what}: its values are at most {abs(wanted).max():.3g}; {remedy}"
 
 
 def _bounds(tolerance: Tolerance) -> str:

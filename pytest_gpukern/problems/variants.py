@@ -11,6 +11,7 @@ from pytest_gpukern.problems.axes import Axes
 from pytest_gpukern.problems.call_by_name import Names, ProblemError, takes_by_name, users_line
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.nearest import did_you_mean
 from pytest_gpukern.values.note import NotRun
 
 SCOPES = ("kernel", "transfer", "end_to_end", "launch")
@@ -101,36 +102,23 @@ class Variants:
 
     def _refuse_unknown(self, variant: Variant) -> None:
         whose = f"variant {variant.label!r}"
-        if variant.backend not in BACKENDS:
-            raise ProblemError(f"{whose}: backend {variant.backend!r} is none of {', '.join(BACKENDS)}")
-        self._axes.refuse_unknown(variant.max_size, f"{whose}: max_size")
-        self._axes.refuse_unknown(variant.min_size, f"{whose}: min_size")
+        for what, given, known in (
+            ("backend", (variant.backend,), BACKENDS),
+            ("determinism", filter(None, (variant.determinism,)), Determinism),
+            ("further dtype", variant.dtypes, self._dtypes[1:]),
+            ("layout", variant.layouts, self._layouts),
+            ("scope", variant.scopes or (), SCOPES),
+        ):
+            refuse_unknown(whose, what, given, known)
         for name in variant.parameters:
             if name in self._axes or name == "stream" or (name == "dtype" and self._dtypes):
                 raise ProblemError(
                     f"{whose}: the parameter {name!r} has the name of an axis, the stream or the dtype; "
                     "rename it"
                 )
-        if variant.determinism not in (None, *Determinism):
-            raise ProblemError(
-                f"{whose}: determinism={variant.determinism!r} is none of {', '.join(Determinism)}"
-            )
-        for dtype in variant.dtypes:
-            if dtype not in self._dtypes[1:]:
-                raise ProblemError(
-                    f"{whose}: dtype {dtype!r} is not one of the problem's dtypes after the first: "
-                    f"{self._dtypes!r}"
-                )
-        for layout in variant.layouts:
-            if layout not in self._layouts:
-                raise ProblemError(
-                    f"{whose}: the problem does not declare layout {layout!r}; it has "
-                    f"layouts={self._layouts!r}"
-                )
         at = {**self._axes.smoke_point, **variant.at}
         if at.keys() != self._axes.keys() or not self._axes.declare(at):
             raise ProblemError(f"{whose}: at={variant.at!r} is not on the axes: {self._axes}")
-        refuse_unknown_scopes(variant.scopes or (), whose)
 
 
 @dataclass(frozen=True)
@@ -160,16 +148,19 @@ class Registration:
                 )
             if takes is not None and parameter not in takes:
                 known = inspect.signature(self.decorator).parameters.values()
-                arguments = (argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY)
+                arguments = [argument.name for argument in known if argument.kind is argument.KEYWORD_ONLY]
                 raise ProblemError(
                     f"variant {name!r}: {parameter}={values!r} is neither an argument of the decorator "
                     f"({', '.join(arguments)}) nor a parameter of {name} ({', '.join(takes) or 'none'})"
+                    f"{did_you_mean(parameter, (*arguments, *takes))}"
                 )
         parameters = {parameter: tuple(values) for parameter, values in self.parameters.items()}
         return replace(self.declared, name=name, parameters=parameters)
 
 
-def refuse_unknown_scopes(scopes: Iterable[str], whose: str) -> None:
-    for scope in scopes:
-        if scope not in SCOPES:
-            raise ProblemError(f"{whose}: scope {scope!r} is none of {', '.join(SCOPES)}")
+def refuse_unknown(whose: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises ProblemError, which begins with `whose`, for a given name that is not known."""
+    for name in given:
+        if name not in known:
+            names = ", ".join(known) or "the problem's, which declares none"
+            raise ProblemError(f"{whose}: {what} {name!r} is none of {names}{did_you_mean(name, known)}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpukern.findings.explain import OF_THE_MACHINE
+from pytest_gpukern.findings.regressions import TELLING_ULP
 from pytest_gpukern.findings.trend import days_of, points_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
@@ -29,6 +30,11 @@ from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone,
 
 _SHOWN = 3
 """Sizes that a title names."""
+_ROUNDOFFS = {"float32": 2.0**-24, "float16 or TF32": 2.0**-11}
+"""Largest relative error of rounding once (IEEE 754; TF32 has as many digits as float16)."""
+_NEAR = 16.0
+_LEAST_SHARE = 0.01
+"""Share of a limit below which it limits nothing."""
 
 NOTHING_RAN, PASSED = "NOTHING RAN", "PASSED"
 """What a headline may begin with, besides FAILED."""
@@ -71,7 +77,7 @@ class Change:
     @property
     def of_limit(self) -> str:
         """Returns `51 → 40 % of copy`, or nothing."""
-        if self.share_before is None or self.share_now is None:
+        if self.share_before is None or self.share_now is None or self.share_before < _LEAST_SHARE:
             return ""
         before, now = units.share(self.share_before), units.share(self.share_now)
         return (
@@ -127,12 +133,12 @@ class Card:
         """Says it in one line: `kernel 37.4 → 46.8 µs, +25.4 % [+22.4, +28.4]`, or what is wrong."""
         if self.change is not None:
             return f"{self.scope} {self.change}"
-        return self.what[0].partition("\n")[0] if self.what else ""
+        return _first_line(self.what[0]) if self.what else ""
 
 
 @dataclass(frozen=True)
 class Others:
-    """Holds times with one kind of verdict and one cause, which failed no test.
+    """Holds times with one kind of verdict and one cause, or cases with one finding, which failed no test.
 
     Attributes:
         names: of the cases, the largest change first, each with its scope where that is not the kernel.
@@ -146,13 +152,18 @@ class Others:
     cause: str = ""
 
     @property
+    def is_doubtful(self) -> bool:
+        return self.kind in STATES and STATES[self.kind].tone is Tone.DOUBTFUL
+
+    @property
     def cases(self) -> str:
         """Returns the name of one, or how many they are and of which variant or problem."""
         if len(self.names) == 1:
             return self.names[0]
         parts = zip(*(name.split("/")[:-1] for name in self.names), strict=False)
         of = "/".join(same[0] for same in itertools.takewhile(lambda same: len({*same}) == 1, parts))
-        return f"{len(self.names)} times" + (f" of {of}" if of else "")
+        what = "times" if self.ratios else "cases"
+        return f"{len(self.names)} {what}" + (f" of {of}" if of else "")
 
     @property
     def change(self) -> str:
@@ -160,7 +171,7 @@ class Others:
         if not self.ratios:
             return ""
         first, last = units.change(self.ratios[0]), units.change(self.ratios[-1])
-        if first == last or STATES[self.kind].tone is Tone.DOUBTFUL:
+        if first == last or self.is_doubtful:
             return first
         return f"{last} to {first}"
 
@@ -198,7 +209,8 @@ def _failures_in_words(run: RunResults) -> Iterable[str]:
             worst = max((change.ratio for change in changes), key=lambda ratio: abs(math.log(ratio)))
             yield f"{count} {noun}{'s' * (count > 1)} {'up to ' * (count > 1)}{units.change(worst)}"
         else:
-            yield f"{count} {kind if kind in STATES else kind.lower()}"
+            noun, by = ("time", kind) if kind in STATES else ("test", f"by {kind.lower()}")
+            yield f"{_count(count, noun)} {by}"
 
 
 def _passed_in_words(run: RunResults) -> Iterable[str]:
@@ -220,7 +232,7 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
     if unchecked:
         yield f"{unchecked} without a check"
     if compared:
-        yield "none is slower"
+        yield f"{kinds[VerdictKind.SLOWER] or 'none is'} slower"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -233,7 +245,9 @@ def _listed(names: Sequence[str]) -> str:
 def context(run: RunResults) -> list[str]:
     """Says what the run ran on, a line each: the device with the commit, and what it was compared with."""
     devices = dict.fromkeys(
-        f"{of.device_name}, driver {of.driver_version}" for of in run.on_gpus() if of.device_name
+        of.device_name + (f", driver {of.driver_version}" if of.driver_version else "")
+        for of in run.on_gpus()
+        if of.device_name
     )
     on = next((of.provenance for of in run.results if of.provenance and of.provenance.commit), None)
     commit = f"run on {on.state}" if on else ""
@@ -295,7 +309,8 @@ def _of_test(run: RunResults, nodeid: str, result: Result | None, kind: str, tex
     name = result.case_name if result is not None else nodeid
     since = _since(run, result) if result is not None and kind == INCORRECT else ()
     command = repeat(run, [result.test if result is not None else nodeid], [result])
-    return Card(kind, name, (result,), (nodeid,), what=(text,), since=since, repeat=command)
+    why = _rounded_like(result) if result is not None and kind == INCORRECT else ()
+    return Card(kind, name, (result,), (nodeid,), what=(text,), since=since, why=why, repeat=command)
 
 
 def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
@@ -311,7 +326,7 @@ def _of_time(run: RunResults, result: Result, key: str, kind: str) -> Card:
         (result,),
         (result.nodeid,),
         scope=key.partition("/")[0],
-        change=change_of(run, result, key),
+        change=change_of(run, result, key) if verdict else None,
         threshold=verdict.threshold if verdict else None,
         what=what,
         since=_since(run, result, key) if verdict else (),
@@ -356,8 +371,25 @@ def _together(run: RunResults, group: Sequence[Card]) -> Card:
         sizes,
         what=tuple(dict.fromkeys(text for card in group for text in card.what)),
         since=first.since if len({card.since for card in group}) == 1 else (),
+        why=tuple(dict.fromkeys(text for card in group for text in card.why)),
         repeat=repeat(run, tests, results),
     )
+
+
+def _rounded_like(result: Result) -> tuple[str, ...]:
+    """Says which precision errors look like: they reach its roundoff, and not that of their own dtype."""
+    told = []
+    for name, error in result.errors.items():
+        worst, ulp = error.max_rel, error.max_ulp
+        for precision, roundoff in _ROUNDOFFS.items():
+            if worst and ulp and roundoff / _NEAR < worst <= roundoff and ulp > TELLING_ULP:
+                bound = units.relative_error(worst)
+                told.append(f"no error of {name} exceeds {bound}: like values rounded to {precision}")
+    return tuple(told)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
 
 
 def _worst_first(card: Card) -> tuple[int, float]:
@@ -431,31 +463,36 @@ def _sides(run: RunResults, result: Result, key: str, verdict: Verdict) -> tuple
 
 
 def others(run: RunResults) -> list[Others]:
-    """Returns what is to be said of times that failed no test, the worst kind first.
+    """Returns what is to be said of times and findings that failed no test, the worst kind first.
 
     Those with one cause are told together; of what is undecided the largest suspicion is enough.
     """
     groups: dict[tuple[str, str], list[tuple[float, str, float | None]]] = {}
     for result in run.results:
-        for time in () if result.nodeid in run.failures else scope_times(result):
+        if result.nodeid in run.failures:
+            continue
+        for time in (*scope_times(result), *([None] if not result.measurements else [])):
             kind, reason, verdict = judged(result, time)
             if kind not in STATES or not STATES[kind].told:
                 continue
-            ratio = verdict.ratio if verdict is not None and STATES[kind].compared else None
-            cause = _cause(verdict) if verdict is not None and STATES[kind].changed else ""
-            cause = reason if kind == VerdictKind.UNCOMPARABLE else cause
-            scope = time.shown.scope
-            name = result.case_name + (f" {scope}" if scope != "kernel" else "")
-            size = _size(ratio)
-            if STATES[kind].tone is Tone.DOUBTFUL and verdict is not None and not verdict.unconfirmed:
-                size = math.log(ratio) - 1.0 if ratio else -1.0  # behind what fresh sessions looked at
-            groups.setdefault((kind, cause), []).append((size, name, ratio))
-    told = []
+            row, size = STATES[kind], 0.0
+            ratio = verdict.ratio if verdict is not None and row.compared else None
+            if units.is_number(ratio) and ratio > 0:
+                size = _size(ratio)
+                if row.tone is Tone.DOUBTFUL and verdict is not None and not verdict.unconfirmed:
+                    size = math.log(ratio) - 1.0  # behind what fresh sessions looked at
+            cause = _cause(verdict) if verdict is not None and row.changed else ""
+            cause = cause if row.compared else _first_line(reason)
+            scope = f" {time.shown.scope}" if time is not None and time.shown.scope != "kernel" else ""
+            groups.setdefault((kind, cause), []).append((size, result.case_name + scope, ratio))
+        for finding in result.findings:
+            groups.setdefault((finding.kind, finding.text), []).append((0.0, result.case_name, None))
+    said = []
     for (kind, cause), entries in groups.items():
         entries.sort(key=lambda entry: -entry[0])
-        ratios = tuple(ratio for *_, ratio in entries if ratio is not None)
-        told.append(Others(kind, tuple(name for _, name, _ in entries), ratios, cause))
-    return sorted(told, key=lambda other: (severity(other.kind), -len(other.names)))
+        ratios = tuple(ratio for *_, ratio in entries if units.is_number(ratio))
+        said.append(Others(kind, tuple(name for _, name, _ in entries), ratios, cause))
+    return sorted(said, key=lambda other: (severity(other.kind), -max(map(_size, other.ratios), default=0.0)))
 
 
 def _cause(verdict: Verdict) -> str:

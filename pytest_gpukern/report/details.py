@@ -18,6 +18,7 @@ from pytest_gpukern.values.result import Correctness, DeviceWork, KernelFacts, R
 from pytest_gpukern.values.timer_table import timer_row
 
 _UNKNOWN = ObserverRow("", "")
+_BITS = {"bitwise": "the same bits in every launch", "tolerant": "bits that differ between launches"}
 _INDENT = "  "
 _SHORTEST_NAME = 24
 _OVERLAP = 1.01
@@ -174,7 +175,7 @@ def _checks_of(result: Result) -> list[str]:
     by_kind: dict[str | None, list[str]] = {}
     for name, error in result.errors.items():
         by_kind.setdefault(error.determinism, []).append(name)
-    texts = [f"{', '.join(names)} {kind}" for kind, names in by_kind.items() if kind is not None]
+    texts = [f"{', '.join(names)}: {_BITS.get(kind, kind)}" for kind, names in by_kind.items() if kind]
     texts += [f"checked at {', '.join(result.corners)} too"] if result.corners else []
     return texts + ([f"seed {result.seed}"] if result.seed is not None else [])
 

@@ -7,12 +7,13 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_gpukern.findings.common_shift import LEAST, Compared, Shift, kernel_ratios, told
+from pytest_gpukern.findings.common_shift import LEAST, Compared, MachineVerdict, Shift, kernel_ratios, told
 from pytest_gpukern.findings.explain import ClockChange, other_machine, sm_clock_change
 from pytest_gpukern.findings.regressions import ACCURACY, BITS, DETERMINISM
+from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.report import units
-from pytest_gpukern.values.difference import DEVICE, Difference
+from pytest_gpukern.values.difference import DEVICE, SAME_MACHINE, Difference
 from pytest_gpukern.values.result import Verdict
 
 _SHOWN = 3
@@ -21,7 +22,7 @@ _SHOWN = 3
 def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
     """Says what changed, whether outputs did, the common shift, and what changed beyond it, a sentence each.
 
-    Returns nothing where the machine is as it was recorded and there is no common shift.
+    Where the machine is as it was recorded and there is no common shift, that is said if a time changed.
     """
     changes, count = changes_since(compared), len(compared)
     told_above = [change for change in changes if change.what == DEVICE]  # by what the run was compared with
@@ -32,7 +33,8 @@ def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
     ]
     common = shift is not None and shift.common
     if not changes and not common:
-        return []
+        verdicts = [verdict for entry in compared for verdict in entry.result.verdicts.values()]
+        return [SAME_MACHINE] if any(verdict.kind.row.changed for verdict in verdicts) else []
     texts = [
         f"since the record: {', '.join(said) or 'nothing recorded changed'}; {_outputs(compared)}",
         f"times: {_times(compared, shift, [*changes])}",
@@ -81,10 +83,16 @@ def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[
         return f"{count} {'kernel' if count == 1 else 'kernels'} compared, too few for a common shift"
     if shift.common:
         return told(shift, changes)
-    low, high = units.change(shift.low), units.change(shift.high)
-    anyway = f"; sessions shift by up to {units.change(math.exp(shift.usual))} anyway" if shift.usual else ""
-    median = f"median of {shift.cases}: {units.change(shift.ratio)}, 95 %: {low} … {high}"
-    return f"no common shift ({median}{anyway})"
+    ratio, low, high = (percent(math.log(ratio)) for ratio in (shift.ratio, shift.low, shift.high))
+    anyway = ", since sessions shift by that anyway" if shift.limit == shift.usual else ""
+    counts = f"one counts from ±{percent(shift.limit)[1:]} on{anyway}"
+    text = f"no common shift (median of {shift.cases}: {ratio}, 95 %: {low} … {high}; {counts})"
+    canaries = [
+        f"{name} {percent(math.log(canary.ratio))} ({canary})"
+        for name, canary in shift.canaries.items()
+        if canary.verdict in (MachineVerdict.SLOWER, MachineVerdict.FASTER)
+    ]
+    return f"{text}, but canaries moved: {', '.join(canaries)}" if canaries else text
 
 
 def _residual(compared: Sequence[Compared], shift: Shift) -> str:

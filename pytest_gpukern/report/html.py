@@ -25,6 +25,9 @@ from typing import Any, TypeGuard
 
 import msgspec
 
+from pytest_gpukern.findings.common_shift import MachineVerdict
+from pytest_gpukern.findings.trend import FEWEST_SESSIONS, Point
+from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
@@ -37,6 +40,7 @@ from pytest_gpukern.report.details import (
     launch_cells,
     observed,
 )
+from pytest_gpukern.report.recorded import trends
 from pytest_gpukern.report.records import repeat
 from pytest_gpukern.report.rows import (
     COPY,
@@ -94,6 +98,7 @@ def page(runs: Sequence[RunResults]) -> str:
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
         "tones": {state: row.tone for state, row in STATES.items()},
         "runs": [_RunData(run).json() for run in newest_first],
+        "trends": _trends(newest_first),
     }
     uplot, ours = _file("uPlot/uPlot.iife.min.js"), _file("page.js")
     style = _file("uPlot/uPlot.min.css") + _file("page.css")
@@ -192,6 +197,29 @@ def _block(entries: Sequence[JsonDict]) -> JsonDict:
         else:
             columns[name] = {"values": _array(texts)}
     return {"count": len(entries), "columns": columns}
+
+
+def _trends(runs: Sequence[RunResults]) -> JsonDict:
+    """Returns each series that is long enough for steps, and moment, card and commit of its points, once."""
+    points: dict[tuple[str, str, str], int] = {}
+    series = [
+        {
+            "case": case_id,
+            "scope": key.partition("/")[0],
+            "points": [points.setdefault(_point(point), len(points)) for point in trend.points],
+            "ns": trend.times_ns,
+            "steps": trend.steps,
+            "change": trend.change,
+            "divided_by": trend.canaries,
+        }
+        for (case_id, key), trend in trends(runs).items()
+        if len(trend.points) >= FEWEST_SESSIONS
+    ]
+    return {"points": _plain([*points]), "series": _plain(series)}
+
+
+def _point(point: Point) -> tuple[str, str, str]:
+    return _moment(point.moment), point.card or "", point.provenance.state
 
 
 def _array(texts: Iterable[bytes]) -> msgspec.Raw:
@@ -523,18 +551,19 @@ def _facts_of(result: Result) -> list[tuple[str, str]]:
 
 
 def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
-    """Returns the canaries' times, by how much they moved since the record, and whether that is a lot."""
+    """Returns the canaries' times, by how much they moved since the record, and what that comes to."""
     times: dict[str, dict[str, float]] = {}
     for result in run.results:
         for name, ns in result.canaries.items():
             if units.is_number(ns):
                 times.setdefault(name, {})[result.session] = ns
     changes = run.shift.canaries if run.shift else {}
+    changes = {name: change for name, change in changes.items() if change.ratio > 0}
     rows = []
     for name, by_session in times.items():
         moved, time = changes.get(name), units.time(statistics.median(by_session.values()))
-        change = (units.change(moved.ratio), "moved" * moved.moved) if moved else ("", "")
-        rows.append((name, time, *change))
+        change = percent(math.log(moved.ratio)) if moved else ""
+        rows.append((name, time, change, str(moved or MachineVerdict.NOT_KNOWN)))
     return rows
 
 

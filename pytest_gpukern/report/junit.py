@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from pytest_gpukern.report import units
+from pytest_gpukern.report.conclusion import cards
 from pytest_gpukern.report.rows import judged, scope_times
-from pytest_gpukern.values.result import Result
+from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.values.verdict_table import INCORRECT
 
 
-def properties(result: Result, failure: str | None = None) -> list[tuple[str, str]]:
-    """Returns names and values as text, for the scope that the report shows first, without empty ones.
+def properties(run: RunResults) -> list[tuple[str, str]]:
+    """Returns names and values as text, of a run of one test, without empty ones.
 
-    Changes are relative, 0.05 for 5 % longer, within a 90 % interval. `failure` says why the test failed by
-    itself.
+    They are of the scope that the report shows first. The headline is of the failure. Changes are relative,
+    0.05 for 5 % longer, within a 90 % interval.
     """
+    (result,) = run.results
     time = next(iter(scope_times(result)), None)
-    kind, reason, verdict = judged(result, time, failure)
+    kind, reason, verdict = judged(result, time, run.own_failure(result))
     timed = time if not result.simulated and kind != INCORRECT else None
     values = {
+        "headline": next((f"{card.kind}: {card.headline}" for card in cards(run)), ""),
         "time_ns": _number(timed.shown.summary.median_ns, 3) if timed else "",
         "change": _change(verdict.ratio) if verdict else "",
         "low": _change(verdict.ratio_low) if verdict else "",

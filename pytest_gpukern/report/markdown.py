@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pytest_gpukern.report.conclusion import Card, Others, cards, context, counts, headline, others
 from pytest_gpukern.report.layout import tied
 from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.report.summary import totals
+from pytest_gpukern.report.summary import outcomes, totals
 from pytest_gpukern.values.untrusted_json import bounded, printable
 
 MARKER = "<!-- gpukern -->"
@@ -22,6 +24,7 @@ _LONGEST_TEXT = 500
 _MOST_ROWS, _FEW = 10, 3
 """Failures in the first table, and those whose reasons stand below it unfolded: a screen of a comment."""
 _HEAD = "| verdict | case | change | record → now | of limit |\n|---|---|---|---|---|"
+_HEAD_OF_CHANGES = "| verdict | cases | change | cause |\n|---|---|---|---|"
 _CUT = "More does not fit: `gpukern report` tells it."
 _URL = re.compile(r"https?://[\w.:/-]+")
 _MARKUP = re.compile(r"[!\"#$&'*:<>?@\[\\\]^_`{|}~]|(?<=www)\.", re.IGNORECASE)
@@ -33,66 +36,82 @@ def comment(run: RunResults) -> str:
     return f"{MARKER}\n{summary(run, most=LONGEST_COMMENT - len(MARKER) - 1)}"
 
 
+class _Section(NamedTuple):
+    """Holds lines of a part of a comment, and what stands before and behind them."""
+
+    before: str
+    lines: Sequence[str]
+    behind: str = ""
+
+
 def summary(run: RunResults, *, most: int) -> str:
     """Returns the conclusion, a row a failure, and the rest folded, of at most `most` bytes in UTF-8.
 
-    What does not fit is left out from the end, whole parts of it, and the last line says so.
+    The headline and the counts are never cut; of the rest whole lines are left out from the end.
     """
-    failed = cards(run)
-    parts = [f"### gpukern: {_text(headline(run))}"]
-    parts += [_table(failed[:_MOST_ROWS])] if failed else []
-    if len(failed) <= _FEW:
-        parts += [reason for card in failed if (reason := _reason(card))]
-    evidence = [_evidence(card) for card in failed]
-    commands = [line for card in failed for line in (card.repeat, card.accept) if line]
-    parts += [_folded(f"{len(failed) - _MOST_ROWS} more failures", _table(failed[_MOST_ROWS:]))] * (
-        len(failed) > _MOST_ROWS
-    )
-    parts += [_folded("Evidence", "\n\n".join(evidence))] if failed else []
-    parts += [_folded("Repeat, accept", _shell(commands))] if commands else []
-    changed = others(run)
-    parts += [_folded(_summary_of(run, changed), _changes(changed))] if changed else []
-    last = [_links(run), _text(totals(run)), *map(_text, context(run)), *map(_text, run.since_record)]
-    parts += [*map(_text, run.problems), " · ".join(filter(None, last))]
-    return _fitting(parts, most)
+    failed, changed = cards(run), others(run)
+    title = f"### gpukern: {_text(headline(run))}"
+    counted = [
+        _links(run),
+        *map(_text, (outcomes(run) if changed else totals(run), *context(run), *run.problems)),
+    ]
+    last = " · ".join(_fitting([text for text in counted if text], most // 4))
+    since = [f"{_text(text)}\n" for text in run.since_record]
+    few, more = failed if len(failed) <= _FEW else [], failed[_MOST_ROWS:]
+    sections = [
+        _Section(_HEAD, [_row(card) for card in failed[:_MOST_ROWS]]),
+        *(_Section("", [reason]) for card in few if (reason := _reason(card))),
+        _folded(f"{len(more)} more failures", _HEAD, [_row(card) for card in more]),
+        _folded("Evidence, commands to repeat and to accept", "", [*map(_evidence, failed)]),
+        _folded(
+            _summary_of(run, changed) or "since the record",
+            "",
+            [*since, *([_HEAD_OF_CHANGES] if changed else []), *map(_changed, changed)],
+        ),
+    ]
+    room, parts, cut = most - len(f"{title}\n\n{last}\n\n{_CUT}\n\n".encode()), [title], False
+    for section in sections:
+        room -= len(f"{section.before}\n{section.behind}\n\n".encode())
+        kept = _fitting(section.lines, room)
+        room -= sum(len(line.encode()) + 1 for line in kept)
+        cut = cut or len(kept) < len(section.lines)
+        if kept:
+            around = [[text] if text else [] for text in (section.before, section.behind)]
+            parts.append("\n".join([*around[0], *kept, *around[1]]))
+    return "\n\n".join([*parts, *([_CUT] if cut else []), last]) + "\n"
 
 
-def _fitting(parts: Sequence[str], most: int) -> str:
-    """Returns the parts that fit, each whole; of escaped characters each has many bytes."""
-    kept, room = list[str](), most - len(_CUT.encode()) - 2
-    for part in parts:
-        size = len(part.encode()) + 2
-        if size <= room:
-            kept.append(part)
-            room -= size
-    return "\n\n".join([*kept, *([_CUT] if len(kept) < len(parts) else [])]) + "\n"
+def _fitting(texts: Sequence[str], most: int) -> list[str]:
+    """Returns the first texts, as many as have at most so many bytes; of escaped characters each has many."""
+    sizes = itertools.accumulate(len(text.encode()) + 3 for text in texts)
+    return [text for text, size in zip(texts, sizes, strict=True) if size <= most]
 
 
-def _table(failed: Sequence[Card]) -> str:
-    rows = []
-    for card in failed:
-        change = card.change
-        cells = ("", "", "")
-        if change is not None:
-            cells = (f"**{change.percent}** {change.interval}", change.times, change.of_limit)
-        elif card.what:
-            cells = (_text(_first_line(card.what[0])), "", "")
-        scope = f" {card.scope}" if card.scope not in ("", "kernel") else ""
-        case = _code(card.name) + _text("".join(f" {size}," for size in card.sizes)).removesuffix(",") + scope
-        rows.append(f"| **{_text(card.kind)}** | {case} | {' | '.join(map(tied, cells))} |")
-    return "\n".join([_HEAD, *rows])
+def _row(card: Card) -> str:
+    """Returns a row of the table; no number of it breaks, and no cell takes more than two lines."""
+    change, cells = card.change, ("", "", "")
+    if change is not None:
+        interval = f"<br>{_text(change.interval)}" if change.interval else ""
+        cells = (f"**{change.percent}**{interval}", change.times, change.of_limit.replace(" of ", "<br>of "))
+    scope = f" {card.scope}" if card.scope not in ("", "kernel") else ""
+    figures = " | ".join(cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in cells)
+    sizes = _text(f" {', '.join(card.sizes)}") if card.sizes else ""
+    return f"| **{_text(card.kind)}** | {_code(card.name)}{sizes}{scope} | {figures} |"
 
 
 def _reason(card: Card) -> str:
     texts = [*card.since, ", ".join(card.why)]
+    texts = [card.headline, *texts] if card.change is None else texts
     words = ". ".join(text[0].upper() + text[1:] for text in texts if text)
     return f"**{_text(card.kind)}** {_text(words)}." if words else ""
 
 
 def _evidence(card: Card) -> str:
-    texts = "<br>".join(_text(line.strip()) for text in card.what for line in text.split("\n"))
-    told = _reason(card)
-    return f"{_code(card.title)}<br>{texts}" + (f"<br>{told}" if told else "")
+    texts = [_text(line.strip()) for text in card.what for line in text.split("\n")]
+    lines = "<br>\n".join([_code(card.title), *filter(None, (*texts, _reason(card)))])
+    commands = "\n".join(printable(command) for command in (card.repeat, card.accept) if command)
+    fence = "`" * (1 + max(2, *(len(run) for run in re.findall("`+", commands)), 2))
+    return f"{lines}\n\n{fence}sh\n{commands}\n{fence}\n"
 
 
 def _summary_of(run: RunResults, changed: Sequence[Others]) -> str:
@@ -102,23 +121,14 @@ def _summary_of(run: RunResults, changed: Sequence[Others]) -> str:
     return ", ".join(f"{count} {kind.lower()}" for kind, count in (*by_kind.items(), *counts(run).items()))
 
 
-def _changes(changed: Sequence[Others]) -> str:
-    rows = [
-        f"| {_text(other.kind)} | {_text(other.cases)} | {tied(other.change)} | {_text(other.cause)} |"
-        for other in changed
-    ]
-    return "\n".join(["| verdict | cases | change | cause |\n|---|---|--:|---|", *rows])
+def _changed(other: Others) -> str:
+    cells = (_text(other.kind), _text(other.cases), tied(other.change), _text(other.cause))
+    return f"| {' | '.join(cells)} |"
 
 
-def _folded(title: str, content: str) -> str:
-    return f"<details><summary>{_text(title)}</summary>\n\n{content}\n\n</details>"
-
-
-def _shell(commands: Sequence[str]) -> str:
-    """Returns commands as a block of code, which a name of theirs cannot end."""
-    text = "\n".join(printable(command) for command in dict.fromkeys(commands))
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{fence}sh\n{text}\n{fence}"
+def _folded(title: str, before: str, lines: Sequence[str]) -> _Section:
+    opened = f"<details><summary>{_text(title)}</summary>\n"
+    return _Section("\n".join(filter(None, (opened, before))), lines, "\n</details>")
 
 
 def _links(run: RunResults) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from pytest_gpukern.baseline.codec import load
-from pytest_gpukern.baseline.record import Baseline
-from pytest_gpukern.findings.trend import moment_of
+from pytest_gpukern.baseline.record import Baseline, SessionEntry
+from pytest_gpukern.findings.cards import is_valid
+from pytest_gpukern.findings.trend import Point, SeriesKey, Trend, is_time, moment_of, points_of, with_steps
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.measure.device_clocks import CLOCKS
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.backend_table import runs_on_gpu
 from pytest_gpukern.values.result import CaseInfo, Correctness, Measurement, Result, SessionRole, Summary
+from pytest_gpukern.values.untrusted_json import FileError, content_of
 
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 
@@ -39,8 +41,8 @@ class _Named(msgspec.Struct):
 def is_baseline(path: Path) -> bool:
     """Says whether a file means to be a baseline; the reader of runs tells what is neither."""
     try:
-        named = msgspec.json.decode(path.read_bytes(), type=_Named)
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
+        named = msgspec.json.decode(content_of(path), type=_Named)
+    except (FileError, msgspec.MsgspecError, ValueError, RecursionError):
         return path.name.count(".") >= 2 and path.parent.name == "baselines"
     return named.device_model is not msgspec.UNSET
 
@@ -97,6 +99,64 @@ def _sessions(baseline: Baseline, case_id: str) -> Iterator[Result]:
             role=SessionRole.MEASURED if session is epoch.sessions[-1] else SessionRole.FURTHER,
             duration_s=session.duration_s,
         )
+
+
+def trends(runs: Sequence[RunResults]) -> dict[SeriesKey, Trend]:
+    """Returns the series of each time over the sessions of all runs and their records, with its steps.
+
+    A case's newest result says what belongs to it: its version, its hardware, and the timers that are shown.
+    """
+    newest: dict[str, Result] = {}
+    series: dict[SeriesKey, dict[str, tuple[Point, float]]] = {}
+    shared: dict[tuple[str, str | None], Point] = {}  # by all cases of a session, which saves memory
+    recorded = {name: entry for run in runs for name, entry in run.recorded_sessions.items()}
+    for run in sorted(runs, key=lambda run: run.created, reverse=True):
+        for result in run.results:
+            if _alike(result, newest.setdefault(result.case.id, result)):
+                for key, point, ns in _timed(run, result, recorded):
+                    if not is_time(ns):
+                        continue
+                    point = shared.setdefault((point.session, point.card), point)
+                    series.setdefault((result.case.id, key), {}).setdefault(point.session, (point, ns))
+    return with_steps(
+        {
+            (case_id, timed.key): Trend.of(result, timed, series[case_id, timed.key].values())
+            for case_id, result in newest.items()
+            for timed in result.measurements
+            if not timed.beside and is_valid(timed) and (case_id, timed.key) in series
+        }
+    )
+
+
+def _alike(result: Result, other: Result) -> bool:
+    """Returns whether results of one case id time one thing: tests of two modules may share an id."""
+    hardware = {of.fingerprint.model_key(on_gpu=of.case.on_gpu) for of in (result, other)}
+    tests = {of.test for of in (result, other)} - {result.case.id}  # which a baseline has in its place
+    versions = {(of.case.problem_version, of.simulated) for of in (result, other)}
+    return len(hardware) == len(versions) == 1 and len(tests) < 2
+
+
+def _timed(
+    run: RunResults, result: Result, sessions: Mapping[str, SessionEntry]
+) -> Iterator[tuple[str, Point, float]]:
+    """Yields key, session and median of a test: of its record's newest epoch, and of the run.
+
+    Confirming sessions are left out, since they were measured for one that was slow.
+    """
+    recorded = run.history.get(result.nodeid)
+    for key, times in recorded.times.items() if recorded else ():
+        for time in times:
+            if time.epoch == times[-1].epoch:
+                (point,) = points_of([time], sessions)
+                yield key, point, time.median_ns
+    for session in (result, *run.sessions_of(result)):
+        if session.role is SessionRole.CONFIRMING or not session.valid:
+            continue
+        card = session.fingerprint.device_uuid if result.case.on_gpu else None
+        name = session.session or str(run.created)
+        point = Point(name, run.created, card, session.provenance, session.canaries)
+        for timed in session.measurements:
+            yield timed.key, point, timed.summary.median_ns
 
 
 def measurement_of(key: str, time: SessionTime) -> Measurement:

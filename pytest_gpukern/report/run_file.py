@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,8 +26,6 @@ from pytest_gpukern.values.untrusted_json import (
 SCHEMA = 6
 """The version of the files. Raise it when a reader of the old one would misunderstand the new."""
 
-_PACKED = b"\x1f\x8b"
-"""How a file begins that gzip packed."""
 _DAMAGED = "Write the run again with --gpukern-report, or read it with the release that wrote it"
 
 
@@ -61,14 +57,10 @@ def read_run(path: Path) -> RunResults:
             raise FileError(path, "is a baseline, not the file of a run", remedy)
         of_schema(value, SCHEMA)
 
-    content = content_of(path)
     try:
-        content = gzip.decompress(content) if content.startswith(_PACKED) else content
-        stored: _File = read(content, _File, refuse=refuse)
+        stored: _File = read(content_of(path), _File, refuse=refuse)
     except ContentError as error:
         raise error.of_file(path, _DAMAGED) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise ContentError(f"is not complete gzip: {error}").of_file(path, _DAMAGED) from error
     sessions: dict[str, tuple[Result, ...]] = {}
     for session in stored.sessions:
         sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)

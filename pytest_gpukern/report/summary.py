@@ -129,8 +129,18 @@ def _rank(kind: str) -> tuple[int, int, str]:
 def totals(run: RunResults) -> str:
     """Returns `41 passed, 3 simulated, 5 skipped (no GPU) · baseline: 30 same, 1 slower, 2 new`.
 
+    Verdicts are counted by scope.
+    """
+    verdicts = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
+    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in VerdictKind if verdicts[kind]]
+    return " · ".join([outcomes(run), *([f"{run.compared_with}: {', '.join(compared)}"] if compared else [])])
+
+
+def outcomes(run: RunResults) -> str:
+    """Returns `41 passed, 3 simulated, 5 skipped (no GPU)`.
+
     Each result is counted once, for the first that is true of it: incorrect, failed otherwise, failed by the
-    gate, unchecked, simulated, passed. Rejected cases have none. Verdicts are counted by scope.
+    gate, unchecked, simulated, passed. Rejected cases have none.
     """
     counts = Counter(_standing(result, run) for result in run.results)
     counted = {result.nodeid for result in run.results if _standing(result, run) in _FAILED[:2]}
@@ -138,14 +148,9 @@ def totals(run: RunResults) -> str:
     rejected = f"broken case{'s' * (len(run.rejected) != 1)} rejected"
     counts[rejected] = len(run.rejected)
     order = ("passed", rejected, *_FAILED, "simulated", "unchecked")
-    right = counts["simulated"] or run.rejected
+    right = counts["simulated"] or counts["unchecked"] or run.rejected  # none of these is a failure
     parts = [f"{counts[name]} {name}" for name in order if counts[name] or (name == "passed" and not right)]
-    if run.skips:
-        parts.append(_skipped(run.skips))
-    line = ", ".join(parts)
-    verdicts = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
-    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in VerdictKind if verdicts[kind]]
-    return f"{line} · {run.compared_with}: {', '.join(compared)}" if compared else line
+    return ", ".join([*parts, *([_skipped(run.skips)] if run.skips else [])])
 
 
 def skip_texts(skips: Sequence[Skip]) -> list[str]:
@@ -165,8 +170,10 @@ def false_alarms(results: Sequence[Result]) -> str:
     verdicts = [verdict for result in results for verdict in result.verdicts.values()]
     gated = [verdict for verdict in verdicts if (verdict.false_alarm or 0.0) > 0]
     times = "1 time was" if len(gated) == 1 else f"{len(gated)} times were"
-    expected = f"{sum(verdict.false_alarm for verdict in gated):.1g} false SLOWER to expect in such a run"
-    return f"{times} gated: {expected}" if gated else ""
+    expected = sum(verdict.false_alarm for verdict in gated)
+    if not gated or expected > 0.7:
+        return f"{times} gated: expect {expected:.0f} false alarms in such a run" if gated else ""
+    return f"{times} gated: expect 1 false alarm in {float(f'{1 / expected:.1g}'):,.0f} such runs"
 
 
 def time_spent(run: RunResults) -> str:

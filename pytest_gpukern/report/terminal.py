@@ -30,7 +30,7 @@ from pytest_gpukern.report.summary import (
 )
 from pytest_gpukern.values.result import sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
-from pytest_gpukern.values.verdict_table import FAILED, STATES, Tone
+from pytest_gpukern.values.verdict_table import FAILED
 
 _MOST_ROWS = 20
 """Rows that are shown without `-v`."""
@@ -87,13 +87,12 @@ def _told_of(run: RunResults, width: int, verbose: bool, details: str) -> list[L
         lines += [Line(f"{left} more failures; {details} tells each"), Line("")]
     if len(rows) <= _MOST_ROWS or verbose:
         lines += _tables(problems, width, verbose=verbose)
-    remarks = needs_a_reader(row for row in rows if verbose or row.result.nodeid not in run.failures)
     spent = time_spent(run) if (run.duration_s or 0.0) > _SHORT_S else ""
     texts = [*run.since_record, false_alarms(run.results), spent]
-    below = [line for other in others(run) for line in _other(other, width)] if not verbose else []
-    for kind, of_kind in remarks.items():
-        if verbose or kind not in STATES:
-            below += _remarks(kind, of_kind, width, details if not verbose else None)
+    below = [] if verbose else _others(run, width, details)
+    for kind, remarks in needs_a_reader(rows).items():
+        if verbose or not kind:
+            below += _remarks(kind, remarks, width, None if verbose else details)
     below += [line for text in texts for line in wrapped(text, width)]
     last = Line(f"gpukern: {totals(run)}", _BOLD)
     room = None if verbose else max(1, _MOST_LINES - _COMMANDS - len(below))
@@ -135,13 +134,21 @@ def _card(card: Card, width: int) -> list[Line]:
     return lines
 
 
-def _other(other: Others, width: int) -> list[Line]:
+def _others(run: RunResults, width: int, details: str) -> list[Line]:
     """Returns `faster  10 times of discount: −22.9 % to −41.0 %: CPUs 16 → 32: the machine, not …`."""
-    if STATES[other.kind].tone is Tone.DOUBTFUL and len(other.names) > 1:
-        words = f"{other.cases}, the largest suspicion {other.change}: {other.names[0]}"
-    else:
-        words = ": ".join(filter(None, (other.cases, other.change, other.cause)))
-    return wrapped(f"{other.kind.lower():<{_KIND}} {words}", width)
+    by_kind: dict[str, list[Others]] = {}
+    for other in others(run):
+        by_kind.setdefault(other.kind, []).append(other)
+    lines = []
+    for kind, of_kind in by_kind.items():
+        for other in of_kind[:_MOST_TOLD]:
+            words = ": ".join(filter(None, (other.cases, other.change, other.cause)))
+            if other.is_doubtful and len(other.names) > 1:
+                words = f"{other.cases}, the largest suspicion {other.change}: {other.names[0]}"
+            lines += wrapped(f"{kind.lower():<{_KIND}} {words}", width)
+        more = sum(len(other.names) for other in of_kind[_MOST_TOLD:])
+        lines += [Line(f"{kind.lower():<{_KIND}} {more} more; {details} tells each")] if more else []
+    return lines
 
 
 def _remarks(kind: str, remarks: Sequence[Remark], width: int, details: str | None) -> list[Line]:
@@ -150,7 +157,8 @@ def _remarks(kind: str, remarks: Sequence[Remark], width: int, details: str | No
     lines = []
     for remark in remarks[:most]:
         labels, whole = remark.labels, details is None
-        who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({some_of(labels)})"
+        named = some_of(labels) if whole else f"{labels[0]}, …"
+        who = labels[0] if len(labels) == 1 else f"{len(labels)} cases ({named})"
         first, *rest = remark.footnote.text.split("\n")
         markup = markup_of(kind)
         subject = f"{kind or 'note'} {who}: {first}"

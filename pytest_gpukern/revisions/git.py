@@ -13,21 +13,7 @@ from pathlib import Path
 
 from pytest_gpukern.processes.process import last_lines
 from pytest_gpukern.values.atomic_file import TemporaryFolder
-from pytest_gpukern.values.fingerprint import COMMIT
-
-_OF_A_REPOSITORY = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_PREFIX",
-)
-"""Variables that git sets for its hooks; they would point every command to another repository or index.
-
-`GIT_CONFIG_…` is not among them: a container in CI passes `safe.directory` by these.
-"""
+from pytest_gpukern.values.fingerprint import COMMIT, OF_A_REPOSITORY
 
 _REFS_SHOWN = 5
 _LAST_LINES = 15
@@ -65,7 +51,7 @@ class Revisions:
 
 def _environment() -> dict[str, str]:
     """Returns variables with which git finds the repository by the current folder, also inside a hook."""
-    return {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
+    return {name: value for name, value in os.environ.items() if name not in OF_A_REPOSITORY}
 
 
 def resolve(revision: str, folder: Path) -> Revisions:

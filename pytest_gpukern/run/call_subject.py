@@ -20,6 +20,7 @@ from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
+from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.run.spine import ELSEWHERE, Evidence, SubjectContext, TimedScope
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import (
@@ -82,10 +83,9 @@ class CallTarget:
         """Repeats a call with the same arguments."""
         __tracebackhide__ = True
         if not callable(function):
-            raise DeclarationError(
-                f"gpu_benchmark was given {type(function).__name__} to call: pass the kernel and its "
-                "arguments, as in gpu_benchmark(kernel[grid, block], x, out), not what it returned"
-            )
+            right = "pass the kernel and its arguments, as in gpu_benchmark(kernel[grid, block], x, out)"
+            remedy = "call gpu_benchmark.run(case)" if isinstance(function, Case) else right
+            raise DeclarationError(f"gpu_benchmark was given {type(function).__name__} to call: {remedy}")
         for name in ("outputs", "inout", "written"):
             if name in kwargs and not takes_keyword(function, name):
                 raise DeclarationError(
@@ -211,7 +211,7 @@ class CallSubject:
             evidence.add(case=dataclasses.replace(evidence.result.case, backend="host"))
         else:
             evidence.add_note(
-                Note("the first call launched nothing in the simulator, so no kernel was checked")
+                Note('the first call launched no kernel; to time host code, mark the test timer="host"')
             )
 
     def measure(self, evidence: Evidence) -> None:

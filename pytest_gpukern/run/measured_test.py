@@ -32,6 +32,7 @@ from pytest_gpukern.run.spine import (
     run,
     settle,
 )
+from pytest_gpukern.values.nearest import refusing_unknown
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.result import Correctness, GateFailure, JsonDict, Result
 
@@ -183,6 +184,8 @@ class MeasuredTest:
         self.verified = True
         name = f"{check.name} {len(earlier) + 1}" if check.name in earlier else check.name
         wrong = None if check.diagnosis is None else check.diagnosis.message
+        if wrong is not None and self.evidence is None:
+            wrong = f"nothing was called before this verify; call gpu_benchmark(kernel, …) first\n{wrong}"
         if self.evidence is not None:
             errors = {} if check.error is None else {name: check.error}
             if wrong is None:
@@ -348,6 +351,7 @@ class GpuBenchmark:
             chosen = CallTarget.in_rounds(asked, check)
         return self._test.measure_call(chosen).first
 
+    @refusing_unknown
     def verify(
         self,
         actual: Any,

@@ -295,9 +295,12 @@ class Controller:
             self._note_failure(report, carried.get("gate_failures") or ())
         if self._config.getoption("xmlpath", None):
             from pytest_gpukern.report.junit import properties
+            from pytest_gpukern.report.run import RunResults
 
-            failure = self._failures[report.nodeid].text if self._failed_by_itself(report.nodeid) else None
-            report.user_properties += properties(self._results[report.nodeid], failure)
+            test = report.nodeid
+            failures = {test: self._failures[test]} if test in self._failures else {}
+            of_test = RunResults([self._results[test]], {test: self._sessions[test]}, failures=failures)
+            report.user_properties += properties(of_test)
 
     def _note_failure(self, report: pytest.TestReport, by_the_gate: Sequence[JsonDict] = ()) -> None:
         """Notes why the gate failed a test, or the first line of another failure, which counts before."""

@@ -16,6 +16,7 @@ class BackendRow(NamedTuple):
     Attributes:
         opened_by: module in `pytest_gpukern.backends` and class in it, as "cupy:CupyBackend".
         needs: (module, package that brings it), in the order in which a missing one is reported.
+        extra: the extra, or extras, of this package that bring all that.
         simulated_by: what opens it while Numba's simulator is on; None if it cannot run there.
         arrays: the types of its arrays, each as (module, name).
         packages: top-level Python packages that define its errors and array types.
@@ -28,6 +29,7 @@ class BackendRow(NamedTuple):
     opened_by: str
     on_gpu: bool = True
     needs: tuple[tuple[str, str], ...] = ()
+    extra: str | None = None
     simulated_by: str | None = None
     arrays: tuple[tuple[str, str], ...] = ()
     packages: tuple[str, ...] = ()
@@ -48,6 +50,7 @@ BACKENDS: dict[str, BackendRow] = {
     "numba": BackendRow(
         "numba:NumbaBackend",
         needs=(("numba", "numba"), ("numba.cuda", "numba-cuda")),
+        extra="cu13",
         simulated_by="numba:SimulatedBackend",
         arrays=(
             ("numba.cuda.simulator.cudadrv.devicearray", "FakeCUDAArray"),
@@ -61,6 +64,7 @@ BACKENDS: dict[str, BackendRow] = {
     "cupy": BackendRow(
         "cupy:CupyBackend",
         needs=(("cupy", "cupy-cuda13x"), _CUDA_CORE),
+        extra="cu13",
         arrays=(("cupy", "ndarray"),),
         packages=("cupy", "cupy_backends"),
         starts_cuda=("cupy",),
@@ -70,6 +74,7 @@ BACKENDS: dict[str, BackendRow] = {
     "pycuda": BackendRow(
         "pycuda:PycudaBackend",
         needs=(("pycuda", "pycuda"), _CUDA_CORE),
+        extra="cu13,pycuda",
         arrays=(("pycuda.gpuarray", "GPUArray"),),
         packages=("pycuda",),
         starts_cuda=("pycuda.driver",),
@@ -80,12 +85,14 @@ BACKENDS: dict[str, BackendRow] = {
         "skcuda:SkcudaBackend",
         # mako is PyCUDA's own need, but only of the part that scikit-cuda loads.
         needs=(("pycuda", "pycuda"), ("skcuda", "scikit-cuda"), ("mako", "mako"), _CUDA_CORE),
+        extra="cu13,pycuda",
         packages=("skcuda",),
         distributions=("scikit-cuda",),
     ),
     "torch": BackendRow(
         "torch:TorchBackend",
         needs=(("torch", "torch"), _CUDA_CORE),
+        extra="torch",
         arrays=(("torch", "Tensor"),),
         packages=("torch",),
         starts_cuda=("torch",),
@@ -95,6 +102,7 @@ BACKENDS: dict[str, BackendRow] = {
     "dask": BackendRow(
         "cupy:DaskBackend",
         needs=(("dask", "dask[array]"), ("cupy", "cupy-cuda13x"), _CUDA_CORE),
+        extra="dask,cu13",
         packages=("dask",),
         distributions=("dask",),
     ),

@@ -21,7 +21,7 @@ class Difference:
 
     Attributes:
         what: what it is about: one of the names above, a resource such as `registers`, a library, a field of
-            the fingerprint such as `driver`; empty where nothing differs.
+            the fingerprint such as `driver`.
         before: on record, as text; None where it was not there, or has too many values to name.
         now: in the session, with its unit; None where it is not there any more.
         kernels: the kernels that it is about; empty for all.
@@ -51,8 +51,8 @@ class Difference:
             return f"in cycles {self.now}" if self.now else same
         if self.what == KERNEL:
             return f"new: kernel {self.now}" if self.now else f"gone: kernel {self.before}"
-        if not self.what:
-            return "nothing else that is recorded differs"
+        if not self.what:  # in older run files
+            return SAME_MACHINE
         others = f" ({self.others} others recorded)" if self.others else ""
         return f"{self.what} {self.before or ''}".rstrip() + f" → {self.now}{others}"
 
@@ -62,4 +62,4 @@ _FEW = 2
 
 NEW_CODE = Difference(MACHINE_CODE)
 SAME_CODE = Difference(MACHINE_CODE, is_cause=False)
-NOTHING_DIFFERS = Difference("", is_cause=False)
+SAME_MACHINE = "same machine and libraries as recorded"

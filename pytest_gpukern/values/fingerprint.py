@@ -13,6 +13,13 @@ from msgspec import Struct
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 """A commit's name in full, by SHA-1 or SHA-256."""
 
+_OBJECTS = ("GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_ALTERNATE_OBJECT_DIRECTORIES")
+OF_A_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", *_OBJECTS)
+"""Variables that git sets for its hooks; they would point every command to another repository or index.
+
+`GIT_CONFIG_…` is not among them: a container in CI passes `safe.directory` by these.
+"""
+
 
 @dataclass(frozen=True)
 class Fingerprint:

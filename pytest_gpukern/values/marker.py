@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gpukern.values.determinism import Determinism
+from pytest_gpukern.values.nearest import did_you_mean
 from pytest_gpukern.values.options import SettingsError, parse_threshold, parse_timeout
 from pytest_gpukern.values.timer_table import TIMERS
 
@@ -62,23 +63,23 @@ class MarkerOptions:
                 f"{where}: gpu_benchmark takes no positional arguments, found {args!r}; "
                 f"name them: {', '.join(known)}"
             )
-        values = dict(kwargs)
-        for name in values:
+        for name in kwargs:
             if name not in known:
                 raise SettingsError(
                     f"{where}: gpu_benchmark has no argument {name!r}; it takes {', '.join(known)}"
+                    f"{did_you_mean(name, known)}"
                 )
-        for name in ("bytes", "flops"):
-            value = values.get(name)
-            if value is None:
-                continue
+        values = {name: value for name, value in kwargs.items() if value is not None}
+
+        def label(name: str) -> str:
+            return f"{where}: gpu_benchmark({name}={values[name]!r})"
+
+        for name in sorted({"bytes", "flops"}.intersection(values)):
+            value = values[name]
             # Real: np.prod(shape) is a NumPy integer
-            if isinstance(value, bool) or not (
-                isinstance(value, numbers.Real) and 0 < float(value) < float("inf")
-            ):
-                raise SettingsError(
-                    f"{where}: gpu_benchmark({name}={value!r}): must be a positive number, such as 12 * n"
-                )
+            is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if not (is_number and 0 < float(value) < float("inf")):
+                raise SettingsError(f"{label(name)}: must be a positive number, such as 12 * n")
             values[name] = float(value)
         choices_of = {
             "timer": ("auto", *TIMERS),
@@ -87,33 +88,29 @@ class MarkerOptions:
             "determinism": tuple(Determinism),
         }
         for name, choices in choices_of.items():
-            if values.get(name) is not None and values[name] not in choices:
-                raise SettingsError(
-                    f"{where}: gpu_benchmark({name}={values[name]!r}): must be one of {', '.join(choices)}"
-                )
-        if values.get("threshold") is not None:
-            label = f"{where}: gpu_benchmark(threshold={values['threshold']!r})"
-            values["threshold"] = parse_threshold(str(values["threshold"]), label)
-        if values.get("timeout") is not None:
-            label = f"{where}: gpu_benchmark(timeout={values['timeout']!r})"
-            parsed = parse_timeout(str(values["timeout"]), label)
+            if name in values and values[name] not in choices:
+                near = did_you_mean(values[name], choices)
+                raise SettingsError(f"{label(name)}: must be one of {', '.join(choices)}{near}")
+        if "threshold" in values:
+            values["threshold"] = parse_threshold(str(values["threshold"]), label("threshold"))
+        if "timeout" in values:
+            parsed = parse_timeout(str(values["timeout"]), label("timeout"))
             values["timeout"] = float("inf") if parsed is None else parsed
-        if values.get("group") is not None and not isinstance(values["group"], str):
-            raise SettingsError(f"{where}: gpu_benchmark(group={values['group']!r}): must be a string")
-        if values.get("determinism") is not None:
+        if not isinstance(values.get("group", ""), str):
+            raise SettingsError(f"{label('group')}: must be a string")
+        if "determinism" in values:
             values["determinism"] = Determinism(values["determinism"])
-        for name in ("outputs", "inout"):
-            values[name] = () if values.get(name) is None else _arguments(name, values[name], where)
-        values["written"] = values.get("written") or {}
-        if not isinstance(values["written"], Mapping):
+        for name in {"outputs", "inout"}.intersection(values):
+            values[name] = _arguments(name, values[name], label(name))
+        if not isinstance(values.get("written", {}), Mapping):
             raise SettingsError(
-                f"{where}: gpu_benchmark(written={values['written']!r}): must map an output to the index or "
-                "mask that the call writes, such as written={'out': numpy.s_[1:-1]}"
+                f"{label('written')}: must map an output to the index or mask that the call writes, such as "
+                "written={'out': numpy.s_[1:-1]}"
             )
         return cls(**values)
 
 
-def _arguments(name: str, value: Any, where: str) -> tuple[int | str, ...]:
+def _arguments(name: str, value: Any, label: str) -> tuple[int | str, ...]:
     """Reads positions and names of arguments, given as one of them or several."""
     several = value if isinstance(value, (tuple, list)) else (value,)
     right = (
@@ -121,7 +118,7 @@ def _arguments(name: str, value: Any, where: str) -> tuple[int | str, ...]:
     )
     if not (several and all(right)) or len(set(several)) < len(several):
         raise SettingsError(
-            f"{where}: gpu_benchmark({name}={value!r}): must be positions, counted from 0, or names of "
-            f"arguments that the call writes, each once, such as {name}=3 or {name}=(2, 'out')"
+            f"{label}: must be positions, counted from 0, or names of arguments that the call writes, each "
+            f"once, such as {name}=3 or {name}=(2, 'out')"
         )
     return tuple(several)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -205,6 +206,25 @@ def leave_ini_values_out_of_help(config: pytest.Config) -> None:
     listed = getattr(config._parser, "_inidict", {})
     for option in OPTIONS if config.getoption("help", False) else ():
         listed.pop(option.ini, None)
+
+
+def refuse_misspelt(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """Raises UsageError for an option or ini value that looks like ours and that nobody has added by now."""
+    ours = ["--gpu-benchmark", *(option.cli for option in OPTIONS)]
+    unknown = [name for name in args if "gp" in name and name.partition("=")[0] not in ours]
+    if unknown:  # or the value of another option, or an option of others
+        unknown = parser.parse_known_and_unknown_args(args, copy.copy(config.known_args_namespace))[1]
+    # pytest has no public list of either.
+    read, added = vars(config).get("_inicfg", ()), getattr(parser, "_inidict", ())
+    unknown += [name for name in read if name.startswith("gpukern_") and name not in added]
+    for name in unknown:
+        import pytest
+
+        from pytest_gpukern.values.nearest import did_you_mean
+
+        near = did_you_mean(name.partition("=")[0], [*ours, *(option.ini for option in OPTIONS)])
+        if near:
+            raise pytest.UsageError(f"{name}: there is no such option{near}")
 
 
 def values_of(config: pytest.Config) -> tuple[bool, dict[str, Any], dict[str, Any]]:

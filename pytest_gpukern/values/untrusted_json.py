@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import gzip
 import json
 import math
 import re
 import reprlib
 import unicodedata
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +35,10 @@ else:
 
 _MOST_DIGITS = 20
 """Of a whole number of 64 bits, with its sign."""
+
+
+_PACKED = b"\x1f\x8b"
+"""How a file begins that gzip packed."""
 
 
 class ContentError(ValueError):
@@ -111,12 +117,16 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def content_of(path: Path) -> bytes:
-    """Returns the bytes of a file; raises FileError."""
+    """Returns the bytes of a file, unpacked if gzip packed it; raises FileError."""
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
         raise FileError(path, problem, "Check the path and its permissions") from error
+    try:
+        return gzip.decompress(content) if content.startswith(_PACKED) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(path, f"is not complete gzip: {error}", "Copy it again, or pack it again") from error
 
 
 def read(content: bytes, kind: Any, *, refuse: Callable[[Any], None]) -> Any:
@@ -232,7 +242,8 @@ def _passed_over(plain: Any, value: Any, where: str = "") -> Iterator[str]:
     """Yields the path of each field of plain JSON that msgspec passed over, since a dataclass lacks it."""
     parts: Iterable[tuple[str, Any, Any]] = ()
     if isinstance(plain, list):
-        parts = ((f"[{i}]", *both) for i, both in enumerate(zip(plain, value, strict=True)))
+        # A NamedTuple may be longer: what a file leaves out at its end has a default.
+        parts = ((f"[{i}]", *both) for i, both in enumerate(zip(plain, value, strict=False)))
     elif isinstance(plain, dict) and isinstance(value, Mapping):
         parts = ((f"[{key!r}]", item, value[key]) for key, item in plain.items())
     elif isinstance(plain, dict):

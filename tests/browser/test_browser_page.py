@@ -59,7 +59,9 @@ def test_axe_finds_nothing(show, run, size, scheme):
     for place in ("", place_of(slower(run))):
         page.goto(f"{page.url.partition('#')[0]}{place}")
         page.locator("summary").evaluate_all("all => all.forEach((each) => { each.parentNode.open = true; })")
-        violations = Axe().run(page, options={"rules": {"target-size": {"enabled": True}}}).response["violations"]
+        violations = (
+            Axe().run(page, options={"rules": {"target-size": {"enabled": True}}}).response["violations"]
+        )
         assert [(of["id"], [node["html"] for node in of["nodes"]]) for of in violations] == []
 
 

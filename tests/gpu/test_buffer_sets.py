@@ -142,7 +142,7 @@ VARIANTS = {
 }
 LATE = "correct before timing, wrong after it"
 FAULTS = {
-    "stops": (LATE, "not written: 1000 of 1000"),
+    "stops": (LATE, "1000 of 1000"),
     "replays": (LATE, "wrong values"),
     "seldom_wrong": (LATE, "\nout: wrong values: 1 of 1000 elements"),
     "remembers": ("out: stale result", ""),

@@ -37,8 +37,8 @@ def test_a_problem_that_would_pass_half_precision_fails_its_tests_and_says_why(h
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
-            "test_doubling.py:*: problem 'doubling': its data cannot tell right from wrong at n=8",
-            "  y: rtol=1e-06, atol=0 would pass float32 too, *; tighten the tolerance, or say in *",
+            "test_doubling.py:*: problem 'doubling': its tolerance or data accepts wrong results at n=8",
+            "  y: rtol=1e-06, atol=0 would pass float32 too: *; write rtol=1e-09, atol=1e-??, or say in *",
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")
@@ -196,6 +196,9 @@ def idle(x, y): ...
         ("@doubling.variant", "@(lambda name: lambda f: f) or ", "6: *: it has no variants: decorate *"),
         ("@doubling.cases", WRONG, "*: variant 'host.idle': expected_fault='not writen' is none of launch *"),
         ("@doubling.cases", "@doubling.wrong_cases", "6: *: it has no broken variants: decorate functions *"),
+        ('t("host")', 't("host", max_size=9)', "17: max_size=9: must map axes to limits; write {'n': 9}"),
+        ('t("host")', 't("host", yy=(1,))', "17: variant 'multiply': yy=(1,) is neither an argument of *"),
+        ("version=1", 'version=1, dtypes=("flaot32",)', "6: *: dtypes: NumPy has no dtype 'flaot32'; did *"),
     ],
 )
 def test_a_typo_is_one_sentence_with_file_and_line(host, pytester, right, typo, message):
@@ -206,6 +209,34 @@ def test_a_typo_is_one_sentence_with_file_and_line(host, pytester, right, typo, 
     result.stdout.fnmatch_lines([f"test_doubling.py:{message}"])
     shown = result.stdout.str().partition("ERROR collecting")[2].partition("short test summary")[0]
     assert len(shown.strip().splitlines()) <= 3
+
+
+TAKES_Z = WRONG.replace("not writen", "launch failed").replace("y)", "z)")
+REJECTED = "def test_rejected(gpu_benchmark, case): gpu_benchmark.reject(case)\n\n@doubling.cases"
+
+
+@pytest.mark.parametrize(
+    ("right", "mistake", "message"),
+    [
+        ("tolerance=", "tolerances=", "E   *has no argument 'tolerances'; did you mean 'tolerance'?"),
+        ("Tolerance()", "Tolerance('1e-6')", "E   *rtol='1e-6': must be a finite number ≥ 0, such as 1e-6"),
+        ('{"y": ((n,), "float64")}', "{}", "*: no output is declared; updated in place? inout=('x',)"),
+        ('"float64"', '"flaot64"', "*: output 'y': NumPy has no dtype 'flaot64'; did you mean 'float64'?"),
+        (
+            "def add(x, y)",
+            "def add(x, z)",
+            "*.py:21: add takes 'z', which is not available; it may take n, *",
+        ),
+        ("@doubling.cases", f"{TAKES_Z}\n{REJECTED}", "*: idle takes 'z', which is not available; it may *"),
+    ],
+)
+def test_a_mistake_in_a_declaration_is_none_of_a_kernel(host, pytester, right, mistake, message):
+    pytester.makepyfile(test_doubling=HOST_PROBLEM.replace(right, mistake))
+    result = host()
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([message])
+    for wrong in ("pytest_gpukern/", "INCORRECT", "launch failed"):
+        result.stdout.no_fnmatch_line(f"*{wrong}*")
 
 
 def test_an_axis_is_refused_only_if_no_problem_has_it(host, pytester):

@@ -29,10 +29,12 @@ def test_a_failure_is_told_at_its_variant_in_the_summary_and_in_the_comment_of_t
     told = recorded("--gpukern-report=run.json").outlines
     (line,) = [line for line in told if line.startswith("::")]
     place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
-    assert line.startswith(f"::error {place},title={FIRST}::SLOWER (kernel/event/cold): +10.0 %25")
+    assert line.startswith(f"::error {place},title=SLOWER {FIRST}::kernel 1.00 → 1.10 µs, +10.0 %25")
     text = step.read_text()
-    assert text.startswith("# Before\n### gpukern: 1 test failed\n")
-    assert "| 1.00~µs | 1.10~µs | +10.0~%".replace("~", "\N{NO-BREAK SPACE}") in text
+    assert text.startswith("# Before\n### gpukern: FAILED&#58; 1 kernel +10.0\N{NO-BREAK SPACE}%\n")
+    assert (
+        "| **+10.0~%** &#91;+10.0, +10.0&#93; | 1.00 → 1.10~µs |".replace("~", "\N{NO-BREAK SPACE}") in text
+    )
     assert cli.main(["report", "run.json", "-o", "comment.md"]) == 0
     comment = (pytester.path / "comment.md").read_text(encoding="utf-8")
     assert comment == "<!-- gpukern -->\n" + text.removeprefix("# Before\n")
@@ -53,7 +55,7 @@ def test_a_regression_found_by_a_worker_of_xdist_fails_the_same_test_and_its_pla
     found = properties_in(pytester.path / "junit.xml")
     assert [found[f"test_doubling[{case}]"]["verdict"] for case in (FIRST, SECOND)] == ["SLOWER", "SAME"]
     place = f"file=test_doubling.py,line={line_of_the_first_variant()}"
-    result.stdout.fnmatch_lines([f"::error {place},title={FIRST}::SLOWER*"])
+    result.stdout.fnmatch_lines([f"::error {place},title=SLOWER {FIRST}::kernel 1.00 → 1.10 µs*"])
     told = step.read_text().count("### gpukern")
     assert told == 2, "once a run, and not by its child sessions"
 

@@ -28,6 +28,33 @@ def test_a_value_of_another_kind_than_the_axis_has_is_refused_and_the_environmen
     assert {**os.environ, "PYTEST_CURRENT_TEST": None} == {**before, "PYTEST_CURRENT_TEST": None}
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--gpukern-tresh=3%"], "--gpukern-threshold"),
+        (["--gpukern_cache", "hot"], "--gpukern-cache"),
+        (["--gpu-bench"], "--gpu-benchmark"),
+        (["-o", "gpukern_treshold=3%"], "gpukern_threshold"),
+        (["--gpu-of-others"], None),
+    ],
+)
+def test_a_misspelt_option_is_refused_with_the_nearest_of_ours(pytester, given, meant):
+    pytester.makepyfile("def test_it(): pass")
+    message = f"*: there is no such option; did you mean {meant!r}?" if meant else "usage: *"
+    refused(pytester.runpytest_inprocess(*given), message)
+    pytester.makeconftest(
+        """
+def pytest_addoption(parser):
+    for name in ("--gpukern-tresh", "--gpukern_cache"):
+        parser.addoption(name, dest=name)
+    for name in ("--gpu-bench", "--gpu-of-others"):
+        parser.addoption(name, dest=name, action="store_true")
+    parser.addini("gpukern_treshold", "")
+"""
+    )
+    pytester.runpytest_inprocess(*given).assert_outcomes(passed=1)  # what others have added is theirs
+
+
 def test_no_gpu_asks_nothing_of_a_run_that_only_collects(host, pytester):
     result = host(
         "--gpu-benchmark", "--gpukern-fail-on=no-gpu", "--collect-only", "--gpukern-report=run.json"

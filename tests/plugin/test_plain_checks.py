@@ -147,9 +147,9 @@ def test_handed_out_twice(gpu_benchmark):
     gpu_benchmark(lambda x: np.multiply(2, x, out=pool[0])[:], x)
 """
 DIAGNOSES = {
-    "test_leaves_two": "out: not written: 2 of 9 elements, the first at [7], in call 2; ",
+    "test_leaves_two": "out: 2 of 9 elements still hold poison, the first at [7], in call 2: ",
     "test_sets_what_it_updates": "into: wrong values: 4 of 4 ",
-    "test_leaves_its_part": "arrays[1]: not written: 7 of 9 ",
+    "test_leaves_its_part": "arrays[1]: 7 of 9 ",
     "test_unverified": "out: wrong values: ",
     "test_verified": "out: wrong values: ",
     "test_noisy": "out: not deterministic: 2 results from 2 launches",
@@ -168,7 +168,7 @@ def test_a_broken_call_is_incorrect_with_the_diagnosis(plain, pytester):
         assert f"\nINCORRECT: {text}" in result.stdout.str()
 
 
-def test_slips_in_a_call_are_named_with_the_remedy(plain):
+def test_slips_in_a_call_are_named_with_the_remedy(plain, pytester):
     result = plain(
         """
 @declared
@@ -191,6 +191,29 @@ def test_no_array(gpu_benchmark):
 def test_check_that_takes_less(gpu_benchmark):
     gpu_benchmark.pedantic(double, setup=lambda: (x, np.zeros(N)), check=lambda returned, x: None)
 
+@declared
+def test_lambda(gpu_benchmark):
+    out = np.empty(N)
+    gpu_benchmark(lambda: double(x, out))
+
+@pytest.mark.gpu_benchmark(outputs="result")
+def test_ufunc(gpu_benchmark):
+    gpu_benchmark(np.add, x, x)
+
+def test_case(gpu_benchmark):
+    from pytest_gpukern.problems.cases import Case
+    gpu_benchmark(Case(None, None, {}, {}))
+
+def test_verified_too_early(gpu_benchmark):
+    gpu_benchmark.verify(np.full(N, 1e33), x)
+
+def test_text(gpu_benchmark):
+    gpu_benchmark.verify(gpu_benchmark(np.add, x, x), 2 * x, rtol="1e-6")
+
+def test_loose(gpu_benchmark):
+    small = (1e-3 * x).astype("float32")
+    gpu_benchmark.verify(gpu_benchmark(np.add, small, small), 2 * small)
+
 @pytest.mark.parametrize("takes_it", [lambda x, *, outputs: 2 * x, lambda x, **options: 2 * x])
 def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
     gpu_benchmark.verify(gpu_benchmark(takes_it, x, outputs=1), 2 * x)
@@ -198,17 +221,52 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
         "-W",
         "default",
     )
-    result.assert_outcomes(passed=4, failed=4)
+    result.assert_outcomes(passed=5, failed=9)
     result.stdout.fnmatch_lines_random(
         [
-            "note 2 cases (*test_never_called, …): the test made no call by *",
             "*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*",
             "*the call takes no outputs; *the marker: @pytest.mark.gpu_benchmark(outputs=…)",
             "test_doubling.py::test_no_array: gpu_benchmark(outputs=…): a is float 2.0, not*",
+            "*outputs='out'): a lambda hides its arrays: gpu_benchmark(kernel[[]grid, block], x, out)",
+            "*: pass it behind the inputs and write outputs=2",
+            "*DeclarationError: gpu_benchmark was given Case to call: call gpu_benchmark.run(case)",
+            "INCORRECT: nothing was called before this verify; call gpu_benchmark(kernel, …) first",
+            "E * ValueError: rtol='1e-6': must be a finite number ≥ 0, such as 1e-6",
             "E * TypeError: pedantic(check=*) is called as check(returned, *, here with 3 arguments, *",
         ]
     )
     result.stdout.no_fnmatch_line("*call_subject.py*")
+    result.stdout.no_fnmatch_line("*check_call.py*")
+    notes = {name: found["notes"][-1]["text"] for name, found in found_in(pytester).items() if found["notes"]}
+    assert notes["test_never_called"].startswith("the test made no call by ")
+    loose = "output: the default rtol=1.3e-06, atol=1e-05 would pass float16 too: its values are at most "
+    assert notes["test_loose"] == f"{loose}0.004; write rtol=1.3e-06, atol=1e-08"
+
+
+def test_what_still_holds_poison_or_was_added_to_it_is_told_what_to_do(plain):
+    result = plain(
+        """
+@declared
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int32", "int64"])
+@pytest.mark.parametrize("call", [lambda x, out: np.add(out, x, out=out), lambda x, out: None])
+def test_it(gpu_benchmark, call, dtype, first):
+    given, out = np.arange(first, first + N).astype(dtype), np.empty(N, dtype)
+    gpu_benchmark(call, given, out=out)
+    gpu_benchmark.verify(out, given)
+"""
+    )
+    result.assert_outcomes(failed=20)
+    still = (
+        "elements still hold poison, the first at [0], in call 2: never written, or added to before being set"
+    )
+    added = (
+        "  calls on the same inputs differ when the output holds another pattern before: zero it first or "
+    )
+    shown = [line for line in result.outlines if line.startswith((added, "INCORRECT: out: "))]
+    assert sum(f"9 of 9 {still}" in line for line in shown) == 14
+    assert sum(f"1 of 9 {still}" in line for line in shown) == 3, "zero was added to it"
+    assert sum(added in line for line in shown) == 3, "to integers"
 
 
 GUARDED = """
@@ -260,8 +318,10 @@ def test_guarded(gpu_benchmark):
     result = gpu()
     result.assert_outcomes(failed=5)
     result.stdout.no_fnmatch_line("During handling*")
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 9 of 9 elements, *, in a timed call; *"])
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 9 of 9 *, in a call after timing; *"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: 9 of 9 elements still hold poison, *, in a timed call: *"])
+    result.stdout.fnmatch_lines(
+        ["INCORRECT: out: 9 of 9 elements still hold poison, *, in a call after timing: *"]
+    )
     result.stdout.fnmatch_lines(["INCORRECT: returned: wrong values: *"])
     result.stdout.fnmatch_lines(["*INCORRECT: out: out of bounds", "  seen in a timed call"])
 
@@ -284,7 +344,7 @@ def test_it(gpu_benchmark):
     )
     result = gpu()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 9 of 9 elements, *, in a timed call; *"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: 9 of 9 elements still hold poison, *, in a timed call: *"])
 
 
 def test_pytest_benchmarks_fixture_with_the_marker_is_checked_too(pytester, gpu):
@@ -317,8 +377,8 @@ def test_unmarked(benchmark):
     )
     result = gpu("--gpukern-all")
     result.assert_outcomes(passed=3, failed=2)
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 1 of 9 elements, *"])
-    result.stdout.fnmatch_lines(["INCORRECT: out: not written: 1 of 9 elements, *"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
+    result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
 
 
 def test_arrays_are_let_go_of_once_the_test_has_ended(plain):

@@ -115,10 +115,11 @@ def test_of_its_own(gpu_benchmark):
     assert told[begin : begin + len(shown)] == shown
     pytest.LineMatcher(shown).fnmatch_lines(
         [
-            f"SLOWER {FIRST} *",
+            "FAILED: 1 failed test, 1 kernel +10.0 %",
+            f"SLOWER  {FIRST}",
+            "  accept    gpukern baseline merge run.json *",
             "1 skipped: too hot (test_doubling.py::test_skipped)",
             "gpukern: 1 passed, 1 failed by the gate, 1 failed otherwise, 1 skipped *",
-            "gpukern: 1 case is slower; if that is meant: *",
         ]
     )
 
@@ -126,11 +127,17 @@ def test_of_its_own(gpu_benchmark):
 def test_failures_are_shown_where_no_test_came_to_a_result(gpu, pytester, capsys):
     pytester.makepyfile(test_doubling="def test_own(gpu_benchmark):\n    raise KeyError('n')")
     gpu("--gpukern-report=run.json").assert_outcomes(failed=1)
-    assert report(capsys, "run.json") == (
-        0,
-        "FAILED test_doubling.py::test_own: KeyError: 'n'\n\ngpukern: 0 passed, 1 failed otherwise\n",
+    status, shown, complaints = report(capsys, "run.json")
+    assert shown.splitlines() == [
+        "FAILED: 1 failed test",
         "",
-    )
+        "FAILED  test_doubling.py::test_own",
+        "  what      KeyError: 'n'",
+        "  repeat    pytest test_doubling.py::test_own",
+        "",
+        "gpukern: 0 passed, 1 failed otherwise",
+    ]
+    assert (status, complaints) == (0, "")
 
 
 def test_a_run_of_no_test_holds_nothing_to_show(gpu, pytester, capsys):

@@ -18,7 +18,7 @@ from mutations import Mutations
 
 from pytest_gpukern.baseline.codec import load, parse
 from pytest_gpukern.baseline.codec import render as render_baseline
-from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
+from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch, SessionEntry
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.findings.common_shift import CanaryChange, Compared, Shift, shift_among
 from pytest_gpukern.findings.findings import explained
@@ -36,7 +36,7 @@ from pytest_gpukern.report.progress import Progress, TimeLeft
 from pytest_gpukern.report.run import Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.report.terminal import render
-from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.fingerprint import Fingerprint, Provenance
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import CaseInfo, Correctness, GateFailure, SessionRole
 from pytest_gpukern.values.untrusted_json import FileError, printable
@@ -228,6 +228,7 @@ RUN = RunResults(
             {"kernel/cupti/cold": (SessionTime(9, 5e4, 4e4, 6e4, session="a", device="b"),)},
         )
     },
+    recorded_sessions={"a": SessionEntry("2026-11-01T00:00:00Z", "f", {"copy": 1e5}, Provenance("0" * 40))},
     shift=Shift(8, 1.02, 1.01, 1.03, {"copy": CanaryChange(1.02, moved=True)}, 0.01),
     since_record=["since the record: driver 580 → 590"],
     heading=["gpukern: above"],
@@ -251,12 +252,11 @@ def use_run(run, path):
     assert read_run(again) == run
     written = {**json.loads(again.read_bytes()), "created": json.loads(path.read_bytes())["created"]}
     assert holds(written, json.loads(path.read_bytes()))
-    render(run, width=40, failures_shown=True)
     page([run])
     comment(run)
     csv_text([run])
     for each in run.results:
-        properties(each)
+        properties(RunResults([each]))
 
 
 def commands_on_run(path):

@@ -359,7 +359,7 @@ def test_a_gap_beside_wrong_values_is_named_first_and_both_are_described():
     found = diagnose_values("out", compare(actual, np.ones(3), EXACT), EXACT)
     assert found.fault is Fault.NOT_WRITTEN
     assert "2 of 3 elements" in found.message
-    assert "1 were never written" in found.message
+    assert "1 still hold poison" in found.message
     assert "worst absolute error 6 at [1]: expected 1.0, actual 7.0" in found.message
 
 

@@ -317,7 +317,8 @@ def test_the_cuda_target_is_numba_cuda_and_not_numbas_own(monkeypatch):
     monkeypatch.setattr(
         backends.importlib.util, "find_spec", lambda name: None if name == "numba_cuda" else found(name)
     )
-    assert backends.missing_library("numba") == "numba-cuda is not installed"
+    installing = "pip install 'pytest-gpukern[cu13]'"
+    assert backends.missing_library("numba") == f"numba-cuda is not installed; {installing}"
 
 
 # copies to the host

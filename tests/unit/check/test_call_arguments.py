@@ -12,6 +12,7 @@ import pytest
 from pytest_gpukern.check.call_arguments import arguments_of, captured_by, declared_arguments, takes_keyword
 
 HERE = object()
+ONE, TWO, THREE = (np.zeros(number) for number in (1, 2, 3))
 
 
 def launch(a, x, y, out):
@@ -50,10 +51,25 @@ def test_an_argument_that_is_not_there_is_refused_with_those_that_are(output):
     assert "it has 4 positional (0 to 3), and the names a, x, y, out, out, stream: give" in str(error.value)
 
 
-@pytest.mark.parametrize(("count", "positions"), [(0, ""), (1, " (0)"), (2, " (0 to 1)")])
+@pytest.mark.parametrize(("count", "positions"), [(1, " (0)"), (2, " (0 to 1)")])
 def test_positions_that_are_there_are_told(count, positions):
     with pytest.raises(ValueError, match=re.escape(f"it has {count} positional{positions}: give a position")):
         places((7,), *range(count), function=print)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "output", "remedy"),
+    [
+        (lambda: launch(1, 2, 3, ONE), (), "out", "a lambda hides its arrays: gpu_benchmark("),
+        (lambda x: launch(1, 2, x, ONE), (0,), "ONE", "a lambda hides its arrays: gpu_benchmark(kernel"),
+        (print, (1, 2), "out", "it has 2 positional (0 to 1): write outputs=1"),
+        (SimpleNamespace(nin=1), (1, 2), "out", "it has 2 positional (0 to 1): write outputs=1"),
+        (launch, (1, 2, 3, 4), "oout", "counted from 0, or a name; did you mean 'out'?"),
+    ],
+)
+def test_an_argument_that_is_not_there_is_refused_with_what_to_write(function, args, output, remedy):
+    with pytest.raises(ValueError, match=re.escape(remedy)):
+        places((output,), *args, function=function)
 
 
 def test_a_name_finds_a_parameter_of_a_configured_kernel_of_numbas():
@@ -79,7 +95,6 @@ def test_a_name_is_not_guessed_where_a_callable_tells_no_signature_or_takes_any_
             places(("out",), 1, function=function)
 
 
-ONE, TWO, THREE = (np.zeros(number) for number in (1, 2, 3))
 GRID = ((2,), (64,), (ONE, {"x": TWO, "steps": [THREE, 7]}))
 
 

@@ -19,6 +19,7 @@ from pytest_gpukern.check import check_variant
 from pytest_gpukern.check.check_variant import Prepared, check, check_nothing_is_late, giving_back, recheck
 from pytest_gpukern.check.diagnosis import Fault, IncorrectError
 from pytest_gpukern.gpu.simulator.errors import SimulatorUnsupported
+from pytest_gpukern.problems.call_by_name import ProblemError
 from pytest_gpukern.problems.dataset import Datasets
 from pytest_gpukern.values.note import Note
 
@@ -176,8 +177,8 @@ def strays_while_it_prepares(a, out):
 @pytest.mark.parametrize(
     ("broken", "fault", "message"),
     [
-        (never_writes, Fault.NOT_WRITTEN, "out: not written: 8 of 8 elements"),
-        (misses_the_tail, Fault.NOT_WRITTEN, "1 were never written, the first at [7]"),
+        (never_writes, Fault.NOT_WRITTEN, "out: 8 of 8 elements"),
+        (misses_the_tail, Fault.NOT_WRITTEN, "1 still hold poison, the first at [7]"),
         (triples, Fault.WRONG_VALUES, "out: wrong values: 8 of 8 elements"),
         (returns_nan, Fault.UNEXPECTED_NAN, "1 are NaN where the reference is not"),
         (replays_its_first_answer, Fault.STALE_RESULT, "right for the inputs that the buffers held before"),
@@ -199,11 +200,6 @@ def strays_while_it_prepares(a, out):
             leaves_work_undone,
             Fault.WRONG_TYPE,
             "returned['more']: wrong type: the launch returned the coroutine of ",
-        ),
-        (
-            wants_more,
-            Fault.LAUNCH_FAILED,
-            "wants_more takes 'scratch', which is not available; it may take a, n, out, stream",
         ),
         (strays_while_it_prepares, Fault.OUT_OF_BOUNDS, "written after the end of a"),
     ],
@@ -236,6 +232,12 @@ def test_what_writes_beside_an_array_is_out_of_bounds_though_its_values_are_righ
     diagnosis = rejected(strays).diagnosis
     assert diagnosis.fault is Fault.OUT_OF_BOUNDS
     assert diagnosis.message.startswith(f"{name}: out of bounds\n  {place.format(name=name)} away: ")
+
+
+def test_a_variant_that_takes_what_there_is_not_is_declared_wrongly_and_not_incorrect():
+    message = r"wants_more takes 'scratch', which is not available; it may take a, n, out, stream$"
+    with pytest.raises(ProblemError, match=message):
+        rejected(wants_more)
 
 
 def test_an_answer_computed_while_preparing_is_rejected_also_where_a_scalar_has_it_prepared_anew():
@@ -396,7 +398,7 @@ def test_what_was_not_written_is_found_though_a_poison_is_the_right_answer(poiso
     )
     error = rejected(never_writes, constant)
     assert error.diagnosis.fault is Fault.NOT_WRITTEN
-    assert f"{N} were never written" in error.diagnosis.message
+    assert f"{N} still hold poison" in error.diagnosis.message
 
 
 def test_what_behaves_only_where_it_finds_a_poison_that_it_knows_is_found_in_a_run_that_draws_others():
@@ -709,7 +711,7 @@ def test_without_a_reference_a_gap_is_still_found():
     error = rejected(misses_the_tail, statistical(lambda runs: None))
     assert error.diagnosis.fault is Fault.NOT_WRITTEN
     assert error.diagnosis.message.startswith(
-        "out: not written: 1 of 8 elements, the first at [7]; if the kernel leaves"
+        "out: 1 of 8 elements still hold poison, the first at [7]: never written, or added to"
     )
 
 

@@ -76,7 +76,7 @@ def test_elements_that_are_not_written_are_counted_with_the_first_place():
     diagnosis = rejected(leaves_some, X, out, outputs=(1,))
     assert diagnosis.fault is Fault.NOT_WRITTEN
     assert diagnosis.message.startswith(
-        "out: not written: 2 of 9 elements, the first at [2, 1], in call 2; if the kernel leaves"
+        "out: 2 of 9 elements still hold poison, the first at [2, 1], in call 2: never written, "
     )
 
 
@@ -417,7 +417,7 @@ def test_fresh_arguments_that_are_trampled_or_not_written_are_found():
     def leaves_the_last(x, out):
         out[:-1] = 2 * x[:-1]
 
-    with pytest.raises(IncorrectError, match=r"not written: 1 of 9 elements, the first at \[8\]"):
+    with pytest.raises(IncorrectError, match=r"1 of 9 elements still hold poison, the first at \[8\]"):
         fresh_calls(leaves_the_last, [(X + step, np.empty(9)) for step in range(2)], outputs=(1,))
 
     def tramples(x, out):
@@ -449,7 +449,7 @@ def test_timed_batches_find_the_outputs_poisoned_and_what_is_left_so_is_found():
     executions.take(2, cold=True)
     out[:4] = 2 * X[:4]
     with pytest.raises(
-        IncorrectError, match=r"not written: 5 of 9 elements, the first at \[4\], in a timed call"
+        IncorrectError, match=r"5 of 9 elements still hold poison, the first at \[4\], in a timed call"
     ):
         checks.inspect()
 
@@ -593,7 +593,7 @@ def test_what_a_call_writes_in_part_is_poisoned_there_and_stays_elsewhere(region
     ("stop", "fault", "message"),
     [
         (9, Fault.WRONG_VALUES, "1 element changed outside written=, the first at [8], in the call"),
-        (7, Fault.NOT_WRITTEN, "1 of 9 elements, the first at [7], in call 2"),
+        (7, Fault.NOT_WRITTEN, "1 of 9 elements still hold poison, the first at [7], in call 2"),
     ],
 )
 def test_writing_beyond_the_declared_part_or_less_than_it_is_wrong(stop, fault, message):

@@ -112,7 +112,7 @@ def test_under_a_tool_no_launch_is_made_twice_for_its_poison(monkeypatch):
 def test_a_failure_names_the_size_first():
     result = checked(with_sizes(1, 9, 17), forgets_the_last(9))
     assert result.correctness is Correctness.INCORRECT
-    assert result.diagnosis.startswith("n=9: out: not written: 1 of 9 elements")
+    assert result.diagnosis.startswith("n=9: out: 1 of 9 elements")
 
 
 def test_a_broken_variant_is_rejected_for_what_it_does_at_a_size():

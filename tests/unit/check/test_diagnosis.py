@@ -9,20 +9,21 @@ from hypothesis import strategies as st
 
 from pytest_gpukern import Tolerance
 from pytest_gpukern.arrays.compare import POISON, compare, draw_poisons, poison_bytes
-from pytest_gpukern.check.diagnosis import diagnose_values
+from pytest_gpukern.check.diagnosis import Fault, diagnose_values
 
 EXACT = Tolerance()
 HALF_WRITTEN = np.concatenate([np.ones(2, "f4"), poison_bytes(POISON, 8).view("f4")]).reshape(2, 2)
-UNWRITTEN = ["not written: 2 of 4 elements", "2 were never written, the first at [1, 0]"]
+POISONED = "2 still hold poison, the first at [1, 0]: never written, or added to before being set"
+UNWRITTEN = "2 were never written, the first at [1, 0]"
 NAN = ["unexpected NaN: 1 of 2 elements", "1 are NaN where the reference is not"]
 NAN_AT_FIRST = "first mismatch at [0]: expected 1.0, actual nan"
-ON_PURPOSE = "if the kernel leaves them on purpose, declare written=; if it updates them, inout="
+ON_PURPOSE = "zero it first, or declare inout=, or written= for what is left on purpose"
 
 
 def read(kind):
     return (
-        f"the output held {kind} before the launch, and the kernel seems to have read it: if it adds to the "
-        "output or updates it, declare inout="
+        f"the output held {kind} before the launch, and the kernel seems to have read it: zero it first, "
+        "or declare inout="
     )
 
 
@@ -61,9 +62,12 @@ def read(kind):
                 np.ones((2, 2)),
                 EXACT,
                 poisoned,
-                [*UNWRITTEN, "first mismatch at [1, 0]: expected 1.0, actual nan", *more],
+                [*counts, "first mismatch at [1, 0]: expected 1.0, actual nan", *more],
             )
-            for poisoned, more in ((True, [ON_PURPOSE]), (False, []))
+            for poisoned, counts, more in (
+                (True, ["2 of 4 elements", POISONED], [ON_PURPOSE]),
+                (False, ["not written: 2 of 4 elements", UNWRITTEN], []),
+            )
         ),
         *(
             ([np.nan, 1.0], [1.0, 1.0], EXACT, poisoned, [*NAN, NAN_AT_FIRST, *more])
@@ -104,7 +108,7 @@ def test_a_diagnosis_says_how_many_where_and_how_far(actual, expected, tolerance
     first += "" if "rtol" in first else " outside rtol=0, atol=0"
     told = diagnose_values("y", comparison, tolerance, poisoned=poisoned)
     assert told.message.splitlines() == [f"y: {first}", *(f"  {line}" for line in rest)]
-    assert first.startswith(told.fault)
+    assert first.startswith(told.fault) or (POISONED in rest and told.fault is Fault.NOT_WRITTEN)
 
 
 def hints(actual, expected, dtype):

@@ -1,13 +1,20 @@
-"""Recorded sessions and a run → since when a case is as it is."""
+"""Recorded sessions and runs → since when a case is as it is."""
 
 from __future__ import annotations
 
+import functools
+import math
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import pytest
-from made_up_results import measured, result
+from made_up_results import CEILINGS, measured, result
 from made_up_times import recorded
 
+from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch, SessionEntry
-from pytest_gpukern.findings.trend import since_when
+from pytest_gpukern.findings.trend import Point, Trend, since_when, with_steps
 from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.result import Correctness
 
@@ -54,7 +61,7 @@ def test_the_newest_recorded_sessions_are_at_the_new_level_if_they_are_like_the_
     now, times, first
 ):
     found = since(now, *times)
-    assert [point.median_ns / 1000 for point in found.since] == pytest.approx(times[first:] if first else ())
+    assert [int(point.session[1:]) for point in found.since] == list(range(first or len(times), len(times)))
     if first:
         day = DAYS[first][-2:]
         assert str(found) == f"since the session of {day} Nov, recorded on {COMMITS[first][:7]}"
@@ -97,3 +104,120 @@ def test_the_count_of_commits_names_what_they_lie_between_and_touch():
     assert new.with_commits(0, "exp").touching == f"no commit since {COMMITS[2][:7]} touches exp"
     old = since(46.8, 37.1, 37.4, 37.3, 46.7).with_commits(1, "exp")
     assert old.touching == f"1 commit between {COMMITS[2][:7]} and {COMMITS[3][:7]} touches exp"
+
+
+SUITES = Path(__file__).parents[3] / "suites"
+BYTES = 160_000_000
+"""What a kernel of 50 µs moves that is bound by memory, so that it is divided by the copy."""
+
+
+@functools.cache
+def recorded_canaries():
+    """The canaries of all sessions that the suites' baselines hold: on six cards, on three days."""
+    files = sorted(SUITES.glob("*/baselines/*.json"))
+    sessions = {name: entry for file in files for name, entry in load(file).sessions.items()}
+    return [entry.canaries for entry in sessions.values()]
+
+
+def series(times_ns, canaries, *, cards="A", traffic_bytes=BYTES, label="cupy.exp", scope="kernel"):
+    timed = measured(times_ns[-1], scope, traffic_bytes=traffic_bytes)
+    points = [
+        Point(
+            f"s{n}",
+            datetime(2026, 11, 1, tzinfo=UTC) + timedelta(n),
+            cards[n % len(cards)],
+            Provenance(f"{n:040x}"),
+            of,
+        )
+        for n, of in enumerate(canaries)
+    ]
+    newest = result(label, timed, ceilings=CEILINGS)
+    return Trend.of(newest, timed, list(zip(points, times_ns, strict=True)))
+
+
+def drifting(draw, sessions, spread, step=1.0, at=0):
+    """A kernel of 50 µs that moves with the canaries of its sessions, and is slower from one on."""
+    usual = recorded_canaries()[0]["copy"]
+    times = [5e4 * of["copy"] / usual * math.exp(draw.gauss(0, spread)) for of in sessions]
+    return series([ns * step if n >= at else ns for n, ns in enumerate(times)], sessions)
+
+
+def unchanged(draw, count, spreads):
+    sessions = draw.choices(recorded_canaries(), k=count)
+    return {number: drifting(draw, sessions, draw.choice(spreads)) for number in range(200)}
+
+
+@pytest.mark.parametrize("count", [8, 10, 16, 20, 40])
+@pytest.mark.parametrize("spreads", [(0.002,), (0.01,), (0.002, 0.004, 0.01, 0.03)])
+def test_of_200_unchanged_series_with_the_drift_of_recorded_canaries_two_are_blamed_at_most(count, spreads):
+    draw = random.Random(f"{count} {spreads}")
+    trends = with_steps(unchanged(draw, count, spreads))
+    assert trends[0].canaries == ("copy",)
+    assert sum(bool(trend.steps) for trend in trends.values()) <= 2
+
+
+def test_a_step_of_3_percent_in_noise_of_1_percent_is_found_among_200_unchanged_series():
+    draw, found = random.Random(7), 0
+    others = unchanged(draw, 16, (0.01,))
+    for _ in range(100):
+        before, after = draw.randint(8, 12), draw.randint(8, 12)
+        sessions = draw.choices(recorded_canaries(), k=before + after)
+        trend = with_steps({**others, "new": drifting(draw, sessions, 0.01, 1.03, before)})["new"]
+        found += len(trend.steps) == 1 and abs(trend.steps[0].place - before) <= 3
+    assert found >= 95
+
+
+CANARIES = {"copy": 1e5, "fma": 2e5, "launch": 640.0}
+QUIET = [1.0, 1.001, 0.999, 1.0005, 0.9995]
+"""What a time is multiplied by in session after session."""
+
+
+def quiet(*levels, canaries=(), **changes):
+    """A series of five sessions at each level; each level has canaries that took so much longer."""
+    slower = canaries or [1.0] * len(levels)
+    known = [{name: ns * by for name, ns in CANARIES.items()} for by in slower for _ in QUIET]
+    times = [5e4 * level * noise for level in levels for noise in QUIET]
+    return with_steps({"it": series(times, known, **changes)})["it"]
+
+
+def test_a_machine_that_became_slower_is_no_step_of_a_kernel_unless_it_has_no_canary():
+    assert not quiet(1.0, 1.03, canaries=(1.0, 1.03)).steps
+    alone = quiet(1.0, 1.03, canaries=(1.0, 1.03), label="host.exp", scope="end_to_end")
+    assert alone.change == (
+        f"+3.0 % since the session of 6 Nov, recorded on {5:040x}"[:-33] + "; not divided by canaries"
+    )
+    assert set(alone.scales) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "canaries"),
+    [
+        ({}, ("copy",)),
+        ({"traffic_bytes": 1000}, ("fma",)),
+        ({"traffic_bytes": None}, ("copy", "fma")),
+        ({"scope": "transfer"}, ()),
+        ({"label": "host.exp"}, ()),
+    ],
+)
+def test_a_kernel_is_divided_by_the_canaries_of_its_class(changes, canaries):
+    assert quiet(1.0, **changes).canaries == canaries
+
+
+def test_a_series_may_have_several_steps_and_the_newest_level_is_what_is_said():
+    trend = quiet(1.0, 1.1, 1.05, 1.05)
+    assert [step.place for step in trend.steps] == [5, 10]
+    assert [step.after_ns for step in trend.steps] == pytest.approx([55_000, 52_500])
+    assert trend.change.startswith("−4.5 % since the session of 11 Nov, recorded on 0000000")
+
+
+def test_outliers_tiny_steps_and_short_series_are_no_steps():
+    known, usual = [CANARIES] * 12, [5e4 * noise for noise in (*QUIET, *QUIET)]
+    for times in ([*usual, 8e4, 9e4], [5e4, *usual, 9e4], [8e4, *usual, 9e4]):
+        assert not with_steps({"it": series(times, known)})["it"].steps
+    assert not quiet(1.0, 1.004).steps
+    assert not with_steps({"it": series([*usual[:4], *[6e4] * 3], known[:7])})["it"].steps
+
+
+def test_it_is_said_if_it_may_be_the_card():
+    assert "; no card was before and after it" in quiet(1.0, 1.1, cards="AAAAABBBBB").change
+    assert "card" not in quiet(1.0, 1.1, cards="AAAABBBBBB").change

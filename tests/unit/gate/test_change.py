@@ -28,9 +28,11 @@ def known(delta, sigma, fresh=1, recorded=1, **changes):
         (known(0, 0.02, fresh=4, recorded=10), "10 recorded and 4 fresh sessions"),
         (known(0, 0.02, fresh=12), "4 recorded and 12 fresh sessions"),
         (known(0, 0.038), "20 recorded and 20 fresh sessions"),
-        (known(0, 0.039), TOO_NEAR),
+        (known(0, 0.039), f'{TOO_NEAR}; raise it: threshold="10%"'),
+        (known(0, 0.039, fresh=20, recorded=20), f'{TOO_NEAR}; raise it: threshold="3%"'),
+        (known(0, 0.5), TOO_NEAR),  # nor is one of 50 % large enough
         (known(0, 0.02, noisier=0.02**2), "9 recorded and 9 fresh sessions"),
-        (known(0.01, 0.02), TOO_NEAR),
+        (known(0.01, 0.02), f'{TOO_NEAR}; raise it: threshold="10%"'),
         # above it 1.960 errors do, in either direction
         (known(LIMIT + 0.02, 0.02), "8 recorded and 8 fresh sessions"),
         (known(-LIMIT - 0.02, 0.02), "8 recorded and 8 fresh sessions"),

@@ -93,5 +93,5 @@ def test_a_failure_names_the_dtype():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "double"])
 def test_a_dtype_that_the_problem_is_not_checked_in_is_refused(dtype):
-    with pytest.raises(ProblemError, match=f"dtype '{dtype}' is not one of the problem's dtypes"):
+    with pytest.raises(ProblemError, match=f"further dtype '{dtype}' is none of float64"):
         in_several("float32", "float64").variant("host", dtypes=(dtype,))(right)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from fakes import FakeEnvironment, doubling, only_case, right, run
@@ -145,13 +147,18 @@ def tiny(rng, n):
         (
             {"tolerance": Tolerance(1e-2)},
             "rtol=0.01, atol=0 would pass float16 too",
-            "say in allow_lower_precision",
+            "write rtol=1.3e-06, atol=1e-06, or say in allow_lower_precision",
         ),
         ({"make_inputs": constant}, "equal in 100 % of the elements", "have make_inputs draw from rng"),
         (
+            {"make_inputs": tiny, "tolerance": None},
+            "the default rtol=1.3e-06, atol=1e-05 would pass an output of zeros: its values are at most 1.",
+            "write rtol=1.3e-06, atol=1e-15",
+        ),
+        (
             {"make_inputs": tiny, "tolerance": Tolerance(1e-6, 1e-6)},
             "atol=1e-06 would pass an output of zeros",
-            "tighten atol",
+            "write rtol=1e-06, atol=1e-15, or make inputs",
         ),
     ],
 )
@@ -159,9 +166,25 @@ def test_a_problem_that_cannot_tell_is_refused_with_value_rule_and_remedy(change
     with pytest.raises(ProblemError) as error:
         refused(doubling(**changes))
     message = str(error.value)
-    assert message.startswith("problem 'doubling': its data cannot tell right from wrong at n=8\n  out: ")
+    assert message.startswith(
+        "problem 'doubling': its tolerance or data accepts wrong results at n=8\n  out: "
+    )
     assert rule in message
     assert remedy in message
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e-5, 1e-3])
+@pytest.mark.parametrize("tolerance", [None, Tolerance(1e-2), Tolerance(0, 1.0), Tolerance(1, 1)])
+def test_the_tolerance_that_a_refusal_says_to_write_is_not_refused_and_accepts_the_right(scale, tolerance):
+    def scaled(rng, n):
+        return {"a": (scale * (rng.random(n) - 0.5)).astype("float32")}
+
+    with pytest.raises(ProblemError) as error:
+        refused(doubling(make_inputs=scaled, tolerance=tolerance))
+    bounds = re.search(r"write rtol=(\S+), atol=(\S+),", str(error.value)).groups()
+    tighter = doubling(make_inputs=scaled, tolerance=Tolerance(*map(float, bounds)))
+    assert refused(tighter) == ()
+    assert run(only_case(tighter), FakeEnvironment(settings=CHECKING)).correctness is Correctness.PASSED
 
 
 def test_a_problem_may_say_why_a_lower_precision_passes():
@@ -198,4 +221,4 @@ def test_notes_of_a_point_asked_for_by_hand_are_on_the_result():
     problem.variant("host")(right)
     (case,) = cases_of(problem, "smoke", {"n": (5,)})
     (note,) = run(case, FakeEnvironment(settings=CHECKING)).notes
-    assert note.text.startswith("weak data: out: the references of two seeds")
+    assert note.text.startswith("accepts wrong results: out: the references of two seeds")

@@ -234,7 +234,7 @@ def test_where_something_is_added_to_a_poison_the_diagnosis_names_the_declaratio
         result = run(case_of(count, "host", problem), environment)
     assert "wrong values: 16 of 16" in result.diagnosis
     assert "held a pattern before the launch, and the kernel seems to have read it" in result.diagnosis
-    assert result.diagnosis.endswith("if it adds to the output or updates it, declare inout=")
+    assert result.diagnosis.endswith("zero it first, or declare inout=")
 
 
 def test_nan_and_what_is_left_out_name_the_declaration_too():
@@ -242,7 +242,9 @@ def test_nan_and_what_is_left_out_name_the_declaration_too():
         return lambda: np.copyto(out, np.where(np.isnan(out), np.float32("nan"), out + 2 * a))  # as a GPU
 
     assert "the output held NaN before the launch" in checked(doubling(N), adds).diagnosis
-    assert checked(doubling(N), inner).diagnosis.endswith("if it updates them, inout=")
+    assert checked(doubling(N), inner).diagnosis.endswith(
+        "zero it first, or declare inout=, or written= for what is left on purpose"
+    )
 
 
 def test_in_several_layouts_and_contents_what_is_updated_is_put_back():

@@ -17,19 +17,22 @@ def test_a_failure_is_an_error_at_its_variant_with_the_first_reason():
     run = RunResults([found], failures={found.nodeid: SLOWER})
     (line,) = errors(run, {found.nodeid: ("/work/project/kernels/on_cupy.py", 12)}, ROOT)
     place, _, message = line.rpartition("::")
-    assert place == "::error file=kernels/on_cupy.py,line=12,title=vector_exp/cupy.exp/n=1000"
+    assert place == "::error file=kernels/on_cupy.py,line=12,title=FAILED vector_exp/cupy.exp/n=1000"
     assert message == "SLOWER (kernel/event/cold): +10.0 %25, or so"
 
 
 @pytest.mark.parametrize("places", [{}, {"test_a.py::test_b": ("/elsewhere/test_a.py", 3)}])
 def test_a_place_that_is_not_in_the_repository_is_left_out(places):
     run = RunResults(failures={"test_a.py::test_b": Failure("KeyError")})
-    assert errors(run, places, ROOT) == ["::error title=test_a.py%3A%3Atest_b::KeyError"]
+    assert errors(run, places, ROOT) == ["::error title=FAILED test_a.py%3A%3Atest_b::KeyError"]
 
 
 def test_there_are_at_most_ten():
-    run = RunResults(failures={f"test_{number}": SLOWER for number in range(30)})
+    run = RunResults(failures={f"test_{number}": Failure(f"{number}") for number in range(30)})
     assert len(errors(run, {}, ROOT)) == 10
+    same = RunResults(failures={f"test_{number}": SLOWER for number in range(30)})
+    (line,) = errors(same, {}, ROOT)
+    assert "title=FAILED 30 tests%3A test_0%2C test_1%2C test_2 and 27 more::" in line
 
 
 def test_no_text_of_a_run_ends_a_command_or_begins_another():

@@ -96,5 +96,16 @@ def test_a_shift_that_sessions_have_anyway_is_said_to_be_no_common_one():
     entries = [compared(1.01, recorded=past(*sessions), fingerprint=UPGRADED) for _ in range(8)]
     assert lines(*entries)[1] == (
         "times: no common shift (median of 8: +1.0 %, 95 %: +1.0 % … +1.0 %; "
-        "sessions shift by up to +5.1 % anyway)"
+        "one counts from ±5.1 % on, since sessions shift by that anyway)"
+    )
+
+
+def test_without_a_common_shift_the_limits_are_said_and_canaries_that_moved():
+    known = [{name: scale * ns for name, ns in CANARIES.items()} for scale in (0.9999, 1.0, 1.0001)]
+    recorded = past(*(session(session=f"s{number}", canaries=of) for number, of in enumerate(known)))
+    slower = {**CANARIES, "copy": 1.0074 * CANARIES["copy"]}
+    entries = [compared(1.0049, recorded=recorded, canaries=slower, fingerprint=UPGRADED) for _ in range(8)]
+    assert lines(*entries)[1] == (
+        "times: no common shift (median of 8: +0.49 %, 95 %: +0.49 % … +0.49 %; "
+        "one counts from ±0.50 % on), but canaries moved: copy +0.74 % (slower: beyond ±0.50 %)"
     )

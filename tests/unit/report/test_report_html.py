@@ -14,6 +14,7 @@ import made_up_runs
 import pytest
 
 from pytest_gpukern.baseline.record import RecordedCase
+from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.report import html
 from pytest_gpukern.report.conclusion import cards, headline
@@ -59,6 +60,17 @@ def test_no_text_of_a_run_is_markup():
     assert "<img" not in page
     assert page.count("<script") == page.count("</script") == 3
     assert made_up_runs.HOSTILE in data_of(made_up_runs.hostile_run())["runs"][0]["cases"][0]["id"]
+
+
+def test_each_canary_has_a_verdict_with_its_limit():
+    known = {"copy": CanaryChange(1.012, True, 0.004), "fma": CanaryChange(1.001, False, 0.02)}
+    known["launch"] = CanaryChange(-1.0, moved=True)  # which a file may hold
+    run = made_up_runs.gpu_run(12, shift=Shift(12, 1.0, 0.99, 1.01, known))
+    assert [row[2:] for row in data_of(run)["runs"][0]["canaries"]] == [
+        ["+1.2 %", "slower: beyond ±0.50 %"],
+        ["+0.10 %", "as recorded: within ±2.0 %"],
+        ["", "not known"],
+    ]
 
 
 def test_the_script_puts_text_into_the_page_as_text_only():
@@ -169,7 +181,10 @@ def test_a_row_says_from_which_time_to_which_and_what_it_reaches_of_which_limit(
     (row,) = data_of(RunResults([slower]))["runs"][0]["rows"]
     assert (row["way"], row["reached"]) == ("1.00 → 1.10 µs", "")
     data = data_of(made_up_runs.gpu_run(2))["runs"][0]
-    assert {(row["scope"], row["of_limit"]) for row in data["rows"]} == {("kernel", "copy"), ("end_to_end", "")}
+    assert {(row["scope"], row["of_limit"]) for row in data["rows"]} == {
+        ("kernel", "copy"),
+        ("end_to_end", ""),
+    }
     assert [case["sizes"] for case in data["cases"]] == [{"n": 10_000}] * 2
 
 

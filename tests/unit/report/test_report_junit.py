@@ -5,11 +5,13 @@ import dataclasses
 from made_up_results import measured, result, verdict
 
 from pytest_gpukern.report.junit import properties
+from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import GateFailure
 
 
 def of(*args, **changes):
-    return dict(properties(result(*args, **changes)))
+    return dict(properties(RunResults([result(*args, **changes)])))
 
 
 def test_a_judged_time_has_its_change_with_the_interval():
@@ -23,6 +25,14 @@ def test_a_judged_time_has_its_change_with_the_interval():
         "gpukern.device": "NVIDIA H200",
         "gpukern.reason": "grew",
     }
+
+
+def test_a_failure_has_its_headline():
+    slower = dataclasses.replace(verdict("SLOWER", 1.1, "grew"), ratio_low=1.08, ratio_high=1.12)
+    case = result("cupy.exp", measured(1100.0), verdicts=[slower])
+    failure = Failure("grew", (GateFailure("SLOWER", "grew", "kernel/event/cold"),))
+    headline = dict(properties(RunResults([case], failures={case.nodeid: failure})))["gpukern.headline"]
+    assert headline == "SLOWER: kernel 1.00 → 1.10 µs, +10.0 % [+8.0, +12.0]"
 
 
 def test_what_has_no_value_is_left_out():

@@ -87,6 +87,14 @@ def test_the_file_says_what_it_is_and_numbers_that_are_not_finite_are_null(tmp_p
     assert read_run(tmp_path / "run.json").results[0].measurements[0].summary.median_ns is None
 
 
+def test_a_file_may_leave_out_what_has_a_default(tmp_path):
+    data = write(tmp_path / "run.json", result("cupy.exp", measured()))
+    data["skips"] = [["copy/pycuda.copy", "too hot"]]
+    assert data.pop("recorded_sessions", None) is None
+    (tmp_path / "run.json").write_text(json.dumps(data), encoding="utf-8")
+    assert read_run(tmp_path / "run.json").skips == (Skip("copy/pycuda.copy", "too hot"),)
+
+
 def test_a_run_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "new" / "run.json"
     write(path, result("cupy.old"))
