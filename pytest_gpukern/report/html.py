@@ -47,7 +47,6 @@ from pytest_gpukern.report.rows import (
     FMA,
     ResultRow,
     ScopeTime,
-    ceiling_shares,
     counts_flops,
     half_width,
     judged,
@@ -72,7 +71,7 @@ from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import STATES, severity
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_STEPS = len(_LETTERS) ** 2 - 1
+_STEPS = [first + second for first in _LETTERS for second in _LETTERS]
 """A value of a plot is two letters: one of 4096 steps, finer than a screen."""
 _MOST_POINTS, _FEWEST_POINTS = 200, 40
 _POINTS = 150_000
@@ -158,7 +157,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isprintable() else printable_lines(value)
     if kind is list or isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [item if type(item) is int else _plain(item) for item in value]
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return value
@@ -307,8 +306,7 @@ class _RunData:
         verdict = row.judged if measurement else None
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
-        shares = ceiling_shares(result, time) if time else {}
-        reached, limit = nearest_ceiling(shares) or ("", "")
+        reached, limit = nearest_ceiling(row.shares) or ("", "")
         point = (result.case.problem, repr(result.case.measured_point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
         rate_of = flops if measurement and counts_flops(measurement) else traffic
@@ -323,7 +321,7 @@ class _RunData:
             "per_s": _per_s(rate_of or None, ns),
             "reached": reached,
             "of_limit": limit,
-            "share": max(shares.values(), default=None),
+            "share": max(row.shares.values(), default=None),
             "factor": row.factor,
             "error_n": max((error.max_rel or 0.0 for error in result.errors.values()), default=None),
             "ratio": verdict.ratio if verdict else None,
@@ -478,28 +476,22 @@ def series(samples_ns: Sequence[float], most: int) -> JsonDict | None:
     if count > most:
         stretches = most // 2
         bounds = [count * place // stretches for place in range(stretches + 1)]
-        shown = [
-            samples_ns[place]
-            for start, end in itertools.pairwise(bounds)
-            for place in sorted(_ends(samples_ns, range(start, end)))
-        ]
+        shown = [ns for start, end in itertools.pairwise(bounds) for ns in _ends(samples_ns[start:end])]
     low, high = min(shown), max(shown)
+    steps = (len(_STEPS) - 1) / (high - low) if high > low else 0.0
     return {
         "count": count,
         "stride": count / len(shown),
         "low": low,
         "high": high,
-        "packed": "".join(_letters((ns - low) / (high - low) if high > low else 0.0) for ns in shown),
+        "packed": "".join([_STEPS[round((ns - low) * steps)] for ns in shown]),
     }
 
 
-def _ends(samples_ns: Sequence[float], places: range) -> tuple[int, int]:
-    return min(places, key=samples_ns.__getitem__), max(places, key=lambda place: (samples_ns[place], place))
-
-
-def _letters(share: float) -> str:
-    step = round(share * _STEPS)
-    return _LETTERS[step // len(_LETTERS)] + _LETTERS[step % len(_LETTERS)]
+def _ends(stretch: Sequence[float]) -> Iterable[float]:
+    """Returns the lowest and the highest sample, as they were taken."""
+    low, high = min(stretch), max(stretch)
+    return (low, high) if stretch.index(low) <= stretch.index(high) else (high, low)
 
 
 # --- in words -------------------------------------------------------------------------------------

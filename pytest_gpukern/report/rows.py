@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_gpukern.findings.regressions import TELLING_ULP
@@ -32,6 +32,9 @@ _GAPS = 0.01
 
 _LEAST_COPYING = 0.01
 """Share of a call's time that copies from and to the host take at least where these bound it."""
+
+_CEILINGS = tuple(field.name for field in dataclasses.fields(Ceilings))
+"""Those that we know; a run of another release may have others."""
 
 _COLOURS = {
     Tone.BAD: {"white": True, "Red": True, "bold": True},
@@ -98,6 +101,7 @@ class ResultRow:
         scope: its measurements, or None without one.
         footnotes: what there is to say about it.
         factor: the speed-up as a number, if there is one.
+        shares: ceiling → the share of it that the time reaches.
         others: text of the columns, as titled.
     """
 
@@ -119,6 +123,7 @@ class ResultRow:
     error: str = ""
     footnotes: tuple[Footnote, ...] = ()
     factor: float | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -268,7 +273,7 @@ def _measured(case: ResultRow, time: ScopeTime, peers: Sequence[Result]) -> Resu
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
         return row
-    factor = speedup(result, measurement, peers)
+    factor, shares = speedup(result, measurement, peers), ceiling_shares(result, time)
     return dataclasses.replace(
         row,
         time=units.time(measurement.summary.median_ns, half_width(measurement)),
@@ -277,7 +282,8 @@ def _measured(case: ResultRow, time: ScopeTime, peers: Sequence[Result]) -> Resu
             f"{other.timer} {units.time(other.summary.median_ns)}" for other in time.others
         ),
         rate=rate_text(measurement),
-        ceiling=ceiling_text(result, time),
+        ceiling=" ".join(nearest_ceiling(shares)),
+        shares=shares,
         speedup=units.factor(factor) if result.speedup_against else "",
         factor=factor,
     )
@@ -353,13 +359,8 @@ def _worst(errors: list[OutputError], name: str) -> float | None:
     return max(numbers) if len(numbers) == len(values) else None
 
 
-def ceiling_text(result: Result, time: ScopeTime) -> str:
-    """Returns the nearest ceiling: `97 % copy`, `81 % FMA`, `62 % host copy`; empty where none is known."""
-    return " ".join(nearest_ceiling(ceiling_shares(result, time)))
-
-
 def nearest_ceiling(shares: Mapping[str, float]) -> tuple[str, ...]:
-    """Returns what is reached of the nearest ceiling, and its name; nothing where none is known.
+    """Returns what is reached of the nearest ceiling, as `97 %`, and its name; nothing where none is known.
 
     A kernel may be a little faster than the copy that was measured: then it is at the limit.
     """
@@ -374,8 +375,7 @@ def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
     measurement, ns = time.shown, time.shown.summary.median_ns
     if not result.ceilings or not result.case.on_gpu or result.simulated or not units.is_number(ns):
         return {}
-    names = [field.name for field in dataclasses.fields(Ceilings)]  # another release may know others
-    ceilings = Ceilings(**{name: result.ceilings.get(name) for name in names})
+    ceilings = Ceilings(**{name: result.ceilings.get(name) for name in _CEILINGS})
     work = time.seen.work if time.seen else ()
     copies = [(entry.host_copy, entry.size_bytes or 0.0) for entry in work if entry.host_copy is not None]
     share = ceilings.host_copy_share(copies, ns)

@@ -7,6 +7,7 @@
 (() => {
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const FIRST = 300; // rows that are drawn before more are asked for
+  const FEW = 10; // failures, findings and runs' times, likewise
   const REACH = 24; // pixels from which the pointer finds a mark
   const TONES = new Map([...Object.entries(DATA.tones), ["PASSED", "good"]]); // finding kinds have none
   const main = document.querySelector("main");
@@ -685,11 +686,12 @@
     const group = groups.get(view.shownGroup) || wrong || [...groups.values()][0];
     const axis = longestAxis(run, [...groups.values()].flat());
     const size = (each) => [each[0].group, run.cases[each[0].case].point || "its only size"];
+    const ordered = [...groups.values()].map(size).sort((a, b) => collator.compare(a[1], b[1]));
     const bySize = axis ? [["time", `time by ${axis}`], ["factor", `speed-up by ${axis}`]].filter(([name]) => timed.some((row) => row.problem === problem && known(row[name === "time" ? "ns" : name]))) : [];
     const by = bySize.find(([name]) => name === view.by)?.[0];
     host.append(
       picks("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
-      picks("shownGroup", "size", [...[...groups.values()].map(size), ...bySize], by || group[0].group, (value) =>
+      picks("shownGroup", "size", [...ordered, ...bySize], by || group[0].group, (value) =>
         again(typeof value === "number" ? { shownGroup: value, by: null } : { by: value }),
       ),
     );
@@ -738,9 +740,10 @@
       drawn.style.width = `${Math.min(100, (100 * row.ns) / most)}%`;
       return el("td", { class: "bar" }, drawn);
     };
-    const number = (text) => el("td", { class: "number" }, text || "–");
-    const columns = ["variant", main, "time", "× best", `% of ${limits.length === 1 ? limits[0] : "limit"}`, against && `× ${against}`];
-    const more = beside ? [beside.replaceAll("_", " "), "time", against && `× ${against}`] : [];
+    const number = (text, more = "") => el("td", { class: `number ${more}` }, text || "–");
+    const spoken = (scope) => scope.replaceAll("_", " ");
+    const columns = ["variant", spoken(main), "time", "× best", `% of ${limits.length === 1 ? limits[0] : "limit"}`, against && `× ${against}`];
+    const more = beside ? [spoken(beside), "time", against && `× ${against}`] : [];
     const titles = [...columns, ...more].filter((title) => title);
     const body = shown.map(({ index, first, second }) => {
       const one = run.cases[index];
@@ -748,10 +751,10 @@
       const name = el("th", { scope: "row" }, el("a", { href: linkTo(run, index) }, ...breakable(one.variant)), " ", el("small", {}, one.with), " ", worst ? badge(worst.state) : "");
       const limit = first && (limits.length === 1 ? first.reached : first.ceiling);
       const cells = [bar(first, scale), number(first && first.time), number(first && asTimes(first.ns / scale.least)), number(limit), ...(against ? [number(first && first.speedup)] : [])];
-      const others = beside ? [bar(second, scale2), number(second && second.time), ...(against ? [number(second && second.speedup)] : [])] : [];
+      const others = beside ? [bar(second, scale2), number(second && second.time, "second"), ...(against ? [number(second && second.speedup)] : [])] : [];
       return el("tr", {}, name, ...cells, ...others);
     });
-    const head = titles.map((title) => el("th", { scope: "col", class: ["variant", main, more[0]].includes(title) ? null : "number" }, title.replaceAll("_", " ")));
+    const head = titles.map((title) => el("th", { scope: "col", class: ["variant", spoken(main), more[0]].includes(title) ? null : "number" }, title));
     host.append(el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "variants" }, el("table", { class: "bars" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body))));
     if (!far.length) return;
     const times = far.map((each) => asTimes(each.first.ns / scale.least));
@@ -1074,7 +1077,7 @@
 
   function otherChanges(run) {
     const entry = ([kind, cases, by, cause]) =>
-      el("li", {}, el("a", { href: linkToTimes(run, { state: kind }), class: "plain" }, badge(kind)), " ", cases, " ", el("b", {}, by), cause && el("span", { class: "quiet" }, `: ${cause}`));
+      el("li", {}, el("a", { href: linkToTimes(run, { state: kind }), class: "plain" }, badge(kind)), " ", ...named(cases), " ", el("b", {}, by), cause && el("span", { class: "quiet" }, ` ${cause}`));
     return run.others.length ? el("ul", { class: "others" }, ...run.others.map(entry)) : "";
   }
 
@@ -1103,7 +1106,8 @@
     return section(
       "Runs compared",
       el("p", { class: "quiet" }, `${rows.length} times are in more than one run; the change is of the last two, the largest first. A difference between two runs is no verdict: sessions differ.`),
-      rows.length ? tableOf(titles, rows.slice(0, FIRST).map(cells)) : "",
+      rows.length ? tableOf(titles, rows.slice(0, FEW).map(cells)) : "",
+      rows.length > FEW ? folded(`${Math.min(rows.length, FIRST) - FEW} more`, false, (body) => body.append(tableOf(titles, rows.slice(FEW, FIRST).map(cells)))) : "",
     );
   }
 
@@ -1156,8 +1160,8 @@
         el("p", { class: "quiet tally" }, run.verdict),
         brief.length > 1 && el("ul", { class: "brief no-print" }, ...brief),
         run.problems.length && section("Went wrong", listOf(run.problems)),
-        ...run.failures.slice(0, CARDS).map((card, i) => failureCard(run, card, i)),
-        part(`${run.failures.length - CARDS} more failures`, run.failures.length > CARDS, () => run.failures.slice(CARDS).map((card, i) => failureCard(run, card, i + CARDS))),
+        ...run.failures.slice(0, FEW).map((card, i) => failureCard(run, card, i)),
+        part(`${run.failures.length - FEW} more failures`, run.failures.length > FEW, () => run.failures.slice(FEW).map((card, i) => failureCard(run, card, i + FEW))),
         otherChanges(run),
         part(`${run.told.length} findings and notes`, run.told.length, () => [toldList(run)]),
         part("To record and to accept", run.closing.length, () => run.closing.map((text) => el("pre", { tabindex: "0" }, text))),
@@ -1178,7 +1182,6 @@
     document.title = run.headline;
   }
 
-  const CARDS = 10; // failures that are shown before more are asked for
 
   function show(id) {
     const place = document.getElementById(id);
@@ -1203,8 +1206,8 @@
       const more = who.length > 3 ? ` and ${who.length - 3} more` : "";
       return el("li", {}, badge(kind), " ", ...links, more, el("div", { class: "reason" }, text));
     };
-    const first = el("ul", { class: "told" }, ...run.told.slice(0, 10).map(entry));
-    const others = run.told.slice(10);
+    const first = el("ul", { class: "told" }, ...run.told.slice(0, FEW).map(entry));
+    const others = run.told.slice(FEW);
     if (!others.length) return first;
     return el("div", {}, first, folded(`${others.length} more`, false, (body) => body.append(el("ul", { class: "told" }, ...others.map(entry)))));
   }
