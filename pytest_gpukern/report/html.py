@@ -40,6 +40,7 @@ from pytest_gpukern.report.rows import (
     ResultRow,
     ScopeTime,
     ceiling_shares,
+    chosen_text,
     counts_flops,
     half_width,
     judged,
@@ -268,6 +269,7 @@ class _RunData:
 
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
         case = result.case
+        sizes = _without(case.sizes, self.shared[case.problem])
         footnotes = dict.fromkeys(
             (footnote.kind, footnote.text, footnote.key) for row in rows for footnote in row.footnotes
         )
@@ -281,7 +283,7 @@ class _RunData:
             "problem": case.problem,
             "backend": case.backend or "",
             "variant": variant_label(result),
-            "size": sizes_text(_without(case.sizes, self.shared[case.problem])),
+            "size": f"{sizes_text(sizes)} {chosen_text(result)}".strip(),
             "command": repeat(self.run, [result.test], [result]),
             "facts": _facts_of(result),
             "told": list(footnotes),
