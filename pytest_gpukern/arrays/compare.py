@@ -290,7 +290,7 @@ def _within(piece: _Piece, tolerance: Tolerance) -> Comparison | None:
         error, size = piece.actual.astype(np.float64), piece.expected.astype(np.float64)
         np.abs(np.subtract(error, size, out=error), out=error)
         np.abs(size, out=size)
-        if not (math.isfinite(error.max()) and size.max() <= np.finfo(dtype).max):
+        if not (math.isfinite(error.max()) and size.max() <= float(_finfo(dtype).max)):
             return None
         bound = size * tolerance.rtol
         bound += tolerance.atol

@@ -71,7 +71,7 @@ layer_norm = Problem(
         "elements": Axis(smoke=(5 * 97,), full=(2**24,)),
     },
     check_points=check_points,
-    simulator_limits={"columns": 257},
+    simulator_limits={"columns": 2053},
     special_values={"x": (np.nan,), "weight": (np.inf, 0.0), "bias": (np.nan, -np.inf)},
     layouts={"misaligned": ("x", "weight", "bias", "y"), "strided": ("x", "weight", "bias", "y")},
     make_inputs=make_inputs,

@@ -2,6 +2,8 @@
 
 import pytest
 
+from pytest_gpukern.check.call_arguments import arguments_of
+
 from .conftest import refused, results_in
 
 pytest.importorskip("triton")
@@ -138,11 +140,21 @@ def test_poisoned(gpu_benchmark, gpu_device):
 
 
 def test_a_plain_test_is_checked_in_the_interpreter(pytester):
-    marked = PLAIN.replace("def test_", "@pytest.mark.gpu_benchmark(outputs=1)\ndef test_")
+    marked = PLAIN.replace("def test_", "@pytest.mark.gpu_benchmark(outputs='y')\ndef test_")
     pytester.makepyfile(test_it="import pytest\n" + KERNELS + marked)
     result = pytester.runpytest_subprocess("--gpukern-simulator=auto")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["INCORRECT: argument 1: * still hold poison*"])
+    result.stdout.fnmatch_lines(["INCORRECT: y: * still hold poison*"])
+
+
+def test_arguments_of_a_launch_on_a_gpu_have_the_names_of_the_kernels_parameters(pytester):
+    pytester.makepyfile(kernels=KERNELS)
+    pytester.syspathinsert()
+    from kernels import rows, tuned_rows
+
+    for kernel in (rows, tuned_rows):
+        arguments = arguments_of(kernel[(7,)], ("x", "y", 33), {"BLOCK": 64})
+        assert [argument.place for argument in arguments] == ["x", "y", "columns", "BLOCK"]
 
 
 @pytest.mark.parametrize("option", ["--gpukern-simulator=never"])
