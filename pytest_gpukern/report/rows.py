@@ -13,7 +13,6 @@ from pytest_gpukern.report import units
 from pytest_gpukern.values.note import About, Note
 from pytest_gpukern.values.result import (
     Correctness,
-    GateFailure,
     Measurement,
     OutputError,
     Result,
@@ -70,11 +69,6 @@ class Footnote:
     key: str = ""
     ratio: float | None = None
     quiet: str = ""
-
-    def tells(self, reason: GateFailure) -> bool:
-        """Says whether it is about what made the gate fail the test."""
-        same = (self.kind, self.key) == (reason.kind, reason.key)
-        return same and (bool(self.key) or self.text == reason.text)
 
 
 @dataclass(frozen=True)

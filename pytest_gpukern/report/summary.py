@@ -20,7 +20,7 @@ from pytest_gpukern.report.rows import (
 )
 from pytest_gpukern.report.run import RunResults, Skip
 from pytest_gpukern.values.result import Correctness, Result
-from pytest_gpukern.values.verdict_table import FAILED, STATES, Tone, VerdictKind
+from pytest_gpukern.values.verdict_table import STATES, Tone, VerdictKind
 
 _FEW_REASONS = 3
 _LEAST_SHARE = 0.01
@@ -73,17 +73,17 @@ def problems_of(run: RunResults) -> list[ProblemTable]:
     return problems
 
 
-def needs_a_reader(rows: Iterable[ResultRow], failures: Sequence[Remark] = ()) -> dict[str, list[Remark]]:
+def needs_a_reader(rows: Iterable[ResultRow]) -> dict[str, list[Remark]]:
     """Returns kind → the verdicts, findings and notes that need a reader, each once, large changes first.
 
-    What somebody must act on comes first, and what is merely good to know last. `failures` are told, too.
+    What somebody must act on comes first, and what is merely good to know last.
     """
     having: dict[tuple[str, str], tuple[Footnote, list[ResultRow]]] = {}
     for row in rows:
         for footnote in dict.fromkeys(row.footnotes):
             if not footnote.quiet:
                 having.setdefault((footnote.kind, footnote.text), (footnote, []))[1].append(row)
-    kinds: dict[str, list[Remark]] = {FAILED: list(failures)} if failures else {}
+    kinds: dict[str, list[Remark]] = {}
     for footnote, rows_having in having.values():
         key = f" ({footnote.key})" if footnote.key else ""
         results = tuple(row.result for row in rows_having)
@@ -93,25 +93,6 @@ def needs_a_reader(rows: Iterable[ResultRow], failures: Sequence[Remark] = ()) -
         kind: sorted(kinds[kind], key=lambda remark: -_change(remark.footnote.ratio))
         for kind in sorted(kinds, key=_rank)
     }
-
-
-def other_failures(run: RunResults, rows: Iterable[ResultRow]) -> list[Remark]:
-    """Returns failures that no row tells: of tests without a result, and what only a strict gate fails."""
-    results = {result.nodeid: result for result in run.results}
-    footnotes: dict[str, list[Footnote]] = {}
-    for row in rows:
-        loud = (footnote for footnote in row.footnotes if not footnote.quiet)
-        footnotes.setdefault(row.result.nodeid, []).extend(loud)
-    others = []
-    for nodeid, failure in run.failures.items():
-        result, notes = results.get(nodeid), footnotes.get(nodeid, ())
-        untold = [reason for reason in failure.reasons if not any(note.tells(reason) for note in notes)]
-        if result is None:
-            others.append(Remark(Footnote(FAILED, failure.text), (None,), (nodeid,)))
-        elif untold:
-            text = "\n".join(map(str, untold))
-            others.append(Remark(Footnote(FAILED, text), (result,), (result.case_name,)))
-    return others
 
 
 def _change(ratio: float | None) -> float:
