@@ -560,15 +560,16 @@
   // Shows each case's series over sessions, those with a step first.
   function plotTrends(host, run, rows) {
     const labels = new Map(rows.map((row) => [row.label, row]));
-    const found = DATA.trends.series.filter((each) => labels.has(`${each.case} ${each.scope}`)).sort((a, b) => Boolean(b.change) - Boolean(a.change));
+    const first = ({ case: id, scope, change }) => (change ? -1 : labels.get(`${id} ${scope}`).rank);
+    const found = DATA.trends.series.filter((each) => labels.has(`${each.case} ${each.scope}`)).sort((a, b) => first(a) - first(b));
     const picture = ({ case: id, scope, points, ns, steps, change }) => {
       const bounds = [0, ...steps.map(([place]) => place), ns.length];
       const levels = steps.length ? [steps[0][1], ...steps.map(([, , after]) => after)].map((level, i) => [bounds[i], bounds[i + 1] - 1, level]) : [];
       const moments = points.map((point) => DATA.trends.points[point]);
       const drawn = ns.map((y, i) => ({ y, role: i === ns.length - 1 && run.name.startsWith(moments[i][0]) ? "measured" : "recorded" }));
-      const [first, latest] = [moments[0], moments.at(-1)].map(([moment]) => moment.slice(0, 10));
+      const [oldest, latest] = [moments[0], moments.at(-1)].map(([moment]) => moment.slice(0, 10));
       const name = el("a", { href: linkTo(run, labels.get(`${id} ${scope}`).case) }, ...named(`${id}`), ` ${scope}`);
-      return el("figure", {}, el("figcaption", {}, name), small(drawn, { format: asTime, steps: levels, title: `${id} ${scope}, ${ns.length} sessions from ${first} to ${latest}: ${change || "no step"}`, height: 90 }), el("output", {}, change || `no step, ${first} to ${latest}`));
+      return el("figure", {}, el("figcaption", {}, name), small(drawn, { format: asTime, steps: levels, title: `${id} ${scope}, ${ns.length} sessions from ${oldest} to ${latest}: ${change || "no step"}`, height: 90 }), el("output", {}, change || `no step, ${oldest} to ${latest}`));
     };
     const grid = (part) => el("div", { class: "trends" }, ...part.map(picture));
     const stepped = found.filter((each) => each.change).length;
@@ -1083,9 +1084,11 @@
     };
     if (band) add("rect", { class: "band", x: left, width: width - left - right, y: y(band[1]), height: Math.max(y(band[0]) - y(band[1]), 1) });
     const values = points.map((point) => point.y);
-    for (const value of new Set([Math.min(...values), Math.max(...values)])) {
+    const ends = [Math.min(...values), Math.max(...values)];
+    const same = format(ends[0]) === format(ends[1]);
+    for (const value of new Set(ends)) {
       add("path", { class: "grid", d: `M${left} ${y(value)}H${width - right}` });
-      add("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value));
+      add("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, same && value > ends[0] ? asChange(value / ends[0]) : format(value));
     }
     for (const [from, to, level] of steps) add("path", { class: "level", d: `M${x(from) - 6} ${y(level)}H${x(to) + 6}` });
     points.forEach((point, i) => {
@@ -1139,7 +1142,7 @@
     const { view } = run;
     const plots = [];
     const heading = el("span", { class: "quiet", role: "status" });
-    const cases = el("div", { id: "cases" });
+    const cases = el("div", { id: "cases", tabindex: "-1" });
     let waiting = 0;
     const changed = () => {
       view.shown = FIRST;
@@ -1190,7 +1193,7 @@
         part("Machine and libraries", run.facts.length, () => [facts(run.facts)]),
         part(`Did not run: ${run.skips.length} ${run.skips.length === 1 ? "reason" : "reasons"}`, run.skips.length, () => [listOf(run.skips)]),
         DATA.runs.length > 1 && compareRuns(),
-        el("h2", { id: "times", tabindex: "-1" }, "Cases"),
+        el("h2", {}, "Cases"),
         filter,
         timed && plotted("How fast are the variants?", showVariants),
         on_roof && plotted("How near to the limits of the card?", plotRoofline),
@@ -1336,7 +1339,7 @@
       run.view.down = place.get("down") === "true";
       overview(run);
       if (last?.onCase) document.querySelector(`.cases a[href="${CSS.escape(last.hash)}"]`)?.focus({ preventScroll: true });
-      if (last && !last.onCase && last.run === run && place.size) show("times");
+      if (last && !last.onCase && last.run === run && place.size) show("cases");
       else requestAnimationFrame(() => window.scrollTo(0, run.view.scroll));
     } else {
       casePage(run, index);
