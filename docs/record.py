@@ -147,6 +147,8 @@ def head() -> str:
 
 
 RUN = ROOT / "tests" / "data" / "run-h200.json.gz"
+
+
 def draw_pictures(folder: Path) -> list[Path]:
     """Draws the HTML report of the recorded run: its first screen, and its bars and roofline."""
     from playwright.sync_api import sync_playwright
@@ -164,7 +166,9 @@ def draw_pictures(folder: Path) -> list[Path]:
         page.goto(page_file.as_uri())
         page.wait_for_timeout(1000)
         page.screenshot(path=pictures[0], clip={"x": 0, "y": 0, "width": 1300, "height": 860})
-        page.locator("summary", has_text="How fast are the variants?").evaluate("each => each.scrollIntoView()")
+        page.locator("summary", has_text="How fast are the variants?").evaluate(
+            "each => each.scrollIntoView()"
+        )
         page.wait_for_timeout(500)
         page.screenshot(path=pictures[1])
         browser.close()

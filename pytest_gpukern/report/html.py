@@ -293,11 +293,12 @@ class _RunData:
         """Returns a failure with what it is called here, and with the places of its cases."""
         texts = ("kind", "name", "sizes", "scope", "what", "since", "why", "repeat", "accept")
         change = card.change
-        figures = ("times", "percent", "interval", "of_limit", "limit", "share_before", "share_now")
+        figures = ("times", "percent", "interval", "before_ns", "limit", "share_before", "share_now")
         return {
             **{name: getattr(card, name) for name in texts},
             **({name: getattr(change, name) for name in figures} if change else {}),
-            "threshold": units.change(1 + card.threshold) if card.threshold else "",
+            "threshold": units.share(card.threshold) if card.threshold else "",
+            "limit_at": card.threshold,
             "cases": [self.places[id(result)] for result in card.results if result is not None],
         }
 

@@ -47,7 +47,7 @@ def test_every_plot_is_drawn_and_nothing_is_wider_than_the_screen(show, run, siz
         "Recorded sessions and this run",
         "Pairs of sessions, base and head in turn",
     ]
-    assert page.evaluate(PAINTED) == [True] * 6
+    assert page.evaluate(PAINTED) == [True] * 5
     assert page.evaluate(FITS)
     ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")

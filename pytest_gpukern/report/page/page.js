@@ -21,7 +21,7 @@
       else if (value === true) made.setAttribute(key, "");
       else if (value !== undefined && value !== null && value !== false) made.setAttribute(key, value);
     }
-    made.append(...children.filter((child) => child !== undefined && child !== null && child !== ""));
+    made.append(...children.filter(Boolean));
     return made;
   }
 
@@ -54,7 +54,6 @@
 
   const asTime = (ns) => scaled(ns, DATA.units.time);
   const asRate = (flops) => scaled(flops, DATA.units.rate);
-  const asFactor = (value) => `${digits(value)}×`;
   const asSize = (value) => scaled(value, [[1, ""], [1e3, "k"], [1e6, "M"], [1e9, "G"], [1e12, "T"]]).replace(" ", "");
 
   function asChange(ratio) {
@@ -472,38 +471,12 @@
     });
   }
 
-  function thresholdLine(pen, threshold, [left, right]) {
-    pen.line([[left, 1], [right, 1]], "soft");
-    if (!known(threshold)) return;
-    pen.line([[left, 1 + threshold], [right, 1 + threshold]], "bad", { dash: [5, 4] });
-    const text = `threshold ${asChange(1 + threshold)}`;
-    pen.label(text, pen.box.left + pen.box.width - 4 * pen.px, pen.y(1 + threshold), "bad", "right");
-  }
-
   function plotPairs(host, scope) {
-    const marks = scope.pairs.map(([base, head], i) => ({
-      x: i + 1,
-      y: head / base,
-      colour: "accent",
-      text: `pair ${i + 1}: ${asTime(base)} became ${asTime(head)}, ${asChange(head / base)}`,
-    }));
-    const range = [0.4, marks.length + 0.6];
-    const ends = [scope.low, scope.high, 1, known(scope.limit) ? 1 + scope.limit : null];
-    chart(host, {
-      title: "Pairs of sessions, base and head in turn",
-      hint: `${marks.length} pairs; the band is the 90 % interval of their ratio`,
-      x: { title: "pair", format: digits, whole: true, range },
-      y: { title: "change", format: asChange, range: around([...marks.map((mark) => mark.y), ...ends]) },
-      marks,
-      paint: (pen) => {
-        if (known(scope.low)) {
-          pen.ctx.fillStyle = pen.paint.band;
-          const top = pen.y(scope.high);
-          pen.ctx.fillRect(pen.box.left, top, pen.box.width, pen.y(scope.low) - top);
-        }
-        thresholdLine(pen, scope.limit, range);
-      },
-    });
+    const points = scope.pairs.map(([base, head]) => ({ y: head / base, role: "recorded" }));
+    const title = "Pairs of sessions, base and head in turn";
+    const told = `${points.length} pairs; the band is the 90 % interval of their ratio, ${scope.interval}`;
+    const band = known(scope.low) && [scope.low, scope.high];
+    host.append(el("figure", {}, el("figcaption", {}, title), small(points, { format: asChange, band, title: `${title}: ${told}`, height: 200 }), el("output", {}, told)));
   }
 
   // --- the plots of all cases ----------------------------------------------------------------------
@@ -688,11 +661,7 @@
     });
   }
 
-  function groupsOf(rows) {
-    const groups = new Map();
-    for (const row of rows) groups.set(row.group, [...(groups.get(row.group) || []), row]);
-    return groups;
-  }
+  const groupsOf = (rows) => Map.groupBy(rows, (row) => row.group);
 
   const OUTLYING = 6; // times the median, beyond which a bar would make those of the others one
 
@@ -806,20 +775,19 @@
     const used = rows.filter((row) => run.cases[row.case].sizes[axis]);
     const main = used.some((row) => row.scope === "kernel") ? "kernel" : used[0].scope;
     const timed = new Set(used.flatMap((row) => (row.scope === main ? [row.case] : [])));
-    const lines = new Map();
-    for (const row of used) {
-      if (row.scope !== main && timed.has(row.case)) continue;
+    const points = used.flatMap((row) => {
+      if (row.scope !== main && timed.has(row.case)) return [];
       const one = run.cases[row.case];
       const others = Object.entries(one.sizes).flatMap(([name, size]) => (name !== axis && one.point.includes(`${name}=`) ? [`${name}=${size}`] : []));
       const label = [one.variant, one.with, ...others, row.scope === main ? "" : row.scope].filter(Boolean).join(" ");
-      lines.set(label, [...(lines.get(label) || []), { x: one.sizes[axis], y: row.ns, row }]);
-    }
-    const series = [...lines].map(([label, points]) => [label, points.sort((a, b) => a.x - b.x)]);
-    const marks = series.flatMap(([label, points], i) =>
-      points.map(({ x, y, row }) => ({ x, y, ...look(i), open: () => go(run, row.case), text: `${label}, ${axis}=${x}: ${asTime(y)}` })),
+      return [{ label, x: one.sizes[axis], y: row.ns, row }];
+    });
+    const series = [...Map.groupBy(points, (point) => point.label)].map(([label, line]) => [label, line.sort((a, b) => a.x - b.x)]);
+    const marks = series.flatMap(([label, line], i) =>
+      line.map(({ x, y, row }) => ({ x, y, ...look(i), open: () => go(run, row.case), text: `${label}, ${axis}=${x}: ${asTime(y)}` })),
     );
     const [xs, ys] = [marks.map((mark) => mark.x), marks.map((mark) => mark.y)];
-    const ends = ([label, points]) => `${label}: ${asTime(points[0].y)} at ${points[0].x} to ${asTime(points.at(-1).y)} at ${points.at(-1).x}`;
+    const ends = ([label, line]) => `${label}: ${asTime(line[0].y)} at ${line[0].x} to ${asTime(line.at(-1).y)} at ${line.at(-1).x}`;
     chart(host, {
       title: `Time by ${axis}, ${main}`,
       hint: "less is faster; a click opens a case",
@@ -830,7 +798,7 @@
       y: { title: "time", format: asTime, log: isWide(ys), range: around(ys, { log: isWide(ys) }) },
       marks,
       dots: 4,
-      paint: (pen) => series.forEach(([, points], i) => pen.line(points.map(({ x, y }) => [x, y]), look(i).colour, { width: 1.5 })),
+      paint: (pen) => series.forEach(([, line], i) => pen.line(line.map(({ x, y }) => [x, y]), look(i).colour, { width: 1.5 })),
     });
   }
 
@@ -991,8 +959,7 @@
 
   function failureCard(run, card, i) {
     const line = (title, ...parts) => {
-      const kept = parts.flat().filter((part) => part);
-      return kept.length ? el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...kept)) : "";
+      return parts.some((part) => part) && el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...parts));
     };
     const links = card.sizes.length ? card.sizes : [""];
     const sizes = links.flatMap((size, at) => [at ? ", " : " ", known(card.cases[at]) && size ? el("a", { href: linkTo(run, card.cases[at]) }, size) : size]);
@@ -1054,19 +1021,20 @@
 
   // Draws a time's recorded sessions and those of this run.
   function pastOf(run, card, scope) {
-    const points = scope.sessions.map(([moment, cardOf, epoch, ns]) => ({ y: ns, role: recorded(epoch) ? "recorded" : epoch, day: run.moments[moment].slice(0, 10), card: cardOf }));
+    const newest = Math.max(...scope.sessions.map(([, , epoch]) => (recorded(epoch) ? epoch : -1)));
+    const sessions = scope.sessions.filter(([, , epoch]) => !recorded(epoch) || epoch === newest);
+    const points = sessions.map(([moment, of, epoch, ns]) => ({ y: ns, role: recorded(epoch) ? "recorded" : epoch, day: run.moments[moment].slice(0, 10), card: of }));
     const past = points.filter((point) => point.role === "recorded");
     if (!past.length) return "";
     const times = past.map((point) => point.y).sort((a, b) => a - b);
-    const one = run.rows.find((row) => run.cases[row.case] === run.cases[card.cases[0]] && row.scope === card.scope);
-    const middle = times[Math.floor(times.length / 2)];
+    const band = known(card.limit_at) && [card.before_ns / (1 + card.limit_at), card.before_ns * (1 + card.limit_at)];
     const on = new Set(past.map((point) => point.card)).size;
     const span = past[0].day === past.at(-1).day ? past[0].day : `${past[0].day} to ${past.at(-1).day}`;
     return el(
       "div",
       {},
-      small(points, { format: asTime, band: known(one?.limit) ? [middle / (1 + one.limit), middle * (1 + one.limit)] : null, tone: tone(card.kind), title: `Recorded sessions took ${asTime(times[0])} to ${asTime(times.at(-1))}; this run ${card.times}` }),
-      el("p", { class: "quiet key" }, `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span} · ◆ this run`, points.some((point) => point.role === "confirming") && " · □ confirming", points.some((point) => point.role === "further") && " · △ further", one?.limit && ` · band: ± ${asChange(1 + one.limit).slice(1)}`),
+      small(points, { format: asTime, band, tone: tone(card.kind), title: `Recorded sessions took ${asTime(times[0])} to ${asTime(times.at(-1))}; this run ${card.times}` }),
+      el("p", { class: "quiet key" }, `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span} · ◆ this run`, points.some((point) => point.role === "confirming") && " · □ confirming", points.some((point) => point.role === "further") && " · △ further", band && ` · band: ±\u00a0${card.threshold}`),
     );
   }
 
@@ -1232,10 +1200,7 @@
       const more = who.length > 3 ? ` and ${who.length - 3} more` : "";
       return el("li", {}, badge(kind), " ", ...links, more, el("div", { class: "reason" }, text));
     };
-    const first = el("ul", { class: "told" }, ...run.told.slice(0, FEW).map(entry));
-    const others = run.told.slice(FEW);
-    if (!others.length) return first;
-    return el("div", {}, first, folded(`${others.length} more`, false, (body) => body.append(el("ul", { class: "told" }, ...others.map(entry)))));
+    return el("ul", { class: "told" }, ...run.told.slice(0, FIRST).map(entry));
   }
 
   function casePage(run, index) {
