@@ -25,7 +25,8 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from pytest_gpukern.findings.common_shift import MachineVerdict
+from pytest_gpukern.findings.cards import class_of
+from pytest_gpukern.findings.common_shift import MachineVerdict, class_shifts
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, Point
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
@@ -267,6 +268,7 @@ class _RunData:
             "problems": run.problems,
             "since": [text for text in since if text],
             "canaries": _canaries(run),
+            "shifts": {name: (of.ratio, of.low, of.high) for name, of in class_shifts(run.results).items()},
             "told": [
                 (kind or "note", remark.footnote.text, self._who(remark))
                 for kind, of_kind in remarks.items()
@@ -292,11 +294,12 @@ class _RunData:
         """Returns a failure with what it is called here, and with the places of its cases."""
         texts = ("kind", "name", "sizes", "scope", "what", "since", "why", "repeat", "accept")
         change = card.change
-        figures = ("times", "percent", "interval", "of_limit", "limit", "share_before", "share_now")
+        figures = ("times", "percent", "interval", "before_ns", "limit", "share_before", "share_now")
         return {
             **{name: getattr(card, name) for name in texts},
             **({name: getattr(change, name) for name in figures} if change else {}),
-            "threshold": units.change(1 + card.threshold) if card.threshold else "",
+            "threshold": units.share(card.threshold) if card.threshold else "",
+            "limit_at": card.threshold,
             "cases": [self.places[id(result)] for result in card.results if result is not None],
         }
 
@@ -335,6 +338,7 @@ class _RunData:
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
             "group": self.points.setdefault(point, len(self.points)),
+            "class": class_of([(result, measurement)]) if verdict and measurement and _drawable(ns) else None,
             "pairs": [pair for pair in verdict.pairs if all(map(_above_zero, pair))] if verdict else [],
         }
 

@@ -7,9 +7,11 @@ import re
 import time
 from urllib.parse import urlencode
 
+import made_up_results
 import made_up_runs as made_up
 import pytest
 
+from pytest_gpukern.report.conclusion import cards, headline
 from pytest_gpukern.report.run import RunResults, Skip
 
 if not os.environ.get("GPUKERN_NEEDS_BROWSER"):
@@ -45,7 +47,7 @@ def test_every_plot_is_drawn_and_nothing_is_wider_than_the_screen(show, run, siz
         "Recorded sessions and this run",
         "Pairs of sessions, base and head in turn",
     ]
-    assert page.evaluate(PAINTED) == [True] * 6
+    assert page.evaluate(PAINTED) == [True] * 5
     assert page.evaluate(FITS)
     ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
@@ -90,14 +92,56 @@ def test_search_and_filters_leave_the_rows_that_match(show, run):
     assert rows.count() == len(run.failures) - sum(not each.by_the_gate for each in run.failures.values())
     page.select_option("select[name=backend]", "skcuda")
     assert all("skcuda" in text for text in rows.all_inner_texts())
+    left = rows.all_inner_texts()
+    page.reload()  # the address has search, filters and order
+    assert rows.all_inner_texts() == left
+
+
+def test_a_card_says_from_what_to_what_since_when_why_and_what_to_do(show, run):
+    page = show(run)
+    assert page.locator("h1").inner_text() == headline(run)
+    worst = next(card for card in cards(run) if card.kind == "SLOWER")
+    text = page.locator(".card", has_text=worst.name).inner_text()
+    for part in (
+        worst.change.times,
+        worst.change.percent,
+        *worst.since,
+        *worst.why,
+        worst.repeat,
+        worst.accept,
+    ):
+        assert part in text, part
+    assert (
+        page.locator(".card svg[role=img]")
+        .first.get_attribute("aria-label")
+        .startswith("Recorded sessions took")
+    )
+
+
+def test_variants_of_a_size_are_ranked_and_far_slower_ones_wait_for_a_click(show):
+    times = {"numba.a": 1e4, "cupy.b": 2e4, "torch.c": 3e4, "pycuda.d": 9e6}
+    made = [
+        made_up_results.result(name, made_up_results.measured(ns * size), point={"n": size})
+        for name, ns in times.items()
+        for size in (10, 20)
+    ]
+    page = show(RunResults(made))
+    rows = page.locator(".bars tbody tr")
+    assert [text.split()[0] for text in rows.all_inner_texts()] == ["numba.a", "cupy.b", "torch.c"]
+    page.get_by_role("button", name="show 1 far slower: 900× the best").click()
+    assert "pycuda.d" in rows.last.inner_text()
+    page.locator("#search").fill("cupy")
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="time by n").click()
+    expect(page.locator(".plot[aria-label^='Time by n']")).to_have_attribute("data-marks", "2")
 
 
 def test_plots_show_what_the_filter_leaves(show, run):
     page = show(run)
-    plot = page.locator(CHANGES)
-    expect(plot).not_to_have_attribute("data-marks", "10")
+    plot = page.locator(SHIFTS)
+    expect(plot).not_to_have_attribute("data-marks", "2")
     page.select_option("select[name=state]", "FASTER")
-    expect(plot).to_have_attribute("data-marks", "10")  # two changes, and four pairs of each
+    expect(plot).to_have_attribute("data-marks", "2")
 
 
 def test_a_link_opens_its_case_and_the_way_back_keeps_the_filter(show, run):
@@ -113,6 +157,7 @@ def test_a_link_opens_its_case_and_the_way_back_keeps_the_filter(show, run):
     page.goto(reloaded)
     page.reload()
     assert page.locator("h1").inner_text() == case
+    assert page.evaluate("document.activeElement.tagName") == "H1"
 
 
 def test_the_keyboard_does_all_of_it(show, run):
@@ -153,12 +198,12 @@ def test_a_case_has_what_its_reader_needs(show, run):
 
 def test_a_click_on_a_plot_opens_the_case(show, run):
     page = show(run)
-    box = page.locator(f"{CHANGES} .u-over")
+    box = page.locator(f"{SHIFTS} .u-over")
     box.scroll_into_view_if_needed()
     area = box.bounding_box()
-    for step in range(40):  # the slowest case is at the left end, somewhere
-        page.mouse.move(area["x"] + area["width"] / 48 * 0.5 + step / 4, area["y"] + 5 + step * 2)
-        if "SLOWER" in page.locator(f"{CHANGES} + output").inner_text():
+    for step in range(int(area["height"])):  # what is more than 5 % slower stands in a column to the right
+        page.mouse.move(area["x"] + area["width"] * (2.06 / 2.12), area["y"] + step)
+        if "SLOWER" in page.locator(f"{SHIFTS} + output").inner_text():
             break
     page.mouse.down()
     page.mouse.up()
@@ -194,6 +239,9 @@ def test_several_runs_are_chosen_at_the_top(show, run):
     page = show(older, run)
     choice = page.locator("header select")
     assert choice.locator("option").all_inner_texts()[0].startswith("2026")
+    compared = page.locator("section", has_text="Runs compared").locator("tbody tr").first.inner_text()
+    assert "%" in compared.split("\t")[1]
+    assert len(compared.split("\t")) == 4
     choice.select_option("1")
     expect(page.locator(".cases tbody tr")).to_have_count(24)
     page.locator(".cases tbody a").first.click()
@@ -214,6 +262,7 @@ def test_paper_is_light_and_has_no_controls(show, run):
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator(".filter").is_visible()
+    assert page.locator("details:not([open])").count() == 0
     assert all(page.evaluate(IN_FIGURE))
 
 
@@ -230,7 +279,7 @@ def test_a_page_of_2000_cases_is_usable_soon(show):
     assert page.locator(".cases tbody tr").count() == 600
 
 
-CHANGES = ".plot[aria-label^='Changes in order']"
+SHIFTS = ".plot[aria-label^='Shift of times']"
 
 
 def slower(run):

@@ -21,7 +21,7 @@
       else if (value === true) made.setAttribute(key, "");
       else if (value !== undefined && value !== null && value !== false) made.setAttribute(key, value);
     }
-    made.append(...children.filter((child) => child !== undefined && child !== null && child !== ""));
+    made.append(...children.filter(Boolean));
     return made;
   }
 
@@ -54,7 +54,6 @@
 
   const asTime = (ns) => scaled(ns, DATA.units.time);
   const asRate = (flops) => scaled(flops, DATA.units.rate);
-  const asFactor = (value) => `${digits(value)}×`;
   const asSize = (value) => scaled(value, [[1, ""], [1e3, "k"], [1e6, "M"], [1e9, "G"], [1e12, "T"]]).replace(" ", "");
 
   function asChange(ratio) {
@@ -472,82 +471,86 @@
     });
   }
 
-  function thresholdLine(pen, threshold, [left, right]) {
-    pen.line([[left, 1], [right, 1]], "soft");
-    if (!known(threshold)) return;
-    pen.line([[left, 1 + threshold], [right, 1 + threshold]], "bad", { dash: [5, 4] });
-    const text = `threshold ${asChange(1 + threshold)}`;
-    pen.label(text, pen.box.left + pen.box.width - 4 * pen.px, pen.y(1 + threshold), "bad", "right");
-  }
-
   function plotPairs(host, scope) {
-    const marks = scope.pairs.map(([base, head], i) => ({
-      x: i + 1,
-      y: head / base,
-      colour: "accent",
-      text: `pair ${i + 1}: ${asTime(base)} became ${asTime(head)}, ${asChange(head / base)}`,
-    }));
-    const range = [0.4, marks.length + 0.6];
-    const ends = [scope.low, scope.high, 1, known(scope.limit) ? 1 + scope.limit : null];
-    chart(host, {
-      title: "Pairs of sessions, base and head in turn",
-      hint: `${marks.length} pairs; the band is the 90 % interval of their ratio`,
-      x: { title: "pair", format: digits, whole: true, range },
-      y: { title: "change", format: asChange, range: around([...marks.map((mark) => mark.y), ...ends]) },
-      marks,
-      paint: (pen) => {
-        if (known(scope.low)) {
-          pen.ctx.fillStyle = pen.paint.band;
-          const top = pen.y(scope.high);
-          pen.ctx.fillRect(pen.box.left, top, pen.box.width, pen.y(scope.low) - top);
-        }
-        thresholdLine(pen, scope.limit, range);
-      },
-    });
+    const points = scope.pairs.map(([base, head]) => ({ y: head / base, role: "recorded" }));
+    const title = "Pairs of sessions, base and head in turn";
+    const told = `${points.length} pairs; the band is the 90 % interval of their ratio, ${scope.interval}`;
+    const band = known(scope.low) && [scope.low, scope.high];
+    host.append(el("figure", {}, el("figcaption", {}, title), small(points, { format: asChange, band, title: `${title}: ${told}`, height: 200 }), el("output", {}, told)));
   }
 
   // --- the plots of all cases ----------------------------------------------------------------------
 
-  function plotChanges(host, run, rows) {
-    const found = rows.filter((row) => positive(row.ratio)).sort((a, b) => b.ratio - a.ratio);
-    if (!found.length) return host.append(el("p", { class: "quiet" }, "No time here was compared with a record."));
-    const marks = found.flatMap((row, i) => {
-      const colour = tone(row.state);
-      const text = `${row.label}: ${row.change}${row.interval ? `, 90 %: ${row.interval}` : ""} ${row.state}`;
-      const open = () => go(run, row.case);
-      const whole = { x: i + 1, y: row.ratio, low: row.low, high: row.high, colour, text, open };
-      const pairs = (row.pairs || []).map(([base, head]) => ({
-        x: i + 1.3,
-        y: head / base,
-        colour,
-        shape: "diamond",
-        open,
-        text: `${row.label}: a pair, ${asTime(base)} became ${asTime(head)}, ${asChange(head / base)}`,
-      }));
-      return [whole, ...pairs];
+  const SHIFT = 0.05; // up to which a plot tells changes of single kernels apart
+
+  // Shows for each class of kernel how its times moved together, and each time.
+  function plotShifts(host, run, rows) {
+    host.append(listOf(run.since), canaries(run));
+    const found = rows.filter((row) => positive(row.ratio));
+    if (!found.length) return;
+    const classes = [...new Set([...Object.keys(run.shifts), ...found.map((row) => row.class || row.scope)])];
+    const clip = (ratio) => Math.max(1 - SHIFT, Math.min(1 + SHIFT, ratio));
+    const inClass = new Map();
+    const marks = found.map((row) => {
+      const line = classes.length - classes.indexOf(row.class || row.scope);
+      const place = (inClass.get(line) || 0) + 1;
+      inClass.set(line, place);
+      return {
+        x: clip(row.ratio),
+        y: line - 0.3 + 0.1 * (place % 6),
+        colour: tone(row.state),
+        shape: clip(row.ratio) === row.ratio ? "circle" : "diamond",
+        text: `${row.label}: ${row.change}${row.interval ? `, 90 %: ${row.interval}` : ""} ${row.state}`,
+        open: () => go(run, row.case),
+      };
     });
-    const limits = [...new Set(found.map((row) => row.limit).filter(known))];
-    const values = [1, ...marks.flatMap((mark) => [mark.y, mark.low, mark.high]), ...limits.map((each) => 1 + each)];
-    const log = isWide(values);
-    const range = [0.2, found.length + 0.8];
-    const pairs = marks.length > found.length;
-    return chart(host, {
-      title: "Changes in order, each with its 90 % interval",
-      hint: `${found.length} times compared${pairs ? "; diamonds are single pairs of both revisions" : ""}; a click opens a case`,
-      height: 320,
-      x: { title: "rank", format: digits, whole: true, range },
-      y: { title: "change", format: asChange, log, range: around(values, { log }) },
+    const told = (name) => (run.shifts[name] ? `${name}: ${asChange(run.shifts[name][0])} [${run.shifts[name].slice(1).map(asChange).join(", ")}]` : name);
+    chart(host, {
+      title: "Shift of times since the record, by what limits them",
+      hint: `${found.length} times; a line is the median of a class with its 95 % interval; a diamond lies beyond; a click opens a case`,
+      summary: classes.map(told).join("; "),
+      height: 90 + 56 * classes.length,
+      x: { title: "change", format: asChange, range: [1 - 1.06 * SHIFT, 1 + 1.06 * SHIFT] },
+      y: { title: "", format: () => "", whole: true, range: [0.4, classes.length + 0.8] },
       marks,
-      dots: found.length > 200 ? 2.5 : 4,
+      dots: found.length > 200 ? 2.5 : 3.5,
       paint: (pen) => {
-        thresholdLine(pen, limits.length === 1 ? limits[0] : null, range);
-        if (limits.length < 2) return;
-        found.forEach((row, i) => {
-          if (!known(row.limit)) return;
-          pen.line([[i + 0.6, 1 + row.limit], [i + 1.4, 1 + row.limit]], "bad", { width: 1.5 });
+        pen.line([[1, 0], [1, classes.length + 1]], "soft");
+        classes.forEach((name, i) => {
+          const line = classes.length - i;
+          pen.label(told(name), pen.box.left + 6 * pen.px, pen.y(line + 0.32), "ink");
+          const of = run.shifts[name];
+          if (!of) return;
+          const [middle, low, high] = of.map(clip);
+          pen.ctx.fillStyle = pen.paint.band;
+          pen.ctx.fillRect(pen.x(low), pen.y(line + 0.3), Math.max(pen.x(high) - pen.x(low), pen.px), pen.y(line - 0.4) - pen.y(line + 0.3));
+          pen.line([[middle, line - 0.4], [middle, line + 0.3]], "ink", { width: 2 });
         });
       },
     });
+  }
+
+  // Shows each case's series over sessions, those with a step first.
+  function plotTrends(host, run, rows) {
+    const labels = new Map(rows.map((row) => [row.label, row]));
+    const first = ({ case: id, scope, change }) => (change ? -1 : labels.get(`${id} ${scope}`).rank);
+    const found = DATA.trends.series.filter((each) => labels.has(`${each.case} ${each.scope}`)).sort((a, b) => first(a) - first(b));
+    const picture = ({ case: id, scope, points, ns, steps, change }) => {
+      const bounds = [0, ...steps.map(([place]) => place), ns.length];
+      const levels = steps.length ? [steps[0][1], ...steps.map(([, , after]) => after)].map((level, i) => [bounds[i], bounds[i + 1] - 1, level]) : [];
+      const moments = points.map((point) => DATA.trends.points[point]);
+      const drawn = ns.map((y, i) => ({ y, role: i === ns.length - 1 && run.name.startsWith(moments[i][0]) ? "measured" : "recorded" }));
+      const [oldest, latest] = [moments[0], moments.at(-1)].map(([moment]) => moment.slice(0, 10));
+      const name = el("a", { href: linkTo(run, labels.get(`${id} ${scope}`).case) }, ...named(`${id}`), ` ${scope}`);
+      return el("figure", {}, el("figcaption", {}, name), small(drawn, { format: asTime, steps: levels, title: `${id} ${scope}, ${ns.length} sessions from ${oldest} to ${latest}: ${change || "no step"}`, height: 90 }), el("output", {}, change || `no step, ${oldest} to ${latest}`));
+    };
+    const grid = (part) => el("div", { class: "trends" }, ...part.map(picture));
+    const stepped = found.filter((each) => each.change).length;
+    host.append(
+      el("p", { class: "quiet" }, `${found.length} series of recorded sessions and these runs, oldest first; ${stepped} with a step. Runs that CI kept make them longer: gpukern report RUN.json RUN.json … -o report.html`),
+      grid(found.slice(0, FEW)),
+      found.length > FEW ? folded(`${Math.min(found.length, FIRST) - FEW} more`, false, (body) => body.append(grid(found.slice(FEW, FIRST)))) : "",
+    );
   }
 
   function plotRoofline(host, run, rows) {
@@ -658,11 +661,7 @@
     });
   }
 
-  function groupsOf(rows) {
-    const groups = new Map();
-    for (const row of rows) groups.set(row.group, [...(groups.get(row.group) || []), row]);
-    return groups;
-  }
+  const groupsOf = (rows) => Map.groupBy(rows, (row) => row.group);
 
   const OUTLYING = 6; // times the median, beyond which a bar would make those of the others one
 
@@ -687,17 +686,16 @@
     const axis = longestAxis(run, [...groups.values()].flat());
     const size = (each) => [each[0].group, run.cases[each[0].case].point || "its only size"];
     const ordered = [...groups.values()].map(size).sort((a, b) => collator.compare(a[1], b[1]));
-    const bySize = axis ? [["time", `time by ${axis}`], ["factor", `speed-up by ${axis}`]].filter(([name]) => timed.some((row) => row.problem === problem && known(row[name === "time" ? "ns" : name]))) : [];
-    const by = bySize.find(([name]) => name === view.by)?.[0];
+    const by = axis && view.by;
     host.append(
       picks("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
-      picks("shownGroup", "size", [...ordered, ...bySize], by || group[0].group, (value) =>
+      picks("shownGroup", "size", [...ordered, ...(axis ? [["time", `time by ${axis}`]] : [])], by || group[0].group, (value) =>
         again(typeof value === "number" ? { shownGroup: value, by: null } : { by: value }),
       ),
     );
     const only = Object.entries(run.cases[group[0].case].sizes).map((size) => size.join("="));
     if (groups.size === 1 && only.length) host.append(el("p", { class: "quiet" }, `All at ${only.join(" ")}.`));
-    if (by) plotBySize(host, run, [...groups.values()].flat(), axis, by);
+    if (by) plotBySize(host, run, [...groups.values()].flat(), axis);
     else barsOf(host, run, group, again);
   }
 
@@ -773,41 +771,34 @@
     return longest && longest[1].size > 1 ? longest[0] : null;
   }
 
-  function plotBySize(host, run, rows, axis, by) {
-    const field = by === "time" ? "ns" : "factor";
-    const format = by === "time" ? asTime : asFactor;
-    const used = rows.filter((row) => positive(row[field]) && run.cases[row.case].sizes[axis]);
+  function plotBySize(host, run, rows, axis) {
+    const used = rows.filter((row) => run.cases[row.case].sizes[axis]);
     const main = used.some((row) => row.scope === "kernel") ? "kernel" : used[0].scope;
-    const lines = new Map();
-    for (const row of used) {
-      if (row.scope !== main && (row.scope === "kernel" || used.some((other) => other.case === row.case && other.scope === main))) continue;
+    const timed = new Set(used.flatMap((row) => (row.scope === main ? [row.case] : [])));
+    const points = used.flatMap((row) => {
+      if (row.scope !== main && timed.has(row.case)) return [];
       const one = run.cases[row.case];
-      const others = one.point.split(" ").filter((part) => part && !part.startsWith(`${axis}=`));
+      const others = Object.entries(one.sizes).flatMap(([name, size]) => (name !== axis && one.point.includes(`${name}=`) ? [`${name}=${size}`] : []));
       const label = [one.variant, one.with, ...others, row.scope === main ? "" : row.scope].filter(Boolean).join(" ");
-      lines.set(label, [...(lines.get(label) || []), { x: one.sizes[axis], y: row[field], row }]);
-    }
-    const series = [...lines].map(([label, points]) => [label, points.sort((a, b) => a.x - b.x)]);
-    const marks = series.flatMap(([label, points], i) =>
-      points.map(({ x, y, row }) => ({ x, y, ...look(i), open: () => go(run, row.case), text: `${label}, ${axis}=${x}: ${format(y)}` })),
+      return [{ label, x: one.sizes[axis], y: row.ns, row }];
+    });
+    const series = [...Map.groupBy(points, (point) => point.label)].map(([label, line]) => [label, line.sort((a, b) => a.x - b.x)]);
+    const marks = series.flatMap(([label, line], i) =>
+      line.map(({ x, y, row }) => ({ x, y, ...look(i), open: () => go(run, row.case), text: `${label}, ${axis}=${x}: ${asTime(y)}` })),
     );
-    const log = isWide(marks.map((mark) => mark.x));
-    const xs = around(marks.map((mark) => mark.x), { log });
-    const values = [...marks.map((mark) => mark.y), ...(by === "time" ? [] : [1])];
-    const against = rows.map((row) => run.cases[row.case].against).find(Boolean);
+    const [xs, ys] = [marks.map((mark) => mark.x), marks.map((mark) => mark.y)];
+    const ends = ([label, line]) => `${label}: ${asTime(line[0].y)} at ${line[0].x} to ${asTime(line.at(-1).y)} at ${line.at(-1).x}`;
     chart(host, {
-      title: by === "time" ? `Time by ${axis}, ${main}` : `Speed-up against ${against} by ${axis}, ${main}`,
-      hint: `${by === "time" ? "less" : "more"} is faster; a click opens a case`,
-      summary: series.slice(0, 12).map(([label, points]) => `${label}: ${format(points[0].y)} at ${points[0].x} to ${format(points.at(-1).y)} at ${points.at(-1).x}`).join("; "),
+      title: `Time by ${axis}, ${main}`,
+      hint: "less is faster; a click opens a case",
+      summary: series.slice(0, 12).map(ends).join("; "),
       height: 360,
       legend: series.map(([text], i) => ({ text, ...look(i) })),
-      x: { title: axis, format: asSize, log, range: xs },
-      y: { title: by === "time" ? "time" : "speed-up", format, log: isWide(values), range: around(values, { log: isWide(values) }) },
+      x: { title: axis, format: asSize, log: isWide(xs), range: around(xs, { log: isWide(xs) }) },
+      y: { title: "time", format: asTime, log: isWide(ys), range: around(ys, { log: isWide(ys) }) },
       marks,
       dots: 4,
-      paint: (pen) => {
-        if (by !== "time") pen.line([[xs[0], 1], [xs[1], 1]], "soft");
-        series.forEach(([, points], i) => pen.line(points.map(({ x, y }) => [x, y]), look(i).colour, { width: 1.5 }));
-      },
+      paint: (pen) => series.forEach(([, line], i) => pen.line(line.map(({ x, y }) => [x, y]), look(i).colour, { width: 1.5 })),
     });
   }
 
@@ -968,8 +959,7 @@
 
   function failureCard(run, card, i) {
     const line = (title, ...parts) => {
-      const kept = parts.flat().filter((part) => part);
-      return kept.length ? el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...kept)) : "";
+      return parts.some((part) => part) && el("div", { class: "line" }, el("dt", {}, title), el("dd", {}, ...parts));
     };
     const links = card.sizes.length ? card.sizes : [""];
     const sizes = links.flatMap((size, at) => [at ? ", " : " ", known(card.cases[at]) && size ? el("a", { href: linkTo(run, card.cases[at]) }, size) : size]);
@@ -1031,19 +1021,20 @@
 
   // Draws a time's recorded sessions and those of this run.
   function pastOf(run, card, scope) {
-    const points = scope.sessions.map(([moment, cardOf, epoch, ns]) => ({ y: ns, role: recorded(epoch) ? "recorded" : epoch, day: run.moments[moment].slice(0, 10), card: cardOf }));
+    const newest = Math.max(...scope.sessions.map(([, , epoch]) => (recorded(epoch) ? epoch : -1)));
+    const sessions = scope.sessions.filter(([, , epoch]) => !recorded(epoch) || epoch === newest);
+    const points = sessions.map(([moment, of, epoch, ns]) => ({ y: ns, role: recorded(epoch) ? "recorded" : epoch, day: run.moments[moment].slice(0, 10), card: of }));
     const past = points.filter((point) => point.role === "recorded");
     if (!past.length) return "";
     const times = past.map((point) => point.y).sort((a, b) => a - b);
-    const one = run.rows.find((row) => run.cases[row.case] === run.cases[card.cases[0]] && row.scope === card.scope);
-    const middle = times[Math.floor(times.length / 2)];
+    const band = known(card.limit_at) && [card.before_ns / (1 + card.limit_at), card.before_ns * (1 + card.limit_at)];
     const on = new Set(past.map((point) => point.card)).size;
     const span = past[0].day === past.at(-1).day ? past[0].day : `${past[0].day} to ${past.at(-1).day}`;
     return el(
       "div",
       {},
-      small(points, { format: asTime, band: known(one?.limit) ? [middle / (1 + one.limit), middle * (1 + one.limit)] : null, tone: tone(card.kind), title: `Recorded sessions took ${asTime(times[0])} to ${asTime(times.at(-1))}; this run ${card.times}` }),
-      el("p", { class: "quiet key" }, `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span} · ◆ this run`, points.some((point) => point.role === "confirming") && " · □ confirming", points.some((point) => point.role === "further") && " · △ further", one?.limit && ` · band: ± ${asChange(1 + one.limit).slice(1)}`),
+      small(points, { format: asTime, band, tone: tone(card.kind), title: `Recorded sessions took ${asTime(times[0])} to ${asTime(times.at(-1))}; this run ${card.times}` }),
+      el("p", { class: "quiet key" }, `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span} · ◆ this run`, points.some((point) => point.role === "confirming") && " · □ confirming", points.some((point) => point.role === "further") && " · △ further", band && ` · band: ±\u00a0${card.threshold}`),
     );
   }
 
@@ -1061,9 +1052,11 @@
     };
     if (band) add("rect", { class: "band", x: left, width: width - left - right, y: y(band[1]), height: Math.max(y(band[0]) - y(band[1]), 1) });
     const values = points.map((point) => point.y);
-    for (const value of new Set([Math.min(...values), Math.max(...values)])) {
+    const ends = [Math.min(...values), Math.max(...values)];
+    const same = format(ends[0]) === format(ends[1]);
+    for (const value of new Set(ends)) {
       add("path", { class: "grid", d: `M${left} ${y(value)}H${width - right}` });
-      add("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value));
+      add("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, same && value > ends[0] ? asChange(value / ends[0]) : format(value));
     }
     for (const [from, to, level] of steps) add("path", { class: "level", d: `M${x(from) - 6} ${y(level)}H${x(to) + 6}` });
     points.forEach((point, i) => {
@@ -1117,7 +1110,7 @@
     const { view } = run;
     const plots = [];
     const heading = el("span", { class: "quiet", role: "status" });
-    const cases = el("div", { id: "cases" });
+    const cases = el("div", { id: "cases", tabindex: "-1" });
     let waiting = 0;
     const changed = () => {
       view.shown = FIRST;
@@ -1165,14 +1158,15 @@
         otherChanges(run),
         part(`${run.told.length} findings and notes`, run.told.length, () => [toldList(run)]),
         part("To record and to accept", run.closing.length, () => run.closing.map((text) => el("pre", { tabindex: "0" }, text))),
-        part("Machine and libraries", run.facts.length + run.since.length, () => [facts(run.facts), listOf(run.since), canaries(run)]),
+        part("Machine and libraries", run.facts.length, () => [facts(run.facts)]),
         part(`Did not run: ${run.skips.length} ${run.skips.length === 1 ? "reason" : "reasons"}`, run.skips.length, () => [listOf(run.skips)]),
         DATA.runs.length > 1 && compareRuns(),
-        el("h2", { id: "times", tabindex: "-1" }, "Cases"),
+        el("h2", {}, "Cases"),
         filter,
         timed && plotted("How fast are the variants?", showVariants),
         on_roof && plotted("How near to the limits of the card?", plotRoofline),
-        compared && plotted("Changes in order", plotChanges),
+        (compared || run.canaries.length > 0) && plotted("Is the machine as recorded?", plotShifts),
+        DATA.trends.series.length > 0 && plotted("Since when? Times over sessions", plotTrends),
         cases,
         el("p", { class: "quiet no-print keys" }, "Keys: / searches, j and k go through the rows, Enter opens a case, Escape comes back. In a plot, dragging zooms and a double click shows all again."),
       ].filter((child) => child),
@@ -1194,7 +1188,7 @@
   }
 
   function canaries(run) {
-    return run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], ""], run.canaries) : "";
+    return run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries) : "";
   }
 
   function toldList(run) {
@@ -1206,10 +1200,7 @@
       const more = who.length > 3 ? ` and ${who.length - 3} more` : "";
       return el("li", {}, badge(kind), " ", ...links, more, el("div", { class: "reason" }, text));
     };
-    const first = el("ul", { class: "told" }, ...run.told.slice(0, FEW).map(entry));
-    const others = run.told.slice(FEW);
-    if (!others.length) return first;
-    return el("div", {}, first, folded(`${others.length} more`, false, (body) => body.append(el("ul", { class: "told" }, ...others.map(entry)))));
+    return el("ul", { class: "told" }, ...run.told.slice(0, FIRST).map(entry));
   }
 
   function casePage(run, index) {
@@ -1313,7 +1304,7 @@
       run.view.down = place.get("down") === "true";
       overview(run);
       if (last?.onCase) document.querySelector(`.cases a[href="${CSS.escape(last.hash)}"]`)?.focus({ preventScroll: true });
-      if (last && !last.onCase && last.run === run && place.size) show("times");
+      if (last && !last.onCase && last.run === run && place.size) show("cases");
       else requestAnimationFrame(() => window.scrollTo(0, run.view.scroll));
     } else {
       casePage(run, index);
