@@ -87,7 +87,7 @@ layer_norm_tuned = triton.autotune(CONFIGURATIONS, key=["length"], do_bench=brie
 )
 def row(x, weight, bias, y, mean, rstd, columns, per_thread):
     """A row a program; a thread has 8 elements, if 32 warps suffice."""
-    block = triton.next_power_of_2(columns)
+    block = max(128, triton.next_power_of_2(columns))  # short rows share a kernel
     warps = min(MOST_WARPS, max(1, block // (WARP * per_thread)))
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)
     return lambda: layer_norm_row[(len(x),)](*arguments, BLOCK=block, num_warps=warps)
