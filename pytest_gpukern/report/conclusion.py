@@ -164,10 +164,12 @@ class Others:
 
     @property
     def change(self) -> str:
-        """Returns the change, or from which to which; of what is undecided, the largest suspicion."""
+        """Returns the change, or from which to which; of what is undecided, the largest suspicion, and whose."""
         if not self.ratios:
             return ""
         first, last = units.change(self.ratios[0]), units.change(self.ratios[-1])
+        if self.is_doubtful and len(self.names) > 1:
+            return f"the largest suspicion {first}, {self.names[0]}"
         if first == last or self.is_doubtful:
             return first
         return f"{last} to {first}"
@@ -377,7 +379,9 @@ def _rounded_like(result: Result) -> tuple[str, ...]:
         for precision, roundoff in _ROUNDOFFS.items():
             if worst and ulp and roundoff / _NEAR < worst <= roundoff and ulp > TELLING_ULP:
                 bound = units.relative_error(worst)
-                told.append(f"no error of {name} exceeds {bound}: like values rounded to {precision}")
+                told.append(
+                    f"no relative error of {name} exceeds {bound}: like values rounded to {precision}"
+                )
     return tuple(told)
 
 

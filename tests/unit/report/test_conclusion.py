@@ -117,7 +117,7 @@ def test_why_leaves_out_the_card_and_says_what_is_the_same_if_nothing_differs():
 def test_an_error_of_the_size_of_another_precisions_rounding_is_why(rel, ulp, looks_like):
     run = failing(wrong("a.b", errors={"y": error(rel=rel, ulp=ulp)}))
     (card,) = cards(run)
-    told = f"no error of y exceeds {rel:.1e}: like values rounded to {looks_like}"
+    told = f"no relative error of y exceeds {rel:.1e}: like values rounded to {looks_like}"
     assert card.why == ((told,) if looks_like else ())
 
 
@@ -150,7 +150,7 @@ def test_of_what_is_undecided_the_largest_suspicion_that_was_looked_at_comes_fir
     doubts[2] = dataclasses.replace(doubts[2], unconfirmed=True)
     results = [result(f"a.v{n}", measured(), verdicts=[doubt]) for n, doubt in enumerate(doubts)]
     (group,) = others(RunResults(results))
-    assert group.change == "+5.0 %"
+    assert group.change == "the largest suspicion +5.0 %, vector_exp/a.v2/n=1000"
     assert [name.split("/")[1] for name in group.names] == ["a.v2", "a.v0", "a.v1"]
 
 
