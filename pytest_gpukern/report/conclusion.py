@@ -164,7 +164,7 @@ class Others:
 
     @property
     def change(self) -> str:
-        """Returns the change, or from which to which; of what is undecided, the largest suspicion, and whose."""
+        """Returns the change, or from which to which; of what is undecided, whose suspicion is largest."""
         if not self.ratios:
             return ""
         first, last = units.change(self.ratios[0]), units.change(self.ratios[-1])
