@@ -131,6 +131,7 @@ def _card(card: Card, width: int) -> list[Line]:
     say("why", [", ".join(card.why)])
     for label, command in (("repeat", card.repeat), ("accept", card.accept)):
         lines += [Line(f"{_INDENT}{label:<{_LABEL}}{command}")] if command else []  # to be copied whole
+    say("accept", [card.advice])
     return lines
 
 

@@ -7,7 +7,7 @@ from made_up_results import CEILINGS, error, measured, result, verdict
 
 from pytest_gpukern.report.conclusion import cards, change_of, headline, others
 from pytest_gpukern.report.run import Failure, RunResults
-from pytest_gpukern.values.difference import DEVICE, SAME_CODE, Difference
+from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE, Difference
 from pytest_gpukern.values.result import Correctness, Finding, GateFailure
 
 KEY = "kernel/event/cold"
@@ -106,6 +106,10 @@ def test_why_leaves_out_the_card_and_says_what_is_the_same_if_nothing_differs():
     registers = Difference("registers", "30", "53")
     (card,) = cards(failing(slower(1.1, differences=(registers, other_card))))
     assert card.why == ("registers 30 → 53",)
+    (card,) = cards(failing(slower(1.1, differences=(NEW_CODE, registers, other_card))))
+    assert card.why == ("new machine code", "registers 30 → 53", "the code, not the machine")
+    (card,) = cards(failing(slower(1.1, differences=(NEW_CODE, Difference("CPUs", "16", "32")))))
+    assert card.why == ("new machine code", "CPUs 16 → 32")
     (card,) = cards(failing(slower(1.1, differences=(SAME_CODE, other_card))))
     assert card.why == ("same machine code",)
 
@@ -140,7 +144,7 @@ def test_what_changed_otherwise_is_grouped_by_its_cause_which_may_be_the_machine
     ]
     results.append(result("a.code", measured(), verdicts=[verdict("FASTER", 0.95)]))
     machine, code = others(RunResults(results))
-    assert (machine.cases, machine.change) == ("3 times of vector_exp", "−10.0 % to −40.0 %")
+    assert (machine.cases, machine.change) == ("3 timings of vector_exp", "−10.0 % to −40.0 %")
     assert machine.cause == "CPUs 16 → 32: the machine, not the change"
     assert (code.cases, code.change, code.cause) == ("vector_exp/a.code/n=1000", "−5.0 %", "")
 
