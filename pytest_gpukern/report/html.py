@@ -548,7 +548,7 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
 def _facts_of(result: Result) -> list[tuple[str, str]]:
     facts = [
         ("correctness", result.correctness.value + (" in the simulator" if result.simulated else "")),
-        ("computes in", result.dtype or ""),
+        ("work declared in", result.dtype or ""),
         ("first call", units.time(result.first_call_ns) if result.first_call_ns else ""),
         ("compiling", units.time(result.compile_ns) if result.compile_ns else ""),
         ("checked at", ", ".join(result.corners)),
