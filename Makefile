@@ -14,7 +14,7 @@ PARALLEL := $(if $(CUDA),,-n auto)
 # Byte code is kept: tests start hundreds of processes, and each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: benchmark test test-oldest check lint docs browser evidence clean
+.PHONY: benchmark test test-oldest test-triton check lint docs browser evidence clean
 
 ## benchmark: install what fits this machine and run the suites
 benchmark: $(VENV)/.$(EXTRA)
@@ -34,6 +34,12 @@ test-oldest:
 	$(MAKE) VENV=.venv-oldest .venv-oldest/.dev
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check $(OLDEST)
 	.venv-oldest/bin/python -m pytest tests/unit tests/plugin $(PARALLEL) $(ARGS)
+
+## test-triton: run the tests that need Triton and PyTorch, which are several GB
+test-triton:
+	$(MAKE) VENV=.venv-triton .venv-triton/.dev,triton
+	.venv-triton/bin/python -m pytest tests/plugin/test_triton.py tests/plugin/test_docs.py::test_what_is_shown_is_what_is_printed $(ARGS)
+	.venv-triton/bin/python -m pytest suites/softmax suites/layer_norm --gpukern-simulator=auto -q $(ARGS)
 
 ## evidence: make the figures of docs/explanation/evidence.md that need no GPU; a quarter of an hour
 evidence: $(VENV)/.dev
@@ -60,7 +66,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
 
 clean:
-	rm -rf $(VENV) .venv-oldest docs/_build docs/_generated build dist *.egg-info
+	rm -rf $(VENV) .venv-oldest .venv-triton docs/_build docs/_generated build dist *.egg-info
 
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 

@@ -34,6 +34,31 @@ def is_narrow(dtype: object) -> bool:
     return _NARROW.fullmatch(str(dtype)) is not None
 
 
+def dtype_missing(dtype: object) -> str | None:
+    """Says what NumPy needs to hold a dtype that it lacks, or None; loads it if it is installed."""
+    if is_narrow(dtype):
+        try:
+            import ml_dtypes  # noqa: F401 - from now on NumPy knows the names
+        except ImportError:
+            return f"arrays of {dtype} need ml_dtypes, which is not installed; pip install ml_dtypes"
+    return None
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    """Says whether a dtype is of floats or of complex numbers, also if it is one that NumPy lacks."""
+    return dtype.kind in "fc" or is_narrow(dtype)
+
+
+def _finfo(dtype: np.dtype[Any]) -> Any:
+    import numpy as np
+
+    if is_narrow(dtype):
+        import ml_dtypes
+
+        return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return np.finfo(dtype)
+
+
 def unknown_dtype(dtype: object) -> str | None:
     """Says that there is no such dtype, and names the nearest; returns None where there is."""
     import numpy as np
@@ -150,7 +175,7 @@ def compare(
         return _compare_piece(_Piece(flat_actual[part], flat_expected[part], start), tolerance, poison)
 
     pieces = map_in_threads(compared, range(0, flat_actual.size, _CHUNK))
-    return _merge(shape, actual.dtype.kind in "fc", pieces)
+    return _merge(shape, _is_float(actual.dtype), pieces)
 
 
 @dataclass(frozen=True)
@@ -191,7 +216,7 @@ def _closely(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Compari
     import numpy as np
 
     actual, expected = piece.actual, piece.expected
-    is_float = actual.dtype.kind in "fc"
+    is_float = _is_float(actual.dtype)
     with np.errstate(all="ignore"):
         rounded = expected.astype(actual.dtype, copy=False) if is_float else expected
         equal = actual == rounded
@@ -222,7 +247,7 @@ def _closely(piece: _Piece, tolerance: Tolerance, poison: int | None) -> Compari
         error[np.isnan(error)] = np.inf  # one infinite part more or less
         error[actual_nan | expected_nan | unwritten] = 0  # counted separately: no distance describes them
         relative = np.where((size > 0) & np.isfinite(size), error / size, 0)
-        ulp = error / _ulp_size(size, np.finfo(actual.dtype).dtype) if is_float else None
+        ulp = error / _ulp_size(size, _finfo(actual.dtype).dtype) if is_float else None
     first = np.flatnonzero(unwritten)[:1]
     return Comparison(
         shape=(),
@@ -265,7 +290,7 @@ def _within(piece: _Piece, tolerance: Tolerance) -> Comparison | None:
         error, size = piece.actual.astype(np.float64), piece.expected.astype(np.float64)
         np.abs(np.subtract(error, size, out=error), out=error)
         np.abs(size, out=size)
-        if not (math.isfinite(error.max()) and size.max() <= np.finfo(dtype).max):
+        if not (math.isfinite(error.max()) and size.max() <= float(_finfo(dtype).max)):
             return None
         bound = size * tolerance.rtol
         bound += tolerance.atol
@@ -345,7 +370,7 @@ def _ulp_size(size: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[An
     """Returns the distance of neighbouring numbers of `dtype` at magnitude `size`."""
     import numpy as np
 
-    info = np.finfo(dtype)
+    info = _finfo(dtype)
     if size.dtype == np.float64 and dtype.itemsize < 8:
         # float64's exponent can hold the powers of two of narrower dtypes, so we build them from it.
         bias, bits = 1023, 52

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
-from pytest_gpukern.arrays.compare import Tolerance
+from pytest_gpukern.arrays.compare import Tolerance, is_narrow
 from pytest_gpukern.arrays.memory import (
     GUARD_BYTES,
     INPUT_GUARD,
@@ -222,7 +223,10 @@ class CudaWorkspace:
 
     def _place(self, output: str) -> UsersArray:
         array = self._returned.get(output, self._outputs[output])
-        return UsersArray.of_interface(array.__cuda_array_interface__, on_device=True)
+        place = UsersArray.of_interface(array.__cuda_array_interface__, on_device=True)
+        declared = self._outputs[output].dtype
+        unnamed = is_narrow(declared) and place.dtype == f"V{declared.itemsize}"  # bfloat16 is "<V2" there
+        return dataclasses.replace(place, dtype=declared) if unnamed else place
 
     def digest(self) -> dict[str, int]:
         def in_order(array: DeviceArray) -> DeviceArray:

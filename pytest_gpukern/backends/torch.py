@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 
+from pytest_gpukern.arrays.compare import is_narrow
 from pytest_gpukern.backends.backend import Form
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, GpuBackend
 from pytest_gpukern.gpu.runtime import DeviceArray
@@ -52,4 +54,8 @@ class TorchBackend(GpuBackend):
         self._torch.cuda.empty_cache()
 
     def wrap(self, array: DeviceArray) -> Any:
-        return self._torch.as_tensor(array, device="cuda")
+        if not is_narrow(array.dtype):
+            return self._torch.as_tensor(array, device="cuda")
+        raw = {**array.__cuda_array_interface__, "typestr": f"<i{array.dtype.itemsize}"}
+        stored = self._torch.as_tensor(SimpleNamespace(__cuda_array_interface__=raw), device="cuda")
+        return stored.view(getattr(self._torch, array.dtype.name))

@@ -132,8 +132,16 @@ def takes_keyword(function: Callable[..., Any], name: str) -> bool:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Returns a callable's parameters; none if it has no signature.
 
-    For Numba's `kernel[grid, block]` we read the signature of its Python function.
+    For Numba's `kernel[grid, block]` we read the signature of its Python function. Triton's `kernel[grid]` is
+    a closure over the kernel, or, in its interpreter, an object; both know the names.
     """
+    if (getattr(function, "__module__", None) or "").startswith("triton."):
+        cells = (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())
+        kernels = (owner for owner in (function, *cells) if hasattr(owner, "arg_names"))
+        for kernel in kernels:
+            options = inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)
+            positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            return [*(inspect.Parameter(name, positional) for name in kernel.arg_names), options]
     dispatcher = getattr(function, "dispatcher", function)
     function = getattr(dispatcher, "py_func", function)
     try:

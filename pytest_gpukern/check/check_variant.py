@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings
 
-from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance
+from pytest_gpukern.arrays.compare import POISONS, Comparison, Tolerance, dtype_missing
 from pytest_gpukern.backends.backend import Backend, Workspace
 from pytest_gpukern.check.diagnosis import (
     ComparedOutput,
@@ -610,6 +610,8 @@ def _why_not_at(corner: Corner, case: Case, *, simulated: bool) -> str | None:
     exceeded, limits = case.variant.limit_exceeded(corner.point), case.problem.simulator_limits
     if exceeded is not None:
         return f"{exceeded.partition(':')[0]} for the variant"
+    if (missing := dtype_missing(corner.point.get("dtype"))) is not None:
+        return missing
     too_large = any(corner.point[axis] > most for axis, most in limits.items())
     return "too large for the simulator" if simulated and corner.contents == "random" and too_large else None
 

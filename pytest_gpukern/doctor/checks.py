@@ -60,7 +60,7 @@ def _driver(machine: Machine) -> Iterator[Advice]:
         )
         yield Advice(Level.ERROR, "driver", machine.no_gpu, remedy)
         return
-    text = f"{machine.no_gpu}: host variants run, and Numba's kernels in its simulator, for correctness only"
+    text = f"{machine.no_gpu}: host variants run, and kernels of Numba and Triton in a simulator, untimed"
     yield Advice(Level.NOTE, "driver", text)
 
 
@@ -155,6 +155,12 @@ def _environment(machine: Machine) -> Iterator[Advice]:
             "NUMBA_ENABLE_CUDASIM",
             ("", "0"),
             "Numba's kernels run in its simulator, on the host: no time means anything",
+            "unset it; --gpukern-simulator chooses for one run",
+        ),
+        (
+            "TRITON_INTERPRET",
+            ("", "0"),
+            "Triton's kernels run in its interpreter, on the host: a run on a GPU refuses that",
             "unset it; --gpukern-simulator chooses for one run",
         ),
         (

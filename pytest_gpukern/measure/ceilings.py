@@ -106,15 +106,19 @@ class Ceilings:
     def host_copy_share(self, copies: Iterable[tuple[HostCopy, float]], ns: float) -> float | None:
         """Returns the share of a time that copies from and to the host take at best, one after the other.
 
-        Each has its bytes. None if there is none, or if a rate was not measured, as of managed memory.
+        Where they took less than that, they overlapped: then it is the share of the direction that takes
+        longer, as if the other one cost nothing. Each copy has its bytes. None if there is none, or if a rate
+        was not measured, as of managed memory.
         """
-        copies_s = 0.0
+        by_direction: dict[str, float] = {}
         for copy, count in copies:
             rate = getattr(self, _HOST_COPIES.get(copy, ""), None)
             if count and rate is None:
                 return None
-            copies_s += count / rate if rate else 0.0
-        return _share(copies_s, ns, 1.0)
+            copy_s = count / rate if rate else 0.0
+            by_direction[copy.direction] = by_direction.get(copy.direction, 0.0) + copy_s
+        in_turn = _share(sum(by_direction.values()), ns, 1.0)
+        return in_turn if in_turn is None or in_turn <= 1 else _share(max(by_direction.values()), ns, 1.0)
 
 
 @dataclass(frozen=True)

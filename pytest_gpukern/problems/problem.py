@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpukern.arrays.compare import Tolerance, unknown_dtype
+from pytest_gpukern.arrays.compare import Tolerance, dtype_missing, unknown_dtype
 from pytest_gpukern.arrays.memory import LAYOUTS, Placement, placements
 from pytest_gpukern.arrays.threaded import few_changed
 from pytest_gpukern.problems.axes import Axes, Axis
@@ -128,6 +128,7 @@ class Problem:
         dtypes: names of dtypes that the work may have; every function may take one of them as `dtype`. All
             cases use the first, which their ids do not name. Variants that declare others are checked in each
             once, at the first smoke point, and never timed in it. To time several dtypes, declare an axis.
+            Arrays of "bfloat16" and float8 are those of ml_dtypes; without it no variant is checked in them.
         simulator_limits: axis → the largest value in `check_points` that the simulator runs.
         seed: seed of the inputs, which is recorded.
         package: `__package__` of the folder that holds the variants' files, `on_*.py` and `wrong*.py`.
@@ -487,8 +488,8 @@ class Problem:
                 entry = Output(*entry)
             if not isinstance(entry, Output):
                 raise self.error(f"output {name!r} is declared as {entry!r}; write (shape, dtype)")
-            if (unknown := unknown_dtype(entry.dtype)) is not None:
-                raise self.error(f"output {name!r}: {unknown}")
+            if (wrong := unknown_dtype(entry.dtype) or dtype_missing(entry.dtype)) is not None:
+                raise self.error(f"output {name!r}: {wrong}")
             shape = (entry.shape,) if isinstance(entry.shape, int) else tuple(entry.shape)
             specs[name] = replace(entry, shape=shape)
         for name in self.inout:

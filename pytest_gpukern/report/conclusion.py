@@ -80,11 +80,8 @@ class Change:
         if self.share_before is None or self.share_now is None or self.share_before < _LEAST_SHARE:
             return ""
         before, now = units.share(self.share_before), units.share(self.share_now)
-        return (
-            f"{before.removesuffix(' %')} → {now} of {self.limit}"
-            if before != now
-            else f"{now} of {self.limit}"
-        )
+        way = f"{before.removesuffix(' %')} → {now}" if before != now else now
+        return f"{way} of {self.limit}"
 
     def __str__(self) -> str:
         return " ".join(filter(None, (f"{self.times}, {self.percent}", self.interval)))
@@ -218,15 +215,11 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
     simulated = sum(result.simulated for result in right)
     kinds = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
     compared = sum(kinds[kind] for kind in VerdictKind if kind.row.compared)
-    unchecked = len(run.results) - len(right)
+    unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results)
     if right:
-        yield f"{len(right)} case{' is' if len(right) == 1 else 's are'} right" + (
-            " in the simulator"
-            if simulated == len(right)
-            else f", {simulated} of them in the simulator"
-            if simulated
-            else ""
-        )
+        where = f", {simulated} of them in the simulator" if simulated else ""
+        where = " in the simulator" if simulated == len(right) else where
+        yield f"{len(right)} case{' is' if len(right) == 1 else 's are'} right{where}"
     if run.rejected:
         yield f"{len(run.rejected)} broken case{'s' * (len(run.rejected) > 1)} rejected"
     if unchecked:

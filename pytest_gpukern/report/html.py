@@ -48,6 +48,7 @@ from pytest_gpukern.report.rows import (
     FMA,
     ResultRow,
     ScopeTime,
+    chosen_text,
     counts_flops,
     half_width,
     judged,
@@ -350,6 +351,7 @@ class _RunData:
         epochs = recorded.epochs if recorded else ()
         seen = any(measurement.work for measurement in result.measurements)
         own = [name for name in case.sizes if name not in self.shared[case.problem]]
+        parameters = {name: case.sizes[name] for name in own if name in case.parameters}
         return {
             # A test that each GPU measures has one id, and links need one for each.
             "id": case.id if self.named[case.id] == 1 else result.nodeid,
@@ -358,7 +360,7 @@ class _RunData:
             "backend": case.backend or "",
             "variant": variant_label(result),
             "point": sizes_text({name: case.sizes[name] for name in own if name in case.point}),
-            "with": sizes_text({name: case.sizes[name] for name in own if name in case.parameters}),
+            "with": f"{sizes_text(parameters)} {chosen_text(result)}".strip(),
             "sizes": {name: size for name in case.measured_point if (size := _size(result, name))},
             "against": result.speedup_against or "",
             "command": repeat(self.run, [result.test], [result]),

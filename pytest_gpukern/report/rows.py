@@ -24,6 +24,9 @@ from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone,
 _COMPUTE_BOUND = 10.0
 """Operations a byte from which a rate is given in GFLOP/s: about where an H200's float32 units saturate."""
 
+_USUAL = {"num_ctas": "1", "num_stages": "3"}
+"""Settings that Triton gives a configuration that names none; as they are they say nothing."""
+
 Timing = tuple[str, str, str]
 """Scope, timer and cache policy of a measurement."""
 
@@ -212,6 +215,15 @@ def shared_sizes(results: Sequence[Result]) -> dict[str, str]:
     return {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
 
 
+def chosen_text(result: Result) -> str:
+    """Returns what an autotuner chose, as `(BLOCK=1024 num_warps=8)`; of several kernels by name."""
+    texts = []
+    for kernel, settings in result.autotuned.items():
+        text = sizes_text({name: value for name, value in settings.items() if _USUAL.get(name) != value})
+        texts.append(f"{kernel}: {text}" if len(result.autotuned) > 1 else text)
+    return f"({', '.join(texts)})" if texts else ""
+
+
 def rows_of(
     result: Result, peers: Sequence[Result], shared: Collection[str] = (), *, failure: str | None = None
 ) -> list[ResultRow]:
@@ -225,6 +237,7 @@ def rows_of(
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
     variant, error = variant_label(result), error_text(result)
     label = f"{variant} {size}".rstrip()
+    size = f"{size} {chosen_text(result)}".strip()
     case = ResultRow(result, label, state="", kind="", variant=variant, size=size, error=error)
     if result.correctness is Correctness.INCORRECT or not result.measurements:
         return [_unmeasured(case, failure)]
@@ -379,7 +392,7 @@ def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
     work = time.seen.work if time.seen else ()
     copies = [(entry.host_copy, entry.size_bytes or 0.0) for entry in work if entry.host_copy is not None]
     share = ceilings.host_copy_share(copies, ns)
-    # Copies of which each waits for the last do not bound those that overlap, nor a call that hardly copies.
+    # Copies do not bound a call that hardly copies, nor one that copies faster than was measured.
     shares = {HOST_COPY: share if share is not None and _LEAST_COPYING <= share <= 1 else None}
     if measurement.scope == "kernel":
         shares = {

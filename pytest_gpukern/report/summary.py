@@ -42,15 +42,15 @@ class ProblemTable:
 
 @dataclass(frozen=True)
 class Remark:
-    """Holds a verdict, finding, note or failure, and who has it.
+    """Holds a verdict, finding or note, and who has it.
 
     Attributes:
-        results: those that have it; None for a test without a result.
+        results: those that have it.
         labels: the same as ids, each with the measurement that a verdict is about.
     """
 
     footnote: Footnote
-    results: tuple[Result | None, ...]
+    results: tuple[Result, ...]
     labels: tuple[str, ...]
 
 

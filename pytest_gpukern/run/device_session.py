@@ -152,7 +152,7 @@ class DeviceSession:
     def why_no_gpu(self) -> str:
         """Says for skips what is missing and what was tried instead."""
         if self.simulated.active:
-            return NotRun(NO_GPU, "the simulator runs Numba kernels only")
+            return NotRun(NO_GPU, "the simulator runs kernels of Numba and Triton only")
         return NotRun(NO_GPU, str(self.missing_gpu))
 
     def model_key(self, *, on_gpu: bool) -> str:

@@ -17,7 +17,7 @@ class BackendRow(NamedTuple):
         opened_by: module in `pytest_gpukern.backends` and class in it, as "cupy:CupyBackend".
         needs: (module, package that brings it), in the order in which a missing one is reported.
         extra: the extra, or extras, of this package that bring all that.
-        simulated_by: what opens it while Numba's simulator is on; None if it cannot run there.
+        simulated_by: what opens it while the simulator is on; None if it cannot run there.
         arrays: the types of its arrays, each as (module, name).
         packages: top-level Python packages that define its errors and array types.
         starts_cuda: modules that may start CUDA when they are imported.
@@ -98,6 +98,15 @@ BACKENDS: dict[str, BackendRow] = {
         starts_cuda=("torch",),
         imports=("torch",),
         distributions=("torch",),
+    ),
+    "triton": BackendRow(
+        "triton:TritonBackend",
+        needs=(("torch", "torch"), ("triton", "triton"), _CUDA_CORE),
+        extra="triton",
+        simulated_by="triton:InterpretedBackend",
+        packages=("triton",),
+        imports=("triton",),
+        distributions=("triton",),
     ),
     "dask": BackendRow(
         "cupy:DaskBackend",

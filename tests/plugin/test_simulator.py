@@ -359,7 +359,7 @@ def test_a_library_without_a_simulator_says_so_where_there_is_no_gpu(pytester):
     assert "E  " not in plain.stdout.str()
     asked = pytester.runpytest_subprocess("--gpukern-simulator=auto", "-rs")
     asked.assert_outcomes(skipped=2)
-    asked.stdout.fnmatch_lines(["SKIPPED * no GPU: the simulator runs Numba kernels only"])
+    asked.stdout.fnmatch_lines(["SKIPPED * no GPU: the simulator runs kernels of Numba and Triton only"])
 
 
 def test_a_library_that_finds_no_gpu_where_there_is_one_fails_with_its_own_words(gpu, pytester):

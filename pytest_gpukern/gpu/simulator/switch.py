@@ -1,4 +1,7 @@
-"""Decides whether Numba's CUDA simulator is on, switches it on, fixes it, and restores the environment."""
+"""Decides whether the simulator is on, switches it on, fixes it, and restores the environment.
+
+For Numba that is its CUDA simulator, for Triton its interpreter.
+"""
 
 import importlib.util
 import os
@@ -8,16 +11,18 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from typing import Any
 
-from pytest_gpukern.gpu.simulator.errors import SimulatorError
+from pytest_gpukern.gpu.simulator.errors import SimulatorError, SimulatorUnsupported
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
+TRITON_VARIABLE = "TRITON_INTERPRET"
 OPTION = "--gpukern-simulator"
 _MARK = "_mended_by_pytest_gpukern"
 
-# The variable's value before we set it (None: not set), as the one entry while we have set it. Like the
-# environment, this belongs to the process.
-_before_us: list[str | None] = []
+# Variables that we have set → their values before (None: not set). Like the environment, this belongs to the
+# process.
+_before_us: dict[str, str | None] = {}
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,15 @@ def decide(
     loaded = _loaded_switch(modules)
     state = _wanted(mode, environ, loaded, gpu_missing)
     if state.active:
-        for package, name in (("numba", "Numba"), ("numba_cuda", "numba-cuda")):
-            if not installed(package):
-                return SimulatorState(False, f"{name} is not installed")
+        libraries = (("numba", "Numba"), ("numba_cuda", "numba-cuda"))
+        missing = [name for package, name in libraries if not installed(package)]
+        if missing and not installed("triton"):
+            return SimulatorState(False, f"{missing[0]} is not installed")
+    if not state.active and _as_numba_reads(environ.get(TRITON_VARIABLE)) and installed("triton"):
+        raise SimulatorError(
+            f"{TRITON_VARIABLE}={environ[TRITON_VARIABLE]} in the environment runs Triton's kernels on the "
+            f"host, but the simulator is {state.reason}. Unset it, or use {OPTION}=always."
+        )
     if loaded is not None and loaded != state.active:
         who = "numba.cuda" if "numba.cuda" in modules else "numba"
         need, remedy = "off", f"Start Python without {VARIABLE}=1"
@@ -71,18 +82,18 @@ def decide(
 
 
 def activate(state: SimulatorState) -> None:
-    """Switches Numba's simulator on for this process and fixes it; does nothing for an inactive state.
+    """Switches the simulator on for this process and fixes it; does nothing for an inactive state.
 
-    Does not import Numba, which takes a second: who imports ``numba.cuda`` gets it fixed, or a
+    Does not import Numba, which takes a second, nor Triton: who imports ``numba.cuda`` gets it fixed, or a
     SimulatorError if this version cannot be imported or fixed. A second call changes nothing. If Numba is
     loaded, fixes it at once; raises SimulatorError, after restoring the environment, if it cannot.
     """
     if not state.active:
         return
-    if _as_numba_reads(os.environ.get(VARIABLE)) is not True:
-        if not _before_us:
-            _before_us.append(os.environ.get(VARIABLE))
-        os.environ[VARIABLE] = "1"
+    for variable in (VARIABLE, TRITON_VARIABLE):
+        if _as_numba_reads(os.environ.get(variable)) is not True:
+            _before_us.setdefault(variable, os.environ.get(variable))
+            os.environ[variable] = "1"
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
     if "numba" not in sys.modules:
@@ -95,11 +106,12 @@ def activate(state: SimulatorState) -> None:
 
 
 class _FinderThatMends(MetaPathFinder):
-    """Has `numba.cuda` fixed as soon as it is loaded, whoever imports it."""
+    """Has the modules of `_MENDED` fixed as soon as they are loaded, whoever imports them."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Returns where the other finders find `numba.cuda`; None for any other module."""
-        if name != "numba.cuda":
+        """Returns where the other finders find one of these; None for any other module."""
+        mend = _MENDED.get(name)
+        if mend is None:
             return None
         sys.meta_path.remove(self)  # meanwhile, since numba-cuda has a finder that asks all of them
         try:
@@ -108,11 +120,8 @@ class _FinderThatMends(MetaPathFinder):
             sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: _mend(lambda: execute(module))  # type: ignore[method-assign]
+            spec.loader.exec_module = lambda module: mend(lambda: execute(module))  # type: ignore[method-assign]
         return spec
-
-
-_FINDER = _FinderThatMends()
 
 
 def _mend(load: Callable[[], None] = lambda: None) -> None:
@@ -147,17 +156,71 @@ def _mend(load: Callable[[], None] = lambda: None) -> None:
     setattr(simulator, _MARK, True)
 
 
+def _mend_interpreter(load: Callable[[], None]) -> None:
+    """Loads Triton's interpreter, counts what it launches, and tells what it cannot do from what is wrong."""
+    load()
+    import numpy as np
+    from triton.runtime import interpreter
+
+    from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
+
+    launch = interpreter.GridExecutor.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        SimulatedLaunches.count(self.fn)
+        try:
+            with np.errstate(all="ignore"):  # a GPU does not warn of 0/0 either
+                launch(self, *args, **kwargs)
+        except interpreter.InterpreterError as error:
+            cause: BaseException | None = error
+            while isinstance(cause, interpreter.InterpreterError):  # one for each function on the way
+                cause = cause.__cause__
+            if isinstance(cause, NotImplementedError):
+                raise SimulatorUnsupported(str(cause).partition(" not supported")[0]) from error
+            raise
+
+    interpreter.GridExecutor.__call__ = call
+
+
+def _mend_autotuner(load: Callable[[], None]) -> None:
+    """Loads Triton's autotuner, which takes the first configuration: the interpreter's times say nothing."""
+    load()
+    from triton.runtime.autotuner import Autotuner
+
+    tune = Autotuner.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        configurations, self.nargs = self.configs, dict(zip(self.arg_names, args, strict=False))
+        self.configs = self.prune_configs(kwargs)[:1]
+        try:
+            return tune(self, *args, **kwargs)
+        finally:
+            self.configs = configurations
+
+    Autotuner.run = run
+
+
+_MENDED = {
+    "numba.cuda": _mend,
+    "triton.runtime.interpreter": _mend_interpreter,
+    "triton.runtime.autotuner": _mend_autotuner,
+}
+_FINDER = _FinderThatMends()
+
+
 def deactivate() -> None:
-    """Restores the variable to its value before `activate`, for child processes; Numba stays as loaded."""
+    """Restores the variables to their values before `activate`, for child processes.
+
+    Numba and Triton stay as loaded.
+    """
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
-    if not _before_us:
-        return
-    previous = _before_us.pop()
-    if previous is None:
-        os.environ.pop(VARIABLE, None)
-    else:
-        os.environ[VARIABLE] = previous
+    while _before_us:
+        variable, previous = _before_us.popitem()
+        if previous is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = previous
 
 
 def _wanted(

@@ -280,6 +280,18 @@ def test_ulps_of_a_reference_beyond_the_dtype_are_those_of_its_largest_number():
     assert found.ulp.value == 2.0 ** (200 - 127 + 23)
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2"])
+def test_floats_that_numpy_lacks_are_compared_in_their_own_ulps_and_may_be_unwritten(name):
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
+    step = 2.0 ** -{"bfloat16": 7, "float8_e5m2": 2}[name]
+    actual = np.array([1, 1 + step, 1 + 2 * step, np.nan], dtype)
+    found = compare(actual, np.array([1, 1, 1, 1.0]), Tolerance(rtol=step))
+    assert (found.mismatches, found.unexpected_nan, found.ulp.value) == (2, 1, 2.0)
+    expected = np.array([1 + step / 3, 2.0])
+    assert compare(expected.astype(dtype), expected, EXACT).mismatches == 0, "nothing is nearer"
+    assert compare(unwritten((8,), dtype), np.zeros(8), EXACT).unwritten == 8
+
+
 def test_integers_have_no_ulps_whether_equal_or_not():
     for actual in (1, 2):
         assert compare(np.array([actual]), np.array([1]), EXACT).error.max_ulp is None

@@ -148,6 +148,7 @@ def test_versions_that_do_not_go_together_are_named(found, level, subject, words
     ("variable", "bad", "harmless"),
     [
         ("NUMBA_ENABLE_CUDASIM", "1", "0"),
+        ("TRITON_INTERPRET", "1", "0"),
         ("CUDA_LAUNCH_BLOCKING", "1", "0"),
         ("CUDA_INJECTION64_PATH", "/opt/profiler.so", ""),
         ("NUMBA_DISABLE_JIT", "1", "0"),

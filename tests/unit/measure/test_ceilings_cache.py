@@ -327,3 +327,8 @@ ONE_WAY = Ceilings(pageable_to_device_bytes_per_s=10e9)
 def test_a_transfer_is_compared_with_its_copies_one_after_the_other(ceilings, copies, copies_ms):
     share = ceilings.host_copy_share(copies, 4e6)
     assert share == (None if copies_ms is None else pytest.approx(copies_ms / 4))
+
+
+def test_copies_that_overlapped_are_compared_with_the_longer_direction():
+    copies = [(PINNED_IN, 55e6), (PINNED_OUT, 108e6)]
+    assert CEILINGS.host_copy_share(copies, 2.5e6) == pytest.approx(2.0 / 2.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from fakes import FakeEnvironment, doubling, run
@@ -22,7 +24,7 @@ IN_SEVERAL = {
 
 
 def in_several(*dtypes, **changes):
-    return doubling(**IN_SEVERAL, dtypes=dtypes, **changes)
+    return doubling(**{**IN_SEVERAL, **changes}, dtypes=dtypes)
 
 
 def first_case(problem, *, wrong=False):
@@ -89,6 +91,43 @@ def test_a_failure_names_the_dtype():
 
     result = checked(in_several("float32", "float64"), prepare, dtypes=("float64",))
     assert result.diagnosis.startswith("dtype=float64: out: wrong values: ")
+
+
+# dtypes that NumPy lacks
+
+NARROW = {"tolerance": lambda dtype: Tolerance(rtol=2.0**-24 if dtype == "float32" else 2.0**-8)}
+
+
+def with_fewer_bits(a, out):
+    """In bfloat16, two bits of the eight are lost."""
+    many = a.dtype != np.float32
+
+    def launch():
+        out[...] = np.rint(a.astype("f4") * 64) / 32 if many else 2 * a
+
+    return launch
+
+
+@pytest.mark.parametrize(("prepare", "correctness"), [(right, "PASSED"), (with_fewer_bits, "INCORRECT")])
+def test_a_variant_is_checked_in_bfloat16_by_its_precision(prepare, correctness):
+    pytest.importorskip("ml_dtypes")
+    problem = in_several("float32", "bfloat16", **NARROW)
+    result = checked(problem, prepare, dtypes=("bfloat16",))
+    assert result.correctness == correctness
+    if correctness == "INCORRECT":
+        assert result.diagnosis.startswith("dtype=bfloat16: out: wrong values: ")
+    else:
+        assert result.corners == ("dtype=bfloat16",)
+
+
+def test_without_ml_dtypes_a_note_says_that_bfloat16_was_not_checked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    result = checked(in_several("float32", "bfloat16", **NARROW), right, dtypes=("bfloat16",))
+    assert (result.correctness, result.corners) == (Correctness.PASSED, ())
+    why = "arrays of bfloat16 need ml_dtypes, which is not installed; pip install ml_dtypes"
+    assert [note.text for note in result.notes] == [f"not checked at dtype=bfloat16: {why}"]
+    with pytest.raises(ProblemError, match=f"output 'out': {why}"):
+        checked(in_several("bfloat16", **NARROW), right)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "double"])

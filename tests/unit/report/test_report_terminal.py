@@ -49,6 +49,26 @@ def test_a_measured_case_is_a_row_of_all_its_figures():
     assert cells(row) == ["cupy.exp", "n=1000", *figures, "SAME"]
 
 
+@pytest.mark.parametrize(
+    ("autotuned", "size"),
+    [
+        (
+            {"softmax": {"BLOCK": "1024", "num_warps": "8", "num_ctas": "1", "num_stages": "3"}},
+            "n=1000 (BLOCK=1024 num_warps=8)",
+        ),
+        ({"softmax": {"num_warps": "4", "num_stages": "2"}}, "n=1000 (num_warps=4 num_stages=2)"),
+        (
+            {"rows": {"num_warps": "4"}, "sums": {"num_warps": "8"}},
+            "n=1000 (rows: num_warps=4, sums: num_warps=8)",
+        ),
+    ],
+    ids=["usual settings are left out", "unusual ones are not", "several kernels"],
+)
+def test_a_row_shows_what_an_autotuner_chose(autotuned, size):
+    tuned = result("triton.tuned", measured(), autotuned=autotuned)
+    assert cells(row_with("triton.tuned", tuned))[:2] == ["triton.tuned", size]
+
+
 def test_a_second_scope_is_a_row_that_does_not_repeat_the_case():
     both = result("cupy.exp", measured(), measured(9.1e6, **END), verdicts=[verdict("SAME"), verdict("NEW")])
     first, second, legend = table_of(both)[2:5]

@@ -1,0 +1,1 @@
+"""Benchmarks `softmax`: the softmax of each row of a matrix, float32, float16 and bfloat16."""

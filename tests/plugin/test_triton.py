@@ -1,0 +1,176 @@
+"""Runs Triton's kernels in its interpreter; `make test-triton` installs what these tests need."""
+
+import pytest
+
+from pytest_gpukern.check.call_arguments import arguments_of
+
+from .conftest import refused, results_in
+
+pytest.importorskip("triton")
+
+KERNELS = """
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from pytest_gpukern import Axis, Problem, Tolerance, random_array
+
+
+def softmax_of(x):
+    e = np.exp(x - x.max(1, keepdims=True), dtype=np.float64)
+    return {"y": e / e.sum(1, keepdims=True)}
+
+
+softmax = Problem(
+    "softmax",
+    version=1,
+    axes={"columns": Axis(smoke=(33,), full=(10**4,))},
+    make_inputs=lambda rng, columns: {"x": random_array(rng, (7, columns), "float32")},
+    reference=softmax_of,
+    outputs=lambda columns: {"y": ((7, columns), "float32")},
+    tolerance=Tolerance(rtol=1e-5, atol=1e-7),
+)
+
+
+@triton.jit
+def rows(x, y, columns, BLOCK: tl.constexpr, MASKED: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    inside = (at < columns) | (not MASKED)
+    values = tl.load(x + tl.program_id(0) * columns + at, mask=inside, other=-float("inf"))
+    e = tl.exp(values - tl.max(values, axis=0))
+    tl.store(y + tl.program_id(0) * columns + at, e / tl.sum(e, axis=0), mask=inside)
+
+
+def launch(kernel, x, y, **constants):
+    columns = x.shape[1]
+    return lambda: kernel[(7,)](x, y, columns, BLOCK=triton.next_power_of_2(columns), **constants)
+
+
+@softmax.variant("triton", num_warps=(4, 8))
+def row(x, y, *, num_warps):
+    return launch(rows, x, y, MASKED=True, num_warps=num_warps)
+
+
+@softmax.variant("triton", allocates=True)
+def returned(x):
+    y = torch.empty_like(x)
+
+    def call():
+        new = torch.empty_like(x)
+        launch(rows, x, new, MASKED=True)()
+        return new
+
+    return call
+
+
+CONFIGURATIONS = [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})]
+tuned_rows = triton.autotune(CONFIGURATIONS, key=["columns"])(rows)
+
+
+@softmax.variant("triton")
+def tuned(x, y):
+    return lambda: tuned_rows[(7,)](x, y, x.shape[1], MASKED=True)
+
+
+@triton.jit
+def assembly(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < n)
+    value = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [value], tl.float32, is_pure=True, pack=1)
+    tl.store(y + at, value, mask=at < n)
+
+
+@softmax.variant("triton")
+def by_assembly(x, y):
+    return lambda: assembly[(1,)](x, y, x.numel(), BLOCK=256)
+
+
+@softmax.wrong("triton", expected_fault="out of bounds")
+def without_a_mask(x, y):
+    return launch(rows, x, y, MASKED=False)
+
+
+@softmax.wrong("triton", expected_fault="not written")
+def of_two_blocks(x, y):
+    columns = x.shape[1]
+    return lambda: rows[(7,)](x, y, columns - 1, BLOCK=64, MASKED=True)
+"""
+
+CASES = """
+@softmax.cases
+def test_softmax(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+
+
+@softmax.wrong_cases
+def test_rejected(gpu_benchmark, case):
+    gpu_benchmark.reject(case)
+"""
+
+
+def test_variants_are_checked_in_the_interpreter_and_what_it_cannot_do_is_skipped_by_name(pytester):
+    pytester.makepyfile(test_it=KERNELS + CASES)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=auto", "--gpukern-report=run.json")
+    result.assert_outcomes(passed=6, skipped=1)
+    result.stdout.fnmatch_lines(["1 skipped: not in the simulator: inline_asm (softmax/triton.by_assembly/*"])
+    found = results_in(pytester.path / "run.json")
+    assert len(found) == 4
+    assert {(of["simulated"], of["correctness"]) for of in found.values()} == {(True, "PASSED")}
+
+
+PLAIN = """
+def arrays(gpu_device):
+    device = "cpu" if gpu_device.is_simulated else "cuda"
+    x = torch.randn(7, 33, device=device)
+    return x, torch.empty_like(x)
+
+
+def test_right(gpu_benchmark, gpu_device):
+    x, y = arrays(gpu_device)
+    gpu_benchmark(rows[(7,)], x, y, 33, BLOCK=64, MASKED=True)
+    gpu_benchmark.verify(y, torch.softmax(x, 1), rtol=1e-5)
+
+
+def test_poisoned(gpu_benchmark, gpu_device):
+    x, y = arrays(gpu_device)
+    gpu_benchmark(rows[(6,)], x, y, 33, BLOCK=64, MASKED=True)
+    gpu_benchmark.verify(y, torch.softmax(x, 1), rtol=1e-5)
+"""
+
+
+def test_a_plain_test_is_checked_in_the_interpreter(pytester):
+    marked = PLAIN.replace("def test_", "@pytest.mark.gpu_benchmark(outputs='y')\ndef test_")
+    pytester.makepyfile(test_it="import pytest\n" + KERNELS + marked)
+    result = pytester.runpytest_subprocess("--gpukern-simulator=auto")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["INCORRECT: y: * still hold poison*"])
+
+
+def test_arguments_of_a_launch_on_a_gpu_have_the_names_of_the_kernels_parameters(pytester):
+    pytester.makepyfile(kernels=KERNELS)
+    pytester.syspathinsert()
+    from kernels import rows, tuned_rows
+
+    for kernel in (rows, tuned_rows):
+        arguments = arguments_of(kernel[(7,)], ("x", "y", 33), {"BLOCK": 64})
+        assert [argument.place for argument in arguments] == ["x", "y", "columns", "BLOCK"]
+
+
+@pytest.mark.parametrize("option", ["--gpukern-simulator=never"])
+def test_an_interpreter_that_the_environment_switches_on_is_refused_beside_real_kernels(
+    pytester, monkeypatch, option
+):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    pytester.makepyfile(test_it=KERNELS + CASES)
+    remedy = "Unset it, or use --gpukern-simulator=always"
+    refused(pytester.runpytest_subprocess(option), f"TRITON_INTERPRET=1 *{remedy}*")
+
+
+def test_a_triton_that_was_imported_before_is_named_as_the_reason(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path))
+    pytester.makepyfile(early="import triton.language", test_it=KERNELS + CASES)
+    result = pytester.runpytest_subprocess("-p", "early", "--gpukern-simulator=auto")
+    why = "Triton was imported before --gpukern-simulator could switch its interpreter on"
+    result.stdout.fnmatch_lines([f"*{why}*"])
+    assert result.parseoutcomes().get("passed", 0) == 0
