@@ -38,7 +38,8 @@ class Recording:
             project itself.
         needs_gpu: whether it can be recorded on a GPU only.
         status: the last command's exit status.
-        edit: what the reader changes in `test_saxpy.py` before the last command: (old text, new text).
+        edit: what the reader changes in the first test file before the last command: (old text, new text).
+        library: a module that the commands need beside the development tools, or None.
     """
 
     commands: tuple[str, ...]
@@ -46,9 +47,11 @@ class Recording:
     needs_gpu: bool = False
     status: int = 0
     edit: tuple[str, str] | None = None
+    library: str | None = None
 
 
 CHECKED = "pytest -q"
+SIMULATED = "pytest -q --gpukern-simulator=auto"
 MEASURED = "pytest -q --gpu-benchmark"
 CHOSEN = "--gpukern-axis=n=4096 -k 'host.numpy or cupy.cublas or register_tiles'"
 CREATED = f"{MEASURED} --gpukern-baseline=create"
@@ -59,13 +62,21 @@ RECORDINGS = {
         ("gpukern init", f"{CHECKED} --tb=no"), status=1, edit=("i < out.size:", "i < out.size - 1:")
     ),
     "first-test-gpu": Recording(("gpukern init", MEASURED), needs_gpu=True),
-    "first-problem": Recording(("pytest -q --gpukern-simulator=auto",), "first-problem"),
+    "first-problem": Recording((SIMULATED,), "first-problem"),
     "first-problem-host": Recording((f"{MEASURED} -k host",), "first-problem"),
     "first-problem-gpu": Recording((MEASURED,), "first-problem", needs_gpu=True),
     "first-baseline-create": Recording((CREATED,), "first-problem", needs_gpu=True),
     "first-baseline-same": Recording((CREATED, MEASURED), "first-problem", needs_gpu=True),
     "first-baseline-slower": Recording(
         (CREATED, MEASURED), "first-problem", needs_gpu=True, status=1, edit=("min(1024,", "min(64,")
+    ),
+    "triton": Recording((SIMULATED,), "triton", library="triton"),
+    "triton-wrong": Recording(
+        (f"{SIMULATED} -k triton.tuned",),
+        "triton",
+        status=1,
+        edit=("axis=0), mask=inside)\n\n", "axis=0))\n\n"),
+        library="triton",
     ),
     "matmul": Recording((f"{MEASURED} suites/matmul {CHOSEN}",), HERE, needs_gpu=True),
 }
@@ -87,7 +98,7 @@ def output(recording: Recording) -> str:
         for number, command in enumerate(recording.commands, 1):
             last = number == len(recording.commands)
             if last and recording.edit:
-                change(next(here.rglob("test_saxpy.py")), *recording.edit)
+                change(min(here.rglob("test_*.py")), *recording.edit)
             done = run(command, here, gpu=recording.needs_gpu)
             if done.returncode != (recording.status if last else 0):
                 raise RuntimeError(f"{command}: status {done.returncode}\n{done.stdout}")
@@ -147,10 +158,11 @@ def head() -> str:
 
 
 RUN = ROOT / "tests" / "data" / "run-h200.json.gz"
+SLOWER = "vector_exp/numba.grid_stride/n=10000000,block=128,most_blocks=1056"
 
 
 def draw_pictures(folder: Path) -> list[Path]:
-    """Draws the HTML report of the recorded run: its first screen, and its bars and roofline."""
+    """Draws the HTML report of the recorded run: what failed, how fast kernels are, and the slower case."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
@@ -160,17 +172,20 @@ def draw_pictures(folder: Path) -> list[Path]:
             raise RuntimeError(done.stdout)
         chromium = shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1300, "height": 1150}, reduced_motion="reduce")
-        pictures = [folder / "report-failed.png", folder / "report-variants.png"]
+        page = browser.new_page(viewport={"width": 1300, "height": 820}, reduced_motion="reduce")
+        pictures = [folder / f"report-{name}.png" for name in ("failed", "kernels", "case")]
         folder.mkdir(exist_ok=True)
         page.goto(page_file.as_uri())
         page.wait_for_timeout(1000)
-        page.screenshot(path=pictures[0], clip={"x": 0, "y": 0, "width": 1300, "height": 860})
-        page.locator("summary", has_text="How fast are the variants?").evaluate(
-            "each => each.scrollIntoView()"
-        )
-        page.wait_for_timeout(500)
+        page.screenshot(path=pictures[0])
+        page.set_viewport_size({"width": 1300, "height": 1160})
+        page.locator("summary", has_text="How fast").evaluate("title => title.scrollIntoView()")
+        page.wait_for_timeout(1000)
         page.screenshot(path=pictures[1])
+        page.get_by_role("link", name=SLOWER).first.click()
+        page.set_viewport_size({"width": 1300, "height": 1750})
+        page.wait_for_timeout(1000)
+        page.screenshot(path=pictures[2])
         browser.close()
     return pictures
 

@@ -392,7 +392,7 @@ def ceiling_shares(result: Result, time: ScopeTime) -> dict[str, float]:
     work = time.seen.work if time.seen else ()
     copies = [(entry.host_copy, entry.size_bytes or 0.0) for entry in work if entry.host_copy is not None]
     share = ceilings.host_copy_share(copies, ns)
-    # Copies of which each waits for the last do not bound those that overlap, nor a call that hardly copies.
+    # Copies do not bound a call that hardly copies, nor one that copies faster than was measured.
     shares = {HOST_COPY: share if share is not None and _LEAST_COPYING <= share <= 1 else None}
     if measurement.scope == "kernel":
         shares = {
