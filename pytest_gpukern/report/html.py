@@ -95,7 +95,8 @@ _TAIL = 5.0
 
 
 def page(runs: Sequence[RunResults]) -> str:
-    newest_first = sorted(runs, key=lambda run: run.created, reverse=True)
+    # A run comes before the records that it is shown with, which know no duration.
+    newest_first = sorted(runs, key=lambda run: (run.duration_s is not None, run.created), reverse=True)
     data = {
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
         "tones": {state: row.tone for state, row in STATES.items()},
