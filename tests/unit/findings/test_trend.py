@@ -101,6 +101,7 @@ def test_the_count_of_commits_names_what_they_lie_between_and_touch():
     new = since(46.8, 37.1, 37.4, 37.3)
     assert new.touching == new.with_commits(None, "exp").touching == ""
     assert new.with_commits(5, "exp").touching == f"5 commits since {COMMITS[2][:7]} touch exp"
+    assert new.with_commits(2, "exp").touching == f"2 commits since {COMMITS[2][:7]} touch exp"
     assert new.with_commits(0, "exp").touching == f"no commit since {COMMITS[2][:7]} touches exp"
     old = since(46.8, 37.1, 37.4, 37.3, 46.7).with_commits(1, "exp")
     assert old.touching == f"1 commit between {COMMITS[2][:7]} and {COMMITS[3][:7]} touches exp"

@@ -80,6 +80,20 @@ def test_failures_with_the_same_words_are_told_once():
     assert many.title == "5 tests: test_0, test_1, test_2 and 2 more"
     assert many.repeat == "pytest --lf"
     assert (one.title, one.repeat) == ("test_5", "pytest test_5")
+    (four,) = cards(RunResults(failures={f"test_{n}": Failure("no driver") for n in range(4)}))
+    assert four.title == "4 tests: test_0, test_1, test_2, test_3"
+
+
+def test_tests_that_fail_by_themselves_share_a_card_by_their_words_whatever_their_variant():
+    points = [{"n": n} for n in (1, 2)]
+    same, other = ([result(label, point=point) for point in points] for label in ("a.same", "a.other"))
+    words = dict(zip((of.nodeid for of in (*same, *other)), "aabc", strict=True))
+    run = RunResults([*same, *other], failures={test: Failure(text) for test, text in words.items()})
+    assert [card.title for card in cards(run)] == [
+        *("vector_exp/a.same: n=1, n=2", "vector_exp/a.other/n=1", "vector_exp/a.other/n=2")
+    ]
+    both = RunResults(run.results, failures={of.nodeid: Failure("a") for of in (same[0], other[0])})
+    assert cards(both)[0].title == "2 tests: vector_exp/a.same/n=1, vector_exp/a.other/n=1"
 
 
 def test_a_time_has_its_way_its_interval_and_its_share_of_the_limit_before_and_now():
