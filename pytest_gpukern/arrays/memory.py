@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,18 +54,6 @@ def span_of(pointer: int, shape: tuple[int, ...], strides: Strides | None, items
     start = pointer + sum(min(0, reach) for reach in reaches)
     stop = pointer + sum(max(0, reach) for reach in reaches) + itemsize
     return Span(start, stop)
-
-
-def span_by_interface(interface: dict[str, Any]) -> Span:
-    """Returns the span of an array from NumPy's array interface or CUDA's, which have the same fields."""
-    import numpy as np
-
-    return span_of(
-        int(interface["data"][0]),
-        tuple(interface["shape"]),
-        interface.get("strides"),
-        np.dtype(interface["typestr"]).itemsize,
-    )
 
 
 GUARD_BYTES = 8192
@@ -225,12 +213,24 @@ class Placed:
         self.view(allocation).view(raw)[...] = contents.view(raw)
 
     def fill(self, allocation: np.ndarray[Any, Any]) -> None:
-        allocation[:] = guard_pattern(self.guard, 0, self.nbytes)
+        """Fills everything but the elements with the guard."""
+        for zone, pattern in self._zones():
+            allocation[zone] = pattern
 
     def damage(self, name: str, allocation: np.ndarray[Any, Any]) -> list[Damage]:
         import numpy as np
 
-        unlike = (allocation != guard_pattern(self.guard, 0, self.nbytes)).view(np.uint8)
-        self.put(unlike, np.zeros(self.shape, self.dtype))
-        changed = np.flatnonzero(unlike) - self.start
-        return _damages(name, changed, self.dtype.itemsize, math.prod(self.shape), self._step)
+        changed = []
+        for zone, pattern in self._zones():
+            unlike = (allocation[zone] != pattern).view(np.uint8)
+            if self._step > 1:
+                self.put(unlike, np.zeros(self.shape, self.dtype))
+            changed.append(np.flatnonzero(unlike) + zone.start - self.start)
+        offsets = np.concatenate(changed)
+        return _damages(name, offsets, self.dtype.itemsize, math.prod(self.shape), self._step)
+
+    def _zones(self) -> Iterator[tuple[slice, np.ndarray[Any, Any]]]:
+        """Yields where the guard is, and what it looks like there: around an array, or all if it has gaps."""
+        around = (0, self.start), (self.nbytes - self.zone_bytes, self.nbytes)
+        for start, stop in ((0, self.nbytes),) if self._step > 1 else around:
+            yield slice(start, stop), guard_pattern(self.guard, start, stop - start)

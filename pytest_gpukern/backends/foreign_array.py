@@ -124,7 +124,11 @@ class UsersArray:
         if self.host is not None and self.strides is None:
             poison(self.host, word)
         elif self.host is None and self.strides is None and self.pointer % 4 == 0:
-            _fill_on_device(self.pointer, self.nbytes, word)
+            from pytest_gpukern.gpu.runtime import fill_memory, runtime
+
+            current = runtime()  # the context
+            fill_memory(self.pointer, self.nbytes // 4, self.nbytes, word)
+            current.synchronize()
         else:
             self.put(np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes)))
 
@@ -316,18 +320,6 @@ def _copy_to_device(pointer: int, host: np.ndarray[Any, Any]) -> None:
 
     checked("cuMemcpyHtoD", pointer, host.ctypes.data, host.nbytes)
     runtime().synchronize()
-
-
-def _fill_on_device(pointer: int, nbytes: int, word: int) -> None:
-    """Fills device memory that begins at a multiple of four."""
-    from pytest_gpukern.gpu.runtime import checked, runtime
-
-    current = runtime()  # the context
-    if nbytes // 4:
-        checked("cuMemsetD32", pointer, word, nbytes // 4)
-    for offset in range(nbytes // 4 * 4, nbytes):
-        checked("cuMemsetD8", pointer + offset, word >> 8 * (offset % 4) & 0xFF, 1)
-    current.synchronize()
 
 
 def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.memory import GUARD_BYTES, Damage, damage
+from pytest_gpukern.arrays.memory import GUARD_BYTES, Damage, Strides, damage
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.values.options import sanitizing_tool
 
@@ -48,6 +48,15 @@ def cuda_source(file: str, **defines: object) -> str:
     return "".join(lines) + (Path(__file__).parent / "kernels" / file).read_text(encoding="utf-8")
 
 
+def fill_memory(pointer: int, words: int, nbytes: int, word: int, stream: Any = None) -> None:
+    """Fills device memory from a multiple of four on with whole words, then up to `nbytes` with bytes."""
+    sync, queue = ("", ()) if stream is None else ("Async", (int(stream.handle),))
+    if words:
+        checked(f"cuMemsetD32{sync}", pointer, word, words, *queue)
+    for offset in range(4 * words, nbytes):  # at most three bytes, least significant first
+        checked(f"cuMemsetD8{sync}", pointer + offset, word >> 8 * (offset % 4) & 0xFF, 1, *queue)
+
+
 class DeviceArray:
     """A contiguous array in device memory, visible to every library.
 
@@ -58,6 +67,8 @@ class DeviceArray:
         nbytes: size of the contents. Without guard zones the allocation is rounded up to 16 bytes. Under a
             sanitizer, which sees only accesses beyond an allocation, there are no zones and no rounding.
     """
+
+    _strides: Strides | None = None
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int | None = None) -> None:
         import numpy as np
@@ -79,11 +90,14 @@ class DeviceArray:
             last_word = self._zone_bytes + self.nbytes // 4 * 4
             for start, stop in ((0, self._zone_bytes), (last_word, end)):
                 checked("cuMemsetD32", self._allocation + start, guard, (stop - start) // 4)
-        self.__cuda_array_interface__ = {
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
             "shape": self.shape,
             "typestr": self.dtype.str,
             "data": (self.pointer, False),
-            "strides": None,
+            "strides": self._strides,
             "version": 3,
         }
 
@@ -112,7 +126,8 @@ class DeviceArray:
         import numpy as np
 
         host = np.empty(stop - start, np.uint8)
-        checked("cuMemcpyDtoH", host.ctypes.data, self._allocation + start, host.nbytes)
+        if host.size:
+            checked("cuMemcpyDtoH", host.ctypes.data, self._allocation + start, host.nbytes)
         return host
 
     def upload(self, host: np.ndarray[Any, Any]) -> None:
@@ -134,11 +149,7 @@ class DeviceArray:
         """Fills all words that hold contents with one word; on a cuda.core stream it is only queued."""
         words = min(-(-self.nbytes // 4), (self.allocated_bytes - self._zone_bytes) // 4)
         self._filled = word
-        sync, queue = ("", ()) if stream is None else ("Async", (int(stream.handle),))
-        if words:
-            checked(f"cuMemsetD32{sync}", self.pointer, word, words, *queue)
-        for offset in range(4 * words, self.nbytes):  # at most three bytes, least significant first
-            checked(f"cuMemsetD8{sync}", self.pointer + offset, word >> 8 * (offset % 4) & 0xFF, 1, *queue)
+        fill_memory(self.pointer, words, self.nbytes, word, stream)
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies to pageable host memory and waits."""

@@ -23,7 +23,7 @@ from pytest_gpukern.arrays.memory import (
     placements,
 )
 from pytest_gpukern.backends.gpu_backend import CudaWorkspace, PlacedDeviceArray
-from pytest_gpukern.backends.host import PlacedArray
+from pytest_gpukern.backends.host import GuardedArray
 from pytest_gpukern.check.diagnosis import diagnose_damage
 
 # where they lie
@@ -90,7 +90,7 @@ def test_every_byte_that_is_no_element_is_looked_at(shape, dtype, placement, at)
 
 
 def test_damage_says_before_between_and_behind():
-    array = PlacedArray((3,), "f4", OUTPUT_GUARD, Placement(step=2))
+    array = GuardedArray((3,), "f4", OUTPUT_GUARD, Placement(step=2))
     wider = np.lib.stride_tricks.as_strided(array.array, (6,), (4,))
     wider[3] = 1
     assert array.damage("out") == [Damage("out", True, 4, 1, 3, between=True)]
