@@ -11,7 +11,7 @@ import functools
 import math
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,13 @@ def cuda_source(file: str, **defines: object) -> str:
     """Returns the CUDA C++ of a file in `gpu/kernels`, with a `#define` for each keyword argument."""
     lines = [f"#define {name} {value}\n" for name, value in defines.items()]
     return "".join(lines) + (Path(__file__).parent / "kernels" / file).read_text(encoding="utf-8")
+
+
+def launcher(stream: Any, kernel: Any, grid: int, block: int) -> Callable[..., None]:
+    """Returns a function that queues `kernel` on a cuda.core stream with the arguments it is called with."""
+    from cuda.core import LaunchConfig, launch
+
+    return functools.partial(launch, stream, LaunchConfig(grid=grid, block=block), kernel)
 
 
 def fill_memory(pointer: int, words: int, nbytes: int, word: int, stream: Any = None) -> None:
@@ -209,10 +216,8 @@ class CudaRuntime:
 
     def launch(self, kernel: Any, threads: int, *arguments: Any, stream: Any = None) -> None:
         """Launches a grid-stride kernel for `threads` elements on `stream`, by default the timed one."""
-        from cuda.core import LaunchConfig, launch
-
         blocks = max(1, min(-(-threads // _BLOCK), 4 * self.resident_threads // _BLOCK))
-        launch(stream or self.stream, LaunchConfig(grid=blocks, block=_BLOCK), kernel, *arguments)
+        launcher(stream or self.stream, kernel, blocks, _BLOCK)(*arguments)
 
     @functools.cached_property
     def _aside(self) -> Any:
@@ -222,11 +227,9 @@ class CudaRuntime:
     def occupy(self, ns: float) -> None:
         """Occupies every thread of the device for `ns` nanoseconds: kernels have to wait, copies do not."""
         import numpy as np
-        from cuda.core import LaunchConfig, launch
 
         kernel = self.kernel(cuda_source("launch.cu"), "gpukern_wait")
-        config = LaunchConfig(grid=self.resident_threads // _BLOCK, block=_BLOCK)
-        launch(self._aside, config, kernel, np.uint64(ns))
+        launcher(self._aside, kernel, self.resident_threads // _BLOCK, _BLOCK)(np.uint64(ns))
 
     def synchronize(self) -> None:
         """Waits for all work in the context, on every stream."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, runtime
+from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, launcher, runtime
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.note import Note
 
@@ -171,18 +171,10 @@ class BlockingKernel:
 
     def block(self, stream: Any, timeout_ns: int = TIMEOUT_NS) -> None:
         import numpy as np
-        from cuda.core import LaunchConfig, launch
 
         self._ticket += 1
-        launch(
-            stream,
-            LaunchConfig(grid=1, block=1),
-            self._kernel,
-            self._mailbox,
-            np.uint32(self._ticket),
-            np.uint64(timeout_ns),
-            self._mailbox + 4,
-        )
+        ticket, timeout = np.uint32(self._ticket), np.uint64(timeout_ns)
+        launcher(stream, self._kernel, 1, 1)(self._mailbox, ticket, timeout, self._mailbox + 4)
 
     def release(self) -> None:
         self._words[0] = self._ticket

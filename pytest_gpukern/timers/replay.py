@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source
+from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, launcher
 from pytest_gpukern.timers.launch_queue import EventQueue
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected
@@ -78,14 +78,7 @@ def event_cost_ns(runtime: CudaRuntime, *, legacy: bool, cold: bool) -> float | 
 
 def empty_kernel(runtime: CudaRuntime, stream: Any) -> Callable[[], None]:
     """Returns a function that launches an empty kernel on the stream, already loaded and run once."""
-    from cuda.core import LaunchConfig, launch
-
-    kernel = runtime.kernel(cuda_source("timing.cu"), "gpukern_empty")
-    config = LaunchConfig(grid=1, block=1)
-
-    def empty() -> None:
-        launch(stream, config, kernel)
-
+    empty = launcher(stream, runtime.kernel(cuda_source("timing.cu"), "gpukern_empty"), 1, 1)
     empty()
     runtime.synchronize()
     return empty
