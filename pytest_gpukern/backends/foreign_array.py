@@ -127,7 +127,7 @@ class UsersArray:
             from pytest_gpukern.gpu.runtime import fill_memory, runtime
 
             current = runtime()  # the context
-            fill_memory(self.pointer, self.nbytes // 4, self.nbytes, word)
+            fill_memory(self.pointer, self.nbytes, word)
             current.synchronize()
         else:
             self.put(np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes)))

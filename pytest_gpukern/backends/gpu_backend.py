@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import Tolerance, is_narrow
 from pytest_gpukern.arrays.memory import (
-    GUARD_BYTES,
     INPUT_GUARD,
     OUTPUT_GUARD,
     Damage,
-    Placed,
     Placement,
     Span,
 )
@@ -27,7 +24,6 @@ from pytest_gpukern.backends.host import is_array, poison
 from pytest_gpukern.gpu.compare import compare_on_device
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
 from pytest_gpukern.problems.problem import Output
-from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,32 +36,8 @@ _LOOKED_AT_BYTES = 1 << 20
 class PlacedDeviceArray(DeviceArray):
     """Holds a small array in a special layout; it waits where `DeviceArray` queues.
 
-    We compose its allocation on the host and copy it whole. So `damage` sees every byte that is not an
-    element, also in the gaps.
-
-    Args:
-        guard: what fills everything else in the allocation.
+    We read its allocation, change the elements on the host, and write it whole.
     """
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int, placement: Placement) -> None:
-        import numpy as np
-
-        self.shape = tuple(int(length) for length in shape)
-        self.dtype = np.dtype(dtype)
-        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        zone_bytes = GUARD_BYTES if sanitizing_tool() is None else 0
-        self._placed = Placed(self.shape, self.dtype, placement, guard, zone_bytes)
-        self.allocated_bytes = max(1, self._placed.nbytes)
-        self._allocation = int(checked("cuMemAlloc", self.allocated_bytes))
-        self.pointer = self._allocation + self._placed.start
-        whole = np.empty(self._placed.nbytes, np.uint8)
-        self._placed.fill(whole)
-        self._write(whole)
-        self._strides = self._placed.strides if placement.step > 1 else None
-
-    def _write(self, whole: np.ndarray[Any, Any]) -> None:
-        if whole.size:
-            checked("cuMemcpyHtoD", self._allocation, whole.ctypes.data, whole.nbytes)
 
     def _read(self) -> np.ndarray[Any, Any]:
         return self._bytes(0, self._placed.nbytes)
@@ -76,7 +48,8 @@ class PlacedDeviceArray(DeviceArray):
 
         whole = self._read()
         self._placed.put(whole, np.ascontiguousarray(host, dtype=self.dtype))
-        self._write(whole)
+        if whole.size:
+            checked("cuMemcpyHtoD", self._allocation, whole.ctypes.data, whole.nbytes)
 
     def copy_from(self, other: DeviceArray, stream: Any = None) -> None:  # noqa: ARG002
         self.upload(other.download())
@@ -95,14 +68,10 @@ class PlacedDeviceArray(DeviceArray):
         into[...] = elements
         return into
 
-    def damage(self, name: str) -> list[Damage]:
-        return self._placed.damage(name, self._read())
-
 
 def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
-    if placement is None:
-        return DeviceArray(form.shape, form.dtype, guard=guard)
-    return PlacedDeviceArray(form.shape, form.dtype, guard=guard, placement=placement)
+    kind = DeviceArray if placement is None else PlacedDeviceArray
+    return kind(form.shape, form.dtype, guard=guard, placement=placement or Placement())
 
 
 class CudaWorkspace:

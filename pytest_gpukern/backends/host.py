@@ -105,12 +105,13 @@ class GuardedArray:
         self._placed = Placed(tuple(shape), np.dtype(dtype), placement or Placement(), guard)
         buffer = np.empty(self._placed.nbytes + BOUNDARY_BYTES, np.uint8)
         self._bytes = buffer[-buffer.ctypes.data % BOUNDARY_BYTES :][: self._placed.nbytes]
-        self._placed.fill(self._bytes)
+        for start, pattern in self._placed.zones():
+            self._bytes[start : start + pattern.size] = pattern
         self.array = self._placed.view(self._bytes)
 
     def damage(self, name: str) -> list[Damage]:
         """Returns what was written into its guard zones; `name` is the array's in the result."""
-        return self._placed.damage(name, self._bytes)
+        return self._placed.damage(name, lambda start, stop: self._bytes[start:stop])
 
 
 class HostWorkspace:
