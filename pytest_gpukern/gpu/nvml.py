@@ -326,9 +326,7 @@ class Nvml:
         ecc = self._ask("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
         mig = self._ask("nvmlDeviceGetMigMode", gpu) or (None, None)
         mode = self._ask("nvmlDeviceGetComputeMode", gpu)
-        rows = self._ask(
-            "nvmlDeviceGetRemappedRows", gpu
-        )  # corrected rows, uncorrected rows, pending, failed
+        rows = self._ask("nvmlDeviceGetRemappedRows", gpu)  # corrected, uncorrected, pending, failed
         power_mw = self._ask("nvmlDeviceGetPowerManagementDefaultLimit", gpu)
         return Configuration(
             persistence=_truth(self._ask("nvmlDeviceGetPersistenceMode", gpu)),

@@ -116,9 +116,8 @@ class ActivityTrace:
         self._work: list[Any] = []
         self._keeps_host_calls = False
         self._host_calls: list[Any] = []
-        self._error: BaseException | None = None
         self._uncollected = ExitStack()
-        self._buffers = RecordBuffers(cupti, self._take, self._failed)
+        self._buffers = RecordBuffers(cupti, self._take)
         self.attempt(self._buffers.register)
 
     def open(self, *, concurrently: bool) -> None:
@@ -204,8 +203,8 @@ class ActivityTrace:
     def _reading(self) -> Iterator[None]:
         """Has the records of a recording that has ended read, then drops them."""
         try:
-            if self._error is not None:
-                raise self._error
+            if self._buffers.error is not None:
+                raise self._buffers.error
             self._calls |= self._launched_for_calls()
             yield
         except Exception as error:
@@ -266,8 +265,8 @@ class ActivityTrace:
         return int(self.cupti.get_stream_id_ex(context, handle, 0))
 
     def _clear(self) -> None:
-        self._calls, self._launches, self._work, self._error = {}, {}, [], None
-        self._windows, self._pushed, self._host_calls = [], [], []
+        self._calls, self._launches, self._work, self._host_calls = {}, {}, [], []
+        self._windows, self._pushed, self._buffers.error = [], [], None
 
     def _disable(self) -> None:
         with self._uncollected:
@@ -290,9 +289,6 @@ class ActivityTrace:
         # From cupti-python, without a library or driver; a SystemError is the same from its C function.
         except (RuntimeError, SystemError) as error:
             raise TimerUnavailable(f"CUPTI cannot be loaded: {error.__cause__ or error}") from error
-
-    def _failed(self, error: Exception) -> None:
-        self._error = error
 
     def _take(self, records: Sequence[Any]) -> None:
         """Sorts the records of a buffer; runs on a CUPTI thread."""
@@ -412,9 +408,7 @@ def _host_copy(record: Any) -> HostCopy | None:
     return HostCopy(direction, _named(_MEMORY_KINDS, kind)) if kind is not None else None
 
 
-@functools.cache
-def activity_trace() -> ActivityTrace:
-    return ActivityTrace()
+activity_trace = functools.cache(ActivityTrace)
 
 
 _BUFFER_BYTES = 1 << 20
@@ -475,28 +469,23 @@ class RecordBuffers:
 
     Args:
         completed: takes the records of a buffer; runs on a CUPTI thread.
-        failed: takes an error in reading or handling them; runs there too.
 
     Attributes:
+        error: the last one in reading or handling records.
         reads_api_calls: whether to read the records of API calls, which outnumber all others together.
 
     Raises:
         TimerUnavailable: cupti-python does not export what is needed.
     """
 
-    def __init__(
-        self,
-        cupti: Any,
-        completed: Callable[[Sequence[Any]], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, cupti: Any, completed: Callable[[Sequence[Any]], None]) -> None:
         self._cupti = cupti
         self._layouts = _layouts(cupti)
         self._api_calls = (cupti.ActivityKind.DRIVER, cupti.ActivityKind.RUNTIME)
         self.reads_api_calls = False
         self._register, self._next = _functions()
         self._hand_over = completed
-        self._fail = failed
+        self.error: Exception | None = None
         self._buffers: dict[int, Any] = {}
         # CUPTI keeps pointers to these.
         self._callbacks = (_Requested(self._requested), _Completed(self._completed))
@@ -514,7 +503,7 @@ class RecordBuffers:
 
             memory = np.empty(_BUFFER_BYTES // 8, np.uint64)  # aligned to 8 bytes, as CUPTI requires
         except Exception as error:  # noqa: BLE001 - as below; without a buffer CUPTI drops the records
-            self._fail(error)
+            self.error = error
             return
         address = int(memory.ctypes.data)
         self._buffers[address] = memory
@@ -526,7 +515,7 @@ class RecordBuffers:
                 with uncollected():  # CUPTI may deliver a library's records at any time
                     self._hand_over(self._read(address, valid))
         except Exception as error:  # noqa: BLE001 - it must not reach CUPTI's thread
-            self._fail(error)
+            self.error = error
         finally:
             self._buffers.pop(address, None)
 
