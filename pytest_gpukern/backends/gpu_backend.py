@@ -39,14 +39,11 @@ class PlacedDeviceArray(DeviceArray):
     We read its allocation, change the elements on the host, and write it whole.
     """
 
-    def _read(self) -> np.ndarray[Any, Any]:
-        return self._bytes(0, self._placed.nbytes)
-
     def upload(self, host: np.ndarray[Any, Any]) -> None:
         """Copies from the host, and leaves the bytes around the elements as they are."""
         import numpy as np
 
-        whole = self._read()
+        whole = self._bytes(0, self._placed.nbytes)
         self._placed.put(whole, np.ascontiguousarray(host, dtype=self.dtype))
         if whole.size:
             checked("cuMemcpyHtoD", self._allocation, whole.ctypes.data, whole.nbytes)
@@ -62,7 +59,7 @@ class PlacedDeviceArray(DeviceArray):
         self.upload(filled)
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        elements = self._placed.view(self._read())
+        elements = self._placed.view(self._bytes(0, self._placed.nbytes))
         if into is None:
             return elements.copy()
         into[...] = elements

@@ -362,7 +362,6 @@ _FMA_ITERATIONS = 48
 
 @contextmanager
 def _copy(cuda: CudaRuntime) -> Iterator[Call]:
-    """Yields a copy on the device, far larger than the L2."""
     size = max(_COPY_BYTES, _L2_SIZES * cuda.l2_bytes) // _TILE * _TILE
     if cuda.free_bytes() < 2 * size:
         cuda.forget_copies()
@@ -376,7 +375,6 @@ def _copy(cuda: CudaRuntime) -> Iterator[Call]:
 
 @contextmanager
 def _fma(cuda: CudaRuntime) -> Iterator[Call]:
-    """Yields float32 multiply-adds by as many threads as the device holds."""
     with _multiply_adds(cuda, _FMAS[0], cuda.resident_threads // BLOCK) as work:
         yield lambda: work(_FMA_ITERATIONS)
 

@@ -476,7 +476,6 @@ class Nvml:
         return self._gpus_of_instances.get(uuid, handle)
 
     def _field_values(self, handle: Any, fields: Sequence[int]) -> dict[int, float]:
-        """Returns the fields that the driver reports."""
         values = self._ask("nvmlDeviceGetFieldValues", handle, list(fields))
         return {
             int(value.fieldId): getattr(value.value, _VALUE_MEMBERS[value.valueType])

@@ -10,7 +10,8 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pytest_gpukern.gpu.memory_accounts import accounts, synchronize
+from pytest_gpukern.gpu.memory_accounts import accounts
+from pytest_gpukern.gpu.runtime import checked
 from pytest_gpukern.measure.observers import Bench, Look, Observation, ObservedCall, Observer, SeenInTest
 from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.result import Finding
@@ -99,7 +100,7 @@ def _alive_once_idle() -> int:
     """Returns the bytes allocated after waiting for queued frees and freeing caches."""
     found = accounts()
     if found:
-        synchronize()
+        checked("cuCtxSynchronize")
     for account in found:
         account.release()
     return sum(account.live_bytes() for account in found)

@@ -141,7 +141,8 @@ def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, 
         except TimerUnavailable:
             raise
         except Exception as error:  # the call ran before, so only its capture can fail
-            raise TimerUnavailable(f"the call cannot be captured: {_in_one_line(error)}") from error
+            why = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+            raise TimerUnavailable(f"the call cannot be captured: {why}") from error
     added = [later - earlier for earlier, later in itertools.pairwise(nodes)]
     refusal = _refusal(added, graph)
     if refusal is not None:
@@ -185,9 +186,3 @@ def _refusal(added: Sequence[int], graph: Any) -> str | None:
             f"{min(added)} and {max(added)} operations a call"
         )
     return None
-
-
-def _in_one_line(error: Exception) -> str:
-    """Returns an exception's type and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -251,7 +251,6 @@ class ActivityTrace:
         }
 
     def _call_at(self, host_ns: int) -> int | None:
-        """Returns the call that ran at a host time, if one did."""
         place = bisect.bisect_left(self._windows, (host_ns,)) - 1
         if place < 0:
             return None

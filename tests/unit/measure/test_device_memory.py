@@ -37,7 +37,7 @@ class Library:
 def library(monkeypatch):
     made = Library()
     monkeypatch.setattr(device_memory, "accounts", lambda: [made])
-    monkeypatch.setattr(device_memory, "synchronize", lambda: None)
+    monkeypatch.setattr(device_memory, "checked", lambda call: None)
     return made
 
 
