@@ -20,7 +20,7 @@ from pytest_gpukern.arrays.memory import (
 )
 from pytest_gpukern.backends.backend import Backend, Form
 from pytest_gpukern.backends.foreign_array import UsersArray
-from pytest_gpukern.backends.host import is_array, poison
+from pytest_gpukern.backends.host import is_array
 from pytest_gpukern.gpu.compare import compare_on_device
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
 from pytest_gpukern.problems.problem import Output
@@ -54,9 +54,7 @@ class PlacedDeviceArray(DeviceArray):
     def fill(self, word: int, stream: Any = None) -> None:  # noqa: ARG002
         import numpy as np
 
-        filled = np.empty(self.shape, self.dtype)
-        poison(filled, word)
-        self.upload(filled)
+        self.upload(np.ndarray(self.shape, self.dtype, comparison.poison_bytes(word, self.nbytes)))
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         elements = self._placed.view(self._bytes(0, self._placed.nbytes))

@@ -50,10 +50,9 @@ def poison(array: np.ndarray[Any, Any], word: int = comparison.POISON) -> None:
         array.view(f"V{array.itemsize}")[...] = filled.view(f"V{array.itemsize}")
         return
     raw = array.reshape(-1).view(np.uint8)
-    pattern = np.frombuffer(np.uint32(word).tobytes(), np.uint8)
     whole = raw.size // 4 * 4
     _in_pieces(raw[:whole].view(np.uint32), lambda part: part.fill(word))
-    raw[whole:] = pattern[: raw.size - whole]
+    raw[whole:] = comparison.poison_bytes(word, raw.size - whole)
 
 
 def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:

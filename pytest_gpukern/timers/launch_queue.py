@@ -196,6 +196,8 @@ _DOCUMENTED_RESOLUTION_NS = 500.0
 class EventQueue:
     """Times executions on one stream with pairs of events; the stream is the runtime's by default."""
 
+    _cold = True  # of the last batch
+
     def __init__(self, runtime: CudaRuntime, stream: Any = None, *, queues: bool = True) -> None:
         self._runtime = runtime
         self._stream = stream or runtime.stream
@@ -204,6 +206,7 @@ class EventQueue:
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
         """Takes a sample of each iteration with `LaunchQueue.execute`; the batch says if unqueued."""
+        self._cold = cold
         self._marks.restart()
         if self._queue.execute(iterations, self._marks, cold=cold):
             return Batch(self._marks.samples_ns)

@@ -100,17 +100,20 @@ def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[C
     graph, nodes, _kept = _capture(stream, runs)
     with ExitStack() as made:
         made.callback(checked, "cuGraphDestroy", graph)
+        refusal = _refusal([later - earlier for earlier, later in itertools.pairwise(nodes)], graph)
+        if refusal is not None:
+            raise TimerUnavailable(refusal)
         try:
             executable = checked("cuGraphInstantiate", graph, 0)
         except CudaError as error:
             raise TimerUnavailable(f"the captured graph cannot be replayed: {error}") from error
         made.callback(checked, "cuGraphExecDestroy", executable)
         checked("cuGraphUpload", executable, stream.handle)
-        yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes
+        yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes[-1]
 
 
-def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, list[Any]]:
-    """Returns a graph of the calls, its number of nodes, and what the calls returned.
+def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, list[int], list[Any]]:
+    """Returns a graph of the calls, its number of nodes before and after each, and what the calls returned.
 
     We capture only this thread, and strictly: a call that allocates, frees or waits is refused. Otherwise a
     replay could use memory that the call has given back.
@@ -143,12 +146,7 @@ def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, 
         except Exception as error:  # the call ran before, so only its capture can fail
             why = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
             raise TimerUnavailable(f"the call cannot be captured: {why}") from error
-    added = [later - earlier for earlier, later in itertools.pairwise(nodes)]
-    refusal = _refusal(added, graph)
-    if refusal is not None:
-        checked("cuGraphDestroy", graph)
-        raise TimerUnavailable(refusal)
-    return graph, nodes[-1], kept
+    return graph, nodes, kept
 
 
 def _nodes_so_far(stream: Any) -> int:

@@ -189,7 +189,16 @@ class ActivityTrace:
         finally:
             self._follows_threads, self._keeps_host_calls = before, False
         with self._reading():
-            return self._trace(scope)
+            ((began, ended, call),) = self._windows
+            work = [record for record in self._work if self._calls.get(record.correlation_id) == call]
+            host_calls = [record for record in self._host_calls if began <= record.start <= ended]
+            origin = min((record.start for record in (*work, *host_calls)), default=0)
+            work, host_calls = (sorted(part, key=_by_start_and_length) for part in (work, host_calls))
+            return Trace(
+                scope,
+                tuple(self._in_full(record, origin) for record in work),
+                tuple(self._host_call(record, origin) for record in host_calls),
+            )
 
     def _stop(self) -> None:
         try:
@@ -210,17 +219,6 @@ class ActivityTrace:
         except Exception as error:
             raise TimerUnavailable(f"CUPTI's records could not be read: {error}") from error
         self._clear()
-
-    def _trace(self, scope: str) -> Trace:
-        ((began, ended, call),) = self._windows
-        work = [record for record in self._work if self._calls.get(record.correlation_id) == call]
-        host_calls = [record for record in self._host_calls if began <= record.start <= ended]
-        origin = min((record.start for record in (*work, *host_calls)), default=0)
-        return Trace(
-            scope,
-            tuple(self._in_full(record, origin) for record in sorted(work, key=_by_start_and_length)),
-            tuple(self._host_call(record, origin) for record in sorted(host_calls, key=_by_start_and_length)),
-        )
 
     def follow_threads(self) -> bool:
         """Also attributes work of other threads and of CUDA's runtime API, from the next recording on.
