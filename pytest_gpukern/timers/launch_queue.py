@@ -140,10 +140,8 @@ class LaunchQueue:
 
 def _entries(iteration: Iteration, *, cold: bool) -> int:
     """Returns a sample's entries in the launch queue: two events, the flush, and its launches."""
-    launches = iteration.launches
-    if launches is None:
-        launches = 1 if iteration.before is None else 1 + ENTRIES_OF_BEFORE
-    return 2 + cold + launches
+    assumed = 1 if iteration.before is None else 1 + ENTRIES_OF_BEFORE
+    return 2 + cold + (assumed if iteration.launches is None else iteration.launches)
 
 
 _DEVICEMAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP

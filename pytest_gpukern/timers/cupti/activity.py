@@ -305,24 +305,20 @@ class ActivityTrace:
                 self._work.append(record)
 
     def _activity(self, record: Any, origin: int) -> Activity:
-        call = self._calls.get(record.correlation_id)
-        kinds, kind = self.cupti.ActivityKind, record.kind
-        name, what = "", "kernel"
-        size_bytes, kernel, host_copy = 0, None, None
-        if kind == self._kernels:
-            if call != OURS:
-                name, kernel = record.name, _kernel(record)
-        elif kind == kinds.MEMCPY:
-            what, size_bytes, host_copy = "memcpy", record.bytes, _host_copy(record)
+        call, kinds = self._calls.get(record.correlation_id), self.cupti.ActivityKind
+        times = {"start_ns": float(record.start - origin), "end_ns": float(record.end - origin)}
+        _, thread = self._launches.get(record.correlation_id, (0, None)) if call is None else (0, None)
+        launched: Any = {**times, "stream": record.stream_id, "call": call, "thread": thread}
+        if record.kind == kinds.MEMCPY:
+            host_copy = _host_copy(record)
             name = f"memcpy {_named(_COPY_KINDS, record.copy_kind)}"
             name += f", {host_copy.memory}" if host_copy is not None else ""
-        else:
-            what, name, size_bytes = "memset", "memset", record.bytes
-        start_ns, end_ns = float(record.start - origin), float(record.end - origin)
-        _, thread = self._launches.get(record.correlation_id, (0, None)) if call is None else (0, None)
-        return Activity(
-            *(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel, thread, host_copy)
-        )
+            return Activity("memcpy", name, **launched, size_bytes=record.bytes, host_copy=host_copy)
+        if record.kind == kinds.MEMSET:
+            return Activity("memset", "memset", **launched, size_bytes=record.bytes)
+        if call == OURS:
+            return Activity("kernel", "", **launched)
+        return Activity("kernel", record.name, **launched, kernel=_kernel(record))
 
     def _in_full(self, record: Any, origin: int) -> DeviceActivity:
         of_all = {
