@@ -133,23 +133,18 @@ def visible_devices(
     return tuple(devices.values())
 
 
-def missing_gpu_reason(
-    environ: Mapping[str, str],
-    *,
-    open_library: Callable[[], Nvml] = open_nvml,
-    load_cuda: Callable[[], object] = load_library,
-) -> str | None:
+def missing_gpu_reason(environ: Mapping[str, str]) -> str | None:
     """Says why this process has no GPU to use, or returns None. Does not initialise CUDA.
 
     Raises DeviceError if there are GPUs but CUDA would not understand CUDA_VISIBLE_DEVICES.
     """
     cuda_problem = None
     try:
-        load_cuda()
+        load_library()
     except CudaError as error:
         cuda_problem = str(error)
     try:
-        nvml = open_library()
+        nvml = open_nvml()
     except NvmlUnavailable as error:
         return f"{error}; {cuda_problem or 'the CUDA library itself is there'}"
     with nvml:

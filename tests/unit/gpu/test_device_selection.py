@@ -9,6 +9,7 @@ from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpukern.gpu import selection
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, bare_uuid
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
@@ -144,16 +145,19 @@ def test_an_index_whose_meaning_cuda_does_not_tell_is_an_error_that_offers_uuids
 
 
 def reason(nvml, cuda=None, **environ):
-    def open_library():
+    def open_nvml():
         if isinstance(nvml, NvmlUnavailable):
             raise nvml
         return nvml
 
-    def load_cuda():
+    def load_library():
         if cuda is not None:
             raise cuda
 
-    return missing_gpu_reason(environ, open_library=open_library, load_cuda=load_cuda)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "open_nvml", open_nvml)
+        patch.setattr(selection, "load_library", load_library)
+        return missing_gpu_reason(environ)
 
 
 def test_a_reason_says_what_is_missing_or_hidden_and_none_is_given_where_a_gpu_is_visible():
