@@ -110,13 +110,9 @@ class ClockGuard:
     classes of other libraries time nothing here. We do not compare methods of our own timers.
     """
 
-    def __init__(
-        self,
-        perf_counter_ns: Callable[[], int] = _KEPT["perf_counter_ns"],
-        raw_ns: Callable[[], int] | None = None,
-    ) -> None:
-        self._perf_counter_ns = perf_counter_ns
-        self._raw_ns = raw_ns or _raw_clock()
+    def __init__(self) -> None:
+        self._perf_counter_ns: Callable[[], int] = _KEPT["perf_counter_ns"]
+        self._raw_ns = _raw_clock()
 
     def read(self) -> ClockReading:
         """Reads both clocks before the guarded work, and again if this thread had to wait between them."""

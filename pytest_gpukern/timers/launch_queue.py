@@ -35,7 +35,8 @@ class Marks(Protocol):
         """Begins a part of `count` executions; discards an unfinished part."""
 
     def preparing(self) -> AbstractContextManager[None]:
-        """Is entered while the work before an execution is queued."""
+        """Is entered while the work before an execution is queued; it may do nothing."""
+        return nullcontext()
 
     def start(self, number: int) -> None:
         """Is called before execution `number` of the part is launched."""
@@ -231,7 +232,7 @@ def event_tick_ns(runtime: CudaRuntime) -> float:
     return min(steps, default=_DOCUMENTED_RESOLUTION_NS)
 
 
-class _EventMarks:
+class _EventMarks(Marks):
     """Records an event before and after each execution; uses its events again in the next part."""
 
     def __init__(self, runtime: CudaRuntime, stream: Any) -> None:
@@ -246,9 +247,6 @@ class _EventMarks:
         options = EventOptions(timing_enabled=True)
         while len(self._pairs) < count:
             self._pairs.append((self._create(options), self._create(options)))
-
-    def preparing(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def start(self, number: int) -> None:
         self._stream.record(self._pairs[number][0])
