@@ -84,7 +84,10 @@ def measure_ceilings() -> Measured:
     cuda = runtime()
     values: dict[str, float] = {}
     complaints = []
-    _warm_up(cuda)
+    _fma_rate(cuda, _FMAS[0])  # compiles, during which clocks may fall again
+    end = time.monotonic() + _WARM_UP_S
+    while time.monotonic() < end:
+        _fma_rate(cuda, _FMAS[0])
     for what, measure in (
         ("FMA rates", _fma_rates),
         ("copies within the device", _device_copy),
@@ -125,13 +128,6 @@ _FMAS = (
     _Fma("float16_flop_per_s", "half2x", "float16", lanes=2),
     _Fma("int32_op_per_s", "unsigned", "uint32"),
 )
-
-
-def _warm_up(cuda: CudaRuntime) -> None:
-    _fma_rate(cuda, _FMAS[0])  # compiles, during which clocks may fall again
-    end = time.monotonic() + _WARM_UP_S
-    while time.monotonic() < end:
-        _fma_rate(cuda, _FMAS[0])
 
 
 def _fma_rates(cuda: CudaRuntime) -> dict[str, float]:

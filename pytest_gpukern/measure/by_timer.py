@@ -88,9 +88,8 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
     main_ns, other_ns = main.summary.median_ns, other.summary.median_ns
     beyond_ns = other_ns - main_ns - (other.fixed_cost_ns or 0.0)
     if other_ns < (1 - CONTRADICTION) * main_ns:
-        reading = (
-            f"{100 * (1 - other_ns / main_ns):.1f} % less than {label}: they missed work on another stream"
-        )
+        less = 100 * (1 - other_ns / main_ns)
+        reading = f"{less:.1f} % less than {label}: they missed work on another stream"
         about, why = About.TIMERS, f"or the kernel is slower while {label} records it"
     elif other.fixed_cost_ns is not None and beyond_ns > max(_MORE_NS, _MORE_SHARE * main_ns):
         reading = (
