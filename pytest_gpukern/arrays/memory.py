@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,18 +56,6 @@ def span_of(pointer: int, shape: tuple[int, ...], strides: Strides | None, items
     return Span(start, stop)
 
 
-def span_by_interface(interface: dict[str, Any]) -> Span:
-    """Returns the span of an array from NumPy's array interface or CUDA's, which have the same fields."""
-    import numpy as np
-
-    return span_of(
-        int(interface["data"][0]),
-        tuple(interface["shape"]),
-        interface.get("strides"),
-        np.dtype(interface["typestr"]).itemsize,
-    )
-
-
 GUARD_BYTES = 8192
 """Smallest size of a zone: one stray float64 from each of 1024 threads. A multiple of 256, so that an array
 after a zone is aligned as the allocation is."""
@@ -105,33 +93,6 @@ def guard_pattern(guard: int, start: int, nbytes: int) -> np.ndarray[Any, Any]:
     start %= 4
     word = guard.to_bytes(4, "little")
     return np.frombuffer(word * (-(-(start + nbytes) // 4) or 1), np.uint8)[start : start + nbytes]
-
-
-def damage(
-    name: str,
-    before: np.ndarray[Any, Any],
-    behind: np.ndarray[Any, Any],
-    *,
-    guard: int,
-    nbytes: int,
-    itemsize: int,
-    fill: int | None = None,
-) -> list[Damage]:
-    """Returns what was written into the zones before and after an array that begins at a multiple of four.
-
-    `nbytes` and `itemsize` are those of the array. `fill` is the word with which it was filled last, if at
-    all; the last word may reach up to three bytes into the zone behind.
-    """
-    import numpy as np
-
-    expected = guard_pattern(guard, nbytes, behind.size)
-    spilled = -nbytes % 4
-    if fill is not None and spilled:
-        expected = expected.copy()
-        expected[:spilled] = np.frombuffer(np.uint32(fill).tobytes(), np.uint8)[4 - spilled :]
-    changed_before = np.flatnonzero(before != guard_pattern(guard, -before.size, before.size)) - before.size
-    changed_behind = np.flatnonzero(behind != expected) + nbytes
-    return _damages(name, np.concatenate((changed_before, changed_behind)), itemsize, nbytes // itemsize)
 
 
 def _damages(
@@ -224,13 +185,21 @@ class Placed:
         raw = f"V{self.dtype.itemsize}"
         self.view(allocation).view(raw)[...] = contents.view(raw)
 
-    def fill(self, allocation: np.ndarray[Any, Any]) -> None:
-        allocation[:] = guard_pattern(self.guard, 0, self.nbytes)
-
-    def damage(self, name: str, allocation: np.ndarray[Any, Any]) -> list[Damage]:
+    def damage(self, name: str, read: Callable[[int, int], np.ndarray[Any, Any]]) -> list[Damage]:
+        """Returns what was written into the zones; `read` returns bytes of the allocation."""
         import numpy as np
 
-        unlike = (allocation != guard_pattern(self.guard, 0, self.nbytes)).view(np.uint8)
-        self.put(unlike, np.zeros(self.shape, self.dtype))
-        changed = np.flatnonzero(unlike) - self.start
-        return _damages(name, changed, self.dtype.itemsize, math.prod(self.shape), self._step)
+        changed = []
+        for start, pattern in self.zones():
+            unlike = (read(start, start + pattern.size) != pattern).view(np.uint8)
+            if self._step > 1:
+                self.put(unlike, np.zeros(self.shape, self.dtype))
+            changed.append(np.flatnonzero(unlike) + start - self.start)
+        offsets = np.concatenate(changed)
+        return _damages(name, offsets, self.dtype.itemsize, math.prod(self.shape), self._step)
+
+    def zones(self) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+        """Yields what to write, and where, before the contents: around an array, or all if it has gaps."""
+        around = (0, self.start), (self.nbytes - self.zone_bytes, self.nbytes)
+        for start, stop in ((0, self.nbytes),) if self._step > 1 else around:
+            yield start, guard_pattern(self.guard, start, stop - start)

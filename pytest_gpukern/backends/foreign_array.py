@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_gpukern.arrays.compare import is_narrow, poison_bytes
 from pytest_gpukern.arrays.memory import Span, Strides, out_of_c_order, span_of
 from pytest_gpukern.backends.host import bits_of, poison
+from pytest_gpukern.gpu import runtime as cuda
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 
 if TYPE_CHECKING:
@@ -110,9 +111,7 @@ class UsersArray:
     def bits(self) -> str | None:
         """Returns a hash of its bytes in C order, taken where it lies; None if they are not all values."""
         if self.on_device and self.strides is None and self.pointer % 4 == 0:
-            from pytest_gpukern.gpu.runtime import runtime
-
-            return f"splitmix64:{runtime().hash_at(self.pointer, self.nbytes):016x}"
+            return f"splitmix64:{cuda.runtime().hash_at(self.pointer, self.nbytes):016x}"
         return bits_of(self.host if self.host is not None else self.fetch())
 
     def poison(self, word: int) -> None:
@@ -124,7 +123,9 @@ class UsersArray:
         if self.host is not None and self.strides is None:
             poison(self.host, word)
         elif self.host is None and self.strides is None and self.pointer % 4 == 0:
-            _fill_on_device(self.pointer, self.nbytes, word)
+            current = cuda.runtime()  # the context
+            cuda.fill_memory(self.pointer, self.nbytes, word)
+            current.synchronize()
         else:
             self.put(np.ndarray(self.shape, self.dtype, poison_bytes(word, self.nbytes)))
 
@@ -148,10 +149,8 @@ class UsersArray:
         """
         if self.host is not None:
             return functools.partial(self.put, contents)
-        from pytest_gpukern.gpu.runtime import checked, runtime
-
-        copy = runtime().copy_of(contents)
-        return functools.partial(checked, "cuMemcpyDtoD", self.pointer, copy.pointer, self.nbytes)
+        copy = cuda.runtime().copy_of(contents)
+        return functools.partial(cuda.checked, "cuMemcpyDtoD", self.pointer, copy.pointer, self.nbytes)
 
     def values(self, fetched: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns fetched contents as numbers to compare, with bfloat16 as float32."""
@@ -304,30 +303,14 @@ def why_untrusted(value: Any) -> str | None:
 
 
 def _copy_from_device(host: np.ndarray[Any, Any], pointer: int) -> None:
-    from pytest_gpukern.gpu.runtime import checked, runtime
-
-    runtime()  # the context
+    cuda.runtime()  # the context
     if host.nbytes:
-        checked("cuMemcpyDtoH", host.ctypes.data, pointer, host.nbytes)
+        cuda.checked("cuMemcpyDtoH", host.ctypes.data, pointer, host.nbytes)
 
 
 def _copy_to_device(pointer: int, host: np.ndarray[Any, Any]) -> None:
-    from pytest_gpukern.gpu.runtime import checked, runtime
-
-    checked("cuMemcpyHtoD", pointer, host.ctypes.data, host.nbytes)
-    runtime().synchronize()
-
-
-def _fill_on_device(pointer: int, nbytes: int, word: int) -> None:
-    """Fills device memory that begins at a multiple of four."""
-    from pytest_gpukern.gpu.runtime import checked, runtime
-
-    current = runtime()  # the context
-    if nbytes // 4:
-        checked("cuMemsetD32", pointer, word, nbytes // 4)
-    for offset in range(nbytes // 4 * 4, nbytes):
-        checked("cuMemsetD8", pointer + offset, word >> 8 * (offset % 4) & 0xFF, 1)
-    current.synchronize()
+    cuda.checked("cuMemcpyHtoD", pointer, host.ctypes.data, host.nbytes)
+    cuda.runtime().synchronize()
 
 
 def refuse_what_proves_nothing(actual: Any, expected: Any) -> None:
@@ -363,7 +346,6 @@ def _named(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Returns a generator or coroutine with the name of its function."""
     return f"the {type(value).__name__.replace('_', ' ')} of {value.__qualname__}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -13,22 +12,18 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import Tolerance, is_narrow
 from pytest_gpukern.arrays.memory import (
-    GUARD_BYTES,
     INPUT_GUARD,
     OUTPUT_GUARD,
     Damage,
-    Placed,
     Placement,
     Span,
-    span_by_interface,
 )
 from pytest_gpukern.backends.backend import Backend, Form
 from pytest_gpukern.backends.foreign_array import UsersArray
-from pytest_gpukern.backends.host import is_array, poison
+from pytest_gpukern.backends.host import is_array
 from pytest_gpukern.gpu.compare import compare_on_device
 from pytest_gpukern.gpu.runtime import DeviceArray, checked, runtime
 from pytest_gpukern.problems.problem import Output
-from pytest_gpukern.values.options import sanitizing_tool
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,54 +36,17 @@ _LOOKED_AT_BYTES = 1 << 20
 class PlacedDeviceArray(DeviceArray):
     """Holds a small array in a special layout; it waits where `DeviceArray` queues.
 
-    We compose its allocation on the host and copy it whole. So `damage` sees every byte that is not an
-    element, also in the gaps.
-
-    Args:
-        guard: what fills everything else in the allocation.
+    We read its allocation, change the elements on the host, and write it whole.
     """
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int, placement: Placement) -> None:
-        import numpy as np
-
-        self.shape = tuple(int(length) for length in shape)
-        self.dtype = np.dtype(dtype)
-        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        zone_bytes = GUARD_BYTES if sanitizing_tool() is None else 0
-        self._placed = Placed(self.shape, self.dtype, placement, guard, zone_bytes)
-        self.allocated_bytes = max(1, self._placed.nbytes)
-        self._allocation = int(checked("cuMemAlloc", self.allocated_bytes))
-        self.pointer = self._allocation + self._placed.start
-        whole = np.empty(self._placed.nbytes, np.uint8)
-        self._placed.fill(whole)
-        self._write(whole)
-        self.__cuda_array_interface__ = {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "data": (self.pointer, False),
-            "strides": self._placed.strides if placement.step > 1 else None,
-            "version": 3,
-        }
-
-    def _write(self, whole: np.ndarray[Any, Any]) -> None:
-        if whole.size:
-            checked("cuMemcpyHtoD", self._allocation, whole.ctypes.data, whole.nbytes)
-
-    def _read(self) -> np.ndarray[Any, Any]:
-        import numpy as np
-
-        whole = np.empty(self._placed.nbytes, np.uint8)
-        if whole.size:
-            checked("cuMemcpyDtoH", whole.ctypes.data, self._allocation, whole.nbytes)
-        return whole
 
     def upload(self, host: np.ndarray[Any, Any]) -> None:
         """Copies from the host, and leaves the bytes around the elements as they are."""
         import numpy as np
 
-        whole = self._read()
+        whole = self._bytes(0, self._placed.nbytes)
         self._placed.put(whole, np.ascontiguousarray(host, dtype=self.dtype))
-        self._write(whole)
+        if whole.size:
+            checked("cuMemcpyHtoD", self._allocation, whole.ctypes.data, whole.nbytes)
 
     def copy_from(self, other: DeviceArray, stream: Any = None) -> None:  # noqa: ARG002
         self.upload(other.download())
@@ -96,25 +54,19 @@ class PlacedDeviceArray(DeviceArray):
     def fill(self, word: int, stream: Any = None) -> None:  # noqa: ARG002
         import numpy as np
 
-        filled = np.empty(self.shape, self.dtype)
-        poison(filled, word)
-        self.upload(filled)
+        self.upload(np.ndarray(self.shape, self.dtype, comparison.poison_bytes(word, self.nbytes)))
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        elements = self._placed.view(self._read())
+        elements = self._placed.view(self._bytes(0, self._placed.nbytes))
         if into is None:
             return elements.copy()
         into[...] = elements
         return into
 
-    def damage(self, name: str) -> list[Damage]:
-        return self._placed.damage(name, self._read())
-
 
 def _array(form: Any, guard: int, placement: Placement | None) -> DeviceArray:
-    if placement is None:
-        return DeviceArray(form.shape, form.dtype, guard=guard)
-    return PlacedDeviceArray(form.shape, form.dtype, guard=guard, placement=placement)
+    kind = DeviceArray if placement is None else PlacedDeviceArray
+    return kind(form.shape, form.dtype, guard=guard, placement=placement or Placement())
 
 
 class CudaWorkspace:
@@ -198,9 +150,8 @@ class CudaWorkspace:
         return Form(place.shape, place.dtype, place.strides)
 
     def input_spans(self) -> dict[str, Span]:
-        return {
-            name: span_by_interface(array.__cuda_array_interface__) for name, array in self._inputs.items()
-        }
+        interfaces = {name: array.__cuda_array_interface__ for name, array in self._inputs.items()}
+        return {name: UsersArray.of_interface(at, on_device=True).span for name, at in interfaces.items()}
 
     def returned_span(self, output: str) -> Span:
         return self._place(output).span

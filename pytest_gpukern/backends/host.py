@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,17 +12,14 @@ from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import Tolerance
 from pytest_gpukern.arrays.memory import (
     BOUNDARY_BYTES,
-    GUARD_BYTES,
     INPUT_GUARD,
     OUTPUT_GUARD,
     Damage,
     Placed,
     Placement,
     Span,
-    damage,
-    guard_pattern,
     out_of_c_order,
-    span_by_interface,
+    span_of,
 )
 from pytest_gpukern.arrays.threaded import map_in_threads
 from pytest_gpukern.backends.backend import Backend, Form
@@ -35,7 +31,6 @@ if TYPE_CHECKING:
 
 
 _PIECE = 1 << 24
-_ALIGNMENT = 64
 _WORTH_COPYING = 1 << 23
 """Size above which comparing on the host takes longer than the copy to a device."""
 
@@ -55,10 +50,9 @@ def poison(array: np.ndarray[Any, Any], word: int = comparison.POISON) -> None:
         array.view(f"V{array.itemsize}")[...] = filled.view(f"V{array.itemsize}")
         return
     raw = array.reshape(-1).view(np.uint8)
-    pattern = np.frombuffer(np.uint32(word).tobytes(), np.uint8)
     whole = raw.size // 4 * 4
     _in_pieces(raw[:whole].view(np.uint32), lambda part: part.fill(word))
-    raw[whole:] = pattern[: raw.size - whole]
+    raw[whole:] = comparison.poison_bytes(word, raw.size - whole)
 
 
 def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
@@ -100,60 +94,23 @@ def _in_pieces(flat: np.ndarray[Any, Any], function: Callable[[Any], Any]) -> li
 
 
 class GuardedArray:
-    """Holds a C-contiguous array between two guard zones of one buffer.
+    """Holds an array between guard zones of one buffer, in a special layout if `placement` says so."""
 
-    Args:
-        guard: what the zones are filled with.
-
-    Attributes:
-        array: its address is a multiple of 64.
-    """
-
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, guard: int) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: DTypeLike, guard: int, placement: Placement | None = None
+    ) -> None:
         import numpy as np
 
-        dtype = np.dtype(dtype)
-        nbytes = math.prod(shape) * dtype.itemsize
-        buffer = np.empty(2 * GUARD_BYTES + nbytes + _ALIGNMENT, np.uint8)
-        start = GUARD_BYTES + -buffer.ctypes.data % _ALIGNMENT
-        self.array = np.ndarray(shape, dtype, buffer, start)
-        self._before, self._behind = buffer[:start], buffer[start + nbytes :]
-        self._guard = guard
-        self._before[:] = guard_pattern(guard, -start % 4, start)
-        self._behind[:] = guard_pattern(guard, nbytes % 4, self._behind.size)
-
-    def damage(self, name: str) -> list[Damage]:
-        """Returns what was written into its guard zones; `name` is the array's in the result."""
-        return damage(
-            name,
-            self._before,
-            self._behind,
-            guard=self._guard,
-            nbytes=self.array.nbytes,
-            itemsize=self.array.itemsize,
-        )
-
-
-class PlacedArray:
-    """Holds an array in a special layout, with guard zones around it and between its elements."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, guard: int, placement: Placement) -> None:
-        import numpy as np
-
-        self._placed = Placed(tuple(shape), np.dtype(dtype), placement, guard)
+        self._placed = Placed(tuple(shape), np.dtype(dtype), placement or Placement(), guard)
         buffer = np.empty(self._placed.nbytes + BOUNDARY_BYTES, np.uint8)
         self._bytes = buffer[-buffer.ctypes.data % BOUNDARY_BYTES :][: self._placed.nbytes]
-        self._placed.fill(self._bytes)
+        for start, pattern in self._placed.zones():
+            self._bytes[start : start + pattern.size] = pattern
         self.array = self._placed.view(self._bytes)
 
     def damage(self, name: str) -> list[Damage]:
-        return self._placed.damage(name, self._bytes)
-
-
-def _guarded(form: Any, guard: int, placement: Placement | None) -> GuardedArray | PlacedArray:
-    if placement is None:
-        return GuardedArray(form.shape, form.dtype, guard)
-    return PlacedArray(form.shape, form.dtype, guard, placement)
+        """Returns what was written into its guard zones; `name` is the array's in the result."""
+        return self._placed.damage(name, lambda start, stop: self._bytes[start:stop])
 
 
 class HostWorkspace:
@@ -172,8 +129,9 @@ class HostWorkspace:
         self.array_type = type(self._given(np.empty(0)))
         forms = {name: value for name, value in inputs.items() if is_array(value) and name not in outputs}
         self._inputs, self._outputs = list(forms), list(outputs)
+        guards = dict.fromkeys(outputs, OUTPUT_GUARD)
         self._guarded = {
-            name: _guarded(form, OUTPUT_GUARD if name in outputs else INPUT_GUARD, placed.get(name))
+            name: GuardedArray(form.shape, form.dtype, guards.get(name, INPUT_GUARD), placed.get(name))
             for name, form in {**forms, **outputs}.items()
         }
         arrays = {name: guarded.array for name, guarded in self._guarded.items()}
@@ -223,10 +181,10 @@ class HostWorkspace:
         return Form(array.shape, array.dtype, strides)
 
     def input_spans(self) -> dict[str, Span]:
-        return {name: span_by_interface(self._host[name].__array_interface__) for name in self._inputs}
+        return {name: _span(self._host[name]) for name in self._inputs}
 
     def returned_span(self, output: str) -> Span:
-        return span_by_interface(self._bound[output].__array_interface__)
+        return _span(self._bound[output])
 
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
@@ -273,6 +231,10 @@ class HostWorkspace:
         self._host.clear()
         self._guarded.clear()
         self._bound.clear()
+
+
+def _span(array: np.ndarray[Any, Any]) -> Span:
+    return span_of(array.ctypes.data, array.shape, array.strides, array.itemsize)
 
 
 class HostBackend(Backend):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.backends.backend import Backend, Form
@@ -33,23 +33,19 @@ class NumbaBackend(GpuBackend):
     def wrap(self, array: DeviceArray) -> Any:
         return self._cuda.as_cuda_array(array)
 
-    def current(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def current(self) -> Iterator[None]:
         """Silences Numba's advice on small grids: sizes are given, and some variants are slow on purpose."""
-        return _without_advice()
+        from numba.core import errors
+        from numba.cuda.core import errors as cuda_errors
+
+        with warnings.catch_warnings():
+            for module in (errors, cuda_errors):  # numba-cuda carries its own copy of the class
+                warnings.simplefilter("ignore", module.NumbaPerformanceWarning)
+            yield
 
     def release(self) -> None:
         self._cuda.current_context().memory_manager.deallocations.clear()
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    from numba.core import errors
-    from numba.cuda.core import errors as cuda_errors
-
-    with warnings.catch_warnings():
-        for module in (errors, cuda_errors):  # numba-cuda carries its own copy of the class
-            warnings.simplefilter("ignore", module.NumbaPerformanceWarning)
-        yield
 
 
 class SimulatedWorkspace(HostWorkspace):

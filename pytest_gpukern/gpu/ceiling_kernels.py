@@ -9,7 +9,6 @@ A canary is a kernel that does the same work in every session. If its time chang
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import time
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source, runtime
+from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source, launcher, runtime
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,7 +84,10 @@ def measure_ceilings() -> Measured:
     cuda = runtime()
     values: dict[str, float] = {}
     complaints = []
-    _warm_up(cuda)
+    _fma_rate(cuda, _FMAS[0])  # compiles, during which clocks may fall again
+    end = time.monotonic() + _WARM_UP_S
+    while time.monotonic() < end:
+        _fma_rate(cuda, _FMAS[0])
     for what, measure in (
         ("FMA rates", _fma_rates),
         ("copies within the device", _device_copy),
@@ -128,13 +130,6 @@ _FMAS = (
 )
 
 
-def _warm_up(cuda: CudaRuntime) -> None:
-    _fma_rate(cuda, _FMAS[0])  # compiles, during which clocks may fall again
-    end = time.monotonic() + _WARM_UP_S
-    while time.monotonic() < end:
-        _fma_rate(cuda, _FMAS[0])
-
-
 def _fma_rates(cuda: CudaRuntime) -> dict[str, float]:
     """Returns operations a second, an FMA counted as two, of the fastest kernel for each dtype."""
     best: dict[str, float] = {}
@@ -163,7 +158,7 @@ def _multiply_adds(cuda: CudaRuntime, fma: _Fma, blocks: int) -> Iterator[Callab
     with allocated(values.nbytes) as array:
         checked("cuMemcpyHtoD", array.pointer, values.ctypes.data, values.nbytes)
         cuda.synchronize()  # the timed stream does not wait for the copy
-        kernel = launcher(cuda, cuda.kernel(fma_source(fma.c_type), "gpukern_fma"), blocks, BLOCK)
+        kernel = launcher(cuda.stream, cuda.kernel(fma_source(fma.c_type), "gpukern_fma"), blocks, BLOCK)
         yield lambda iterations: kernel(array.pointer, np.uint32(iterations))
 
 
@@ -210,7 +205,7 @@ def _copied_buffers(cuda: CudaRuntime, size: int) -> Iterator[tuple[DeviceArray,
     with allocated(size) as source, allocated(size) as target:
         fill = cuda.kernel(copy_source(), "gpukern_fill")
         cuda.launch(fill, size // 4, source.pointer, np.uint64(size // 4))
-        kernel = launcher(cuda, cuda.kernel(copy_source(), "gpukern_copy"), size // _TILE, BLOCK)
+        kernel = launcher(cuda.stream, cuda.kernel(copy_source(), "gpukern_copy"), size // _TILE, BLOCK)
         yield source, target, lambda: kernel(source.pointer, target.pointer)
 
 
@@ -269,7 +264,7 @@ def _launches(cuda: CudaRuntime) -> dict[str, float]:
     The device's cost is the slope over the number of kernels, so the cost of the events cancels.
     """
     empty = _empty(cuda)
-    wait = launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_wait"), 1, 1)
+    wait = launcher(cuda.stream, cuda.kernel(cuda_source("launch.cu"), "gpukern_wait"), 1, 1)
     host = min(_host_ns(cuda, empty) for _ in range(_ROUNDS))
     many = min(_queue_ns(cuda, wait, empty, _LAUNCHES) for _ in range(_ROUNDS))
     few = min(_queue_ns(cuda, wait, empty, _FEW_LAUNCHES) for _ in range(_ROUNDS))
@@ -277,7 +272,7 @@ def _launches(cuda: CudaRuntime) -> dict[str, float]:
 
 
 def _empty(cuda: CudaRuntime) -> Call:
-    return launcher(cuda, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
+    return launcher(cuda.stream, cuda.kernel(cuda_source("launch.cu"), "gpukern_empty"), 1, 1)
 
 
 def _host_ns(cuda: CudaRuntime, empty: Callable[[], None]) -> float:
@@ -345,13 +340,6 @@ def _events(cuda: CudaRuntime, count: int) -> list[Any]:
     return [cuda.device.create_event(options) for _ in range(count)]
 
 
-def launcher(cuda: CudaRuntime, kernel: Any, grid: int, block: int) -> Callable[..., None]:
-    """Returns a function that queues `kernel` on the timed stream with the arguments it is called with."""
-    from cuda.core import LaunchConfig, launch
-
-    return functools.partial(launch, cuda.stream, LaunchConfig(grid=grid, block=block), kernel)
-
-
 @contextmanager
 def allocated(nbytes: int) -> Iterator[DeviceArray]:
     array = DeviceArray((nbytes,), "uint8")
@@ -370,7 +358,6 @@ _FMA_ITERATIONS = 48
 
 @contextmanager
 def _copy(cuda: CudaRuntime) -> Iterator[Call]:
-    """Yields a copy on the device, far larger than the L2."""
     size = max(_COPY_BYTES, _L2_SIZES * cuda.l2_bytes) // _TILE * _TILE
     if cuda.free_bytes() < 2 * size:
         cuda.forget_copies()
@@ -384,7 +371,6 @@ def _copy(cuda: CudaRuntime) -> Iterator[Call]:
 
 @contextmanager
 def _fma(cuda: CudaRuntime) -> Iterator[Call]:
-    """Yields float32 multiply-adds by as many threads as the device holds."""
     with _multiply_adds(cuda, _FMAS[0], cuda.resident_threads // BLOCK) as work:
         yield lambda: work(_FMA_ITERATIONS)
 

@@ -6,7 +6,7 @@ import ctypes
 import statistics
 from collections.abc import Sequence
 
-from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source
+from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, launcher
 
 _DEVICEMAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 _BLOCKS = 8
@@ -31,7 +31,8 @@ class ClockProbe:
 
     def __init__(self, runtime: CudaRuntime) -> None:
         self._stream = runtime.stream
-        self._kernel = runtime.kernel(cuda_source("clock_probe.cu"), "gpukern_clock")
+        kernel = runtime.kernel(cuda_source("clock_probe.cu"), "gpukern_clock")
+        self._launch = launcher(self._stream, kernel, _BLOCKS, 32)
         # Mapped pinned memory: no copy is needed to read it, and none can be queued behind other work.
         self._mailbox = int(checked("cuMemHostAlloc", 8 * _WORDS * _BLOCKS, _DEVICEMAP))
         self._words = (ctypes.c_uint64 * (_WORDS * _BLOCKS)).from_address(self._mailbox)
@@ -46,16 +47,8 @@ class ClockProbe:
             CUDAError: (of cuda.core) the launch failed, for example because the context was lost before.
         """
         import numpy as np
-        from cuda.core import LaunchConfig, launch
 
-        launch(
-            self._stream,
-            LaunchConfig(grid=_BLOCKS, block=32),
-            self._kernel,
-            self._mailbox,
-            np.uint64(self._duration_ns),
-            np.int64(_PATIENCE_CLOCKS),
-        )
+        self._launch(self._mailbox, np.uint64(self._duration_ns), np.int64(_PATIENCE_CLOCKS))
         self._stream.sync()
         reading = median_clock(list(self._words))
         if reading is None:

@@ -91,7 +91,16 @@ class DeviceLock:
             if self._is_inherited():
                 self._passes += 1
                 return
-            fd = self._wait(on_wait, timeout_s, poll_s, quiet_s)
+            started, announced = time.monotonic(), False
+            while (fd := self._try()) is None:
+                waited_s, other = time.monotonic() - started, self.holder()
+                if timeout_s is not None and waited_s >= timeout_s:
+                    raise DeviceLockTimeout(f"{self._in_use(other)}; gave up after {timeout_s:g} s")
+                due = waited_s >= (quiet_s if other is not None else max(quiet_s, _GRACE_S))
+                if on_wait is not None and due and not announced:
+                    on_wait(self._in_use(other))
+                    announced = True
+                time.sleep(poll_s)
             holder = Holder.here(self.uuid)
             write_holder(fd, holder)
             _held[self._path] = _Acquired(fd)
@@ -132,23 +141,6 @@ class DeviceLock:
             return False
         holder = self.holder()
         return holder is not None and (holder.pid, holder.nonce) == (pid, nonce)
-
-    def _wait(
-        self, on_wait: Callable[[str], None] | None, timeout_s: float | None, poll_s: float, quiet_s: float
-    ) -> int:
-        started = time.monotonic()
-        announced = False
-        while (fd := self._try()) is None:
-            waited_s = time.monotonic() - started
-            holder = self.holder()
-            if timeout_s is not None and waited_s >= timeout_s:
-                raise DeviceLockTimeout(f"{self._in_use(holder)}; gave up after {timeout_s:g} s")
-            due = waited_s >= (quiet_s if holder is not None else max(quiet_s, _GRACE_S))
-            if on_wait is not None and due and not announced:
-                on_wait(self._in_use(holder))
-                announced = True
-            time.sleep(poll_s)
-        return fd
 
     def _in_use(self, holder: Holder | None) -> str:
         return f"{self.uuid} is in use by {holder or f'another process, which left no entry in {self._path}'}"

@@ -13,11 +13,6 @@ from pytest_gpukern.gpu.libcuda import CudaError, LibCuda
 from pytest_gpukern.gpu.runtime import checked
 
 
-def synchronize() -> None:
-    """Waits for the device, since freeing may be queued; raises CudaError if the context is lost."""
-    checked("cuCtxSynchronize")
-
-
 class Account:
     """One allocator; by default it caches nothing and reports no peak."""
 

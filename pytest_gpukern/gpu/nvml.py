@@ -326,9 +326,7 @@ class Nvml:
         ecc = self._ask("nvmlDeviceGetEccMode", gpu) or (None, None)  # now, after the next reset
         mig = self._ask("nvmlDeviceGetMigMode", gpu) or (None, None)
         mode = self._ask("nvmlDeviceGetComputeMode", gpu)
-        rows = self._ask(
-            "nvmlDeviceGetRemappedRows", gpu
-        )  # corrected rows, uncorrected rows, pending, failed
+        rows = self._ask("nvmlDeviceGetRemappedRows", gpu)  # corrected, uncorrected, pending, failed
         power_mw = self._ask("nvmlDeviceGetPowerManagementDefaultLimit", gpu)
         return Configuration(
             persistence=_truth(self._ask("nvmlDeviceGetPersistenceMode", gpu)),
@@ -478,7 +476,6 @@ class Nvml:
         return self._gpus_of_instances.get(uuid, handle)
 
     def _field_values(self, handle: Any, fields: Sequence[int]) -> dict[int, float]:
-        """Returns the fields that the driver reports."""
         values = self._ask("nvmlDeviceGetFieldValues", handle, list(fields))
         return {
             int(value.fieldId): getattr(value.value, _VALUE_MEMBERS[value.valueType])

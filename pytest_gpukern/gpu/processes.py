@@ -75,11 +75,11 @@ def ancestors(pid: int | None = None) -> tuple[int, ...]:
 
 def parent(pid: int) -> int:
     """Returns a process's parent, 0 if unknown."""
-    fields = _stat(_PROC / str(pid))
+    fields = stat_of(_PROC / str(pid))
     return int(fields[1]) if fields else 0
 
 
-def _stat(process: Path) -> list[str]:
+def stat_of(process: Path) -> list[str]:
     """Returns a process's state, parent, group, … as Linux tells them; empty if there is no such process."""
     try:
         # "pid (name) state ppid …": the name may hold spaces and parentheses.
@@ -92,7 +92,7 @@ def is_alive(pid: int) -> bool:
     """Returns whether a process of this PID namespace exists; a zombie counts as dead."""
     if pid <= 0:
         return False
-    if fields := _stat(_PROC / str(pid)):
+    if fields := stat_of(_PROC / str(pid)):
         return fields[0] != "Z"
     try:
         os.kill(pid, 0)
@@ -109,7 +109,7 @@ def group_is_alive(group: int) -> bool:
         return False  # as mostly; a look at all processes takes milliseconds
     except PermissionError:
         return True
-    processes = map(_stat, _PROC.glob("[0-9]*"))
+    processes = map(stat_of, _PROC.glob("[0-9]*"))
     return any(fields and fields[0] != "Z" and int(fields[2]) == group for fields in processes)
 
 

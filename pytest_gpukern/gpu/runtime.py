@@ -11,12 +11,12 @@ import functools
 import math
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpukern.arrays.memory import GUARD_BYTES, Damage, damage
+from pytest_gpukern.arrays.memory import GUARD_BYTES, Damage, Placed, Placement
 from pytest_gpukern.gpu.libcuda import CudaError
 from pytest_gpukern.values.options import sanitizing_tool
 
@@ -48,42 +48,62 @@ def cuda_source(file: str, **defines: object) -> str:
     return "".join(lines) + (Path(__file__).parent / "kernels" / file).read_text(encoding="utf-8")
 
 
-class DeviceArray:
-    """A contiguous array in device memory, visible to every library.
+def launcher(stream: Any, kernel: Any, grid: int, block: int) -> Callable[..., None]:
+    """Returns a function that queues `kernel` on a cuda.core stream with the arguments it is called with."""
+    from cuda.core import LaunchConfig, launch
 
-    The word `guard` fills guard zones around it; None for no zones.
+    return functools.partial(launch, stream, LaunchConfig(grid=grid, block=block), kernel)
+
+
+def fill_memory(pointer: int, nbytes: int, word: int, stream: Any = None) -> None:
+    """Fills device memory that begins at a multiple of four; on a cuda.core stream it is only queued."""
+    sync, queue = ("", ()) if stream is None else ("Async", (int(stream.handle),))
+    if nbytes // 4:
+        checked(f"cuMemsetD32{sync}", pointer, word, nbytes // 4, *queue)
+    for offset in range(nbytes // 4 * 4, nbytes):  # at most three bytes, least significant first
+        checked(f"cuMemsetD8{sync}", pointer + offset, word >> 8 * (offset % 4) & 0xFF, 1, *queue)
+
+
+class DeviceArray:
+    """An array in device memory, visible to every library, in C order unless `placement` says otherwise.
+
+    The word `guard` fills guard zones around it; None for no zones. Under a sanitizer, which sees only
+    accesses beyond an allocation, there are none either.
 
     Attributes:
         pointer: device address.
-        nbytes: size of the contents. Without guard zones the allocation is rounded up to 16 bytes. Under a
-            sanitizer, which sees only accesses beyond an allocation, there are no zones and no rounding.
+        nbytes: size of the contents.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, *, guard: int | None = None) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        *,
+        guard: int | None = None,
+        placement: Placement = Placement(),  # noqa: B008 - it cannot change
+    ) -> None:
         import numpy as np
 
         self.shape = tuple(int(length) for length in shape)
         self.dtype = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        exact = sanitizing_tool() is not None
-        self._guard = guard = None if exact else guard
-        self._zone_bytes = 0 if guard is None else GUARD_BYTES
-        self._filled: int | None = None
-        end = max(1, self.nbytes) if exact else max(16, -(-self.nbytes // 16) * 16)
-        if guard is not None:
-            end = self._zone_bytes + -(-self.nbytes // 256) * 256 + self._zone_bytes
-        self.allocated_bytes = end
+        zone_bytes = 0 if guard is None or sanitizing_tool() is not None else GUARD_BYTES
+        self._placed = Placed(self.shape, self.dtype, placement, guard or 0, zone_bytes)
+        self.allocated_bytes = max(1, self._placed.nbytes)
         self._allocation = int(checked("cuMemAlloc", self.allocated_bytes))
-        self.pointer = self._allocation + self._zone_bytes
-        if guard is not None:
-            last_word = self._zone_bytes + self.nbytes // 4 * 4
-            for start, stop in ((0, self._zone_bytes), (last_word, end)):
-                checked("cuMemsetD32", self._allocation + start, guard, (stop - start) // 4)
-        self.__cuda_array_interface__ = {
+        self.pointer = self._allocation + self._placed.start
+        for start, pattern in self._placed.zones():
+            if pattern.size:
+                checked("cuMemcpyHtoD", self._allocation + start, pattern.ctypes.data, pattern.nbytes)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
             "shape": self.shape,
             "typestr": self.dtype.str,
             "data": (self.pointer, False),
-            "strides": None,
+            "strides": self._placed.strides if self._placed.placement.step > 1 else None,
             "version": 3,
         }
 
@@ -95,24 +115,14 @@ class DeviceArray:
 
     def damage(self, name: str) -> list[Damage]:
         """Returns the damage to the guard zones of array `name`; the device must be idle."""
-        if self._guard is None:
-            return []
-        behind = self._zone_bytes + self.nbytes
-        return damage(
-            name,
-            self._bytes(0, self._zone_bytes),
-            self._bytes(behind, self.allocated_bytes),
-            guard=self._guard,
-            nbytes=self.nbytes,
-            itemsize=self.dtype.itemsize,
-            fill=self._filled,
-        )
+        return self._placed.damage(name, self._bytes)
 
     def _bytes(self, start: int, stop: int) -> np.ndarray[Any, Any]:
         import numpy as np
 
         host = np.empty(stop - start, np.uint8)
-        checked("cuMemcpyDtoH", host.ctypes.data, self._allocation + start, host.nbytes)
+        if host.size:
+            checked("cuMemcpyDtoH", host.ctypes.data, self._allocation + start, host.nbytes)
         return host
 
     def upload(self, host: np.ndarray[Any, Any]) -> None:
@@ -131,14 +141,8 @@ class DeviceArray:
             checked("cuMemcpyDtoDAsync", self.pointer, other.pointer, self.nbytes, int(stream.handle))
 
     def fill(self, word: int, stream: Any = None) -> None:
-        """Fills all words that hold contents with one word; on a cuda.core stream it is only queued."""
-        words = min(-(-self.nbytes // 4), (self.allocated_bytes - self._zone_bytes) // 4)
-        self._filled = word
-        sync, queue = ("", ()) if stream is None else ("Async", (int(stream.handle),))
-        if words:
-            checked(f"cuMemsetD32{sync}", self.pointer, word, words, *queue)
-        for offset in range(4 * words, self.nbytes):  # at most three bytes, least significant first
-            checked(f"cuMemsetD8{sync}", self.pointer + offset, word >> 8 * (offset % 4) & 0xFF, 1, *queue)
+        """Fills the contents with a word again and again; on a cuda.core stream it is only queued."""
+        fill_memory(self.pointer, self.nbytes, word, stream)
 
     def download(self, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies to pageable host memory and waits."""
@@ -198,10 +202,8 @@ class CudaRuntime:
 
     def launch(self, kernel: Any, threads: int, *arguments: Any, stream: Any = None) -> None:
         """Launches a grid-stride kernel for `threads` elements on `stream`, by default the timed one."""
-        from cuda.core import LaunchConfig, launch
-
         blocks = max(1, min(-(-threads // _BLOCK), 4 * self.resident_threads // _BLOCK))
-        launch(stream or self.stream, LaunchConfig(grid=blocks, block=_BLOCK), kernel, *arguments)
+        launcher(stream or self.stream, kernel, blocks, _BLOCK)(*arguments)
 
     @functools.cached_property
     def _aside(self) -> Any:
@@ -211,11 +213,9 @@ class CudaRuntime:
     def occupy(self, ns: float) -> None:
         """Occupies every thread of the device for `ns` nanoseconds: kernels have to wait, copies do not."""
         import numpy as np
-        from cuda.core import LaunchConfig, launch
 
         kernel = self.kernel(cuda_source("launch.cu"), "gpukern_wait")
-        config = LaunchConfig(grid=self.resident_threads // _BLOCK, block=_BLOCK)
-        launch(self._aside, config, kernel, np.uint64(ns))
+        launcher(self._aside, kernel, self.resident_threads // _BLOCK, _BLOCK)(np.uint64(ns))
 
     def synchronize(self) -> None:
         """Waits for all work in the context, on every stream."""

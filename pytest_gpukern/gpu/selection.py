@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from contextlib import ExitStack
 
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
-from pytest_gpukern.gpu.libcuda import CudaError, LibCuda, bare_uuid, load_library, uuids_in_cuda_order
+from pytest_gpukern.gpu.libcuda import CudaError, bare_uuid, load_library, uuids_in_cuda_order
 from pytest_gpukern.gpu.model import Device, device_of, short_uuid
 from pytest_gpukern.gpu.nvml import GpuRecord, MigRecord, Nvml, open_nvml
 from pytest_gpukern.values.backend_table import BACKENDS
@@ -133,23 +133,18 @@ def visible_devices(
     return tuple(devices.values())
 
 
-def missing_gpu_reason(
-    environ: Mapping[str, str],
-    *,
-    open_library: Callable[[], Nvml] = open_nvml,
-    load_cuda: Callable[[], object] = load_library,
-) -> str | None:
+def missing_gpu_reason(environ: Mapping[str, str]) -> str | None:
     """Says why this process has no GPU to use, or returns None. Does not initialise CUDA.
 
     Raises DeviceError if there are GPUs but CUDA would not understand CUDA_VISIBLE_DEVICES.
     """
     cuda_problem = None
     try:
-        load_cuda()
+        load_library()
     except CudaError as error:
         cuda_problem = str(error)
     try:
-        nvml = open_library()
+        nvml = open_nvml()
     except NvmlUnavailable as error:
         return f"{error}; {cuda_problem or 'the CUDA library itself is there'}"
     with nvml:
@@ -251,13 +246,7 @@ def _listing(gpus: Sequence[GpuRecord], numbering: str) -> str:
 _OTHERS_THAT_START_CUDA = ("jax", "tensorflow", "cuda.core", "cuda.bindings")
 
 
-def pin(
-    device: Device,
-    environ: MutableMapping[str, str],
-    modules: Iterable[str] = (),
-    *,
-    cuda: LibCuda | None = None,
-) -> ExitStack:
+def pin(device: Device, environ: MutableMapping[str, str], modules: Iterable[str] = ()) -> ExitStack:
     """Makes `device` CUDA's only device, with ordinal 0, for this process and those it starts.
 
     Sets CUDA_VISIBLE_DEVICES to the UUID, which MIG instances have too and which does not depend on an order,
@@ -270,9 +259,8 @@ def pin(
     undo = ExitStack()
     if device.is_simulated:
         return undo
-    driver = LibCuda() if cuda is None else cuda
-    if driver.is_initialized():
-        _require_first(device, driver, modules)
+    if device.cuda.is_initialized():
+        _require_first(device, modules)
     for name, value in ((VARIABLE, device.uuid), (_ORDER_VARIABLE, "PCI_BUS_ID")):
         if name in environ:
             undo.callback(environ.__setitem__, name, environ[name])
@@ -282,9 +270,9 @@ def pin(
     return undo
 
 
-def _require_first(device: Device, driver: LibCuda, modules: Iterable[str]) -> None:
+def _require_first(device: Device, modules: Iterable[str]) -> None:
     try:
-        seen = driver.devices()
+        seen = device.cuda.devices()
     except CudaError as error:
         raise DeviceError(
             f"CUDA was initialised before {device} could be selected, and fails: {error}"

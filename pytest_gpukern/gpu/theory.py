@@ -179,26 +179,13 @@ class Peaks:
         """
         names, traffic = _counted(dtypes), traffic_bytes or 0.0
         before = _SURVIVES_FLUSH * self.l2_bytes if cache == "cold" else self.l2_bytes
+        beyond_l2, fastest = traffic - before - self.l2_bytes, " and ".join(sorted(names))
+        of_all = f" of {_si(traffic, 'B')} (the L2 can hold the rest)"
+        loads = f"what {self.multiprocessors} multiprocessors can load and store"
         floors = (
-            _floor(
-                traffic - before - self.l2_bytes,
-                self.memory_bytes_per_s,
-                "B",
-                "the memory's theoretical bandwidth",
-                f" of {_si(traffic, 'B')} (the L2 can hold the rest)",
-            ),
-            _floor(
-                traffic,
-                self.loaded_bytes_per_s,
-                "B",
-                f"what {self.multiprocessors} multiprocessors can load and store",
-            ),
-            _floor(
-                flops or 0.0,
-                self.flops_per_s(names),
-                "FLOP",
-                f"the fastest unit for {' and '.join(sorted(names))}",
-            ),
+            _floor(beyond_l2, self.memory_bytes_per_s, "B", "the memory's theoretical bandwidth", of_all),
+            _floor(traffic, self.loaded_bytes_per_s, "B", loads),
+            _floor(flops or 0.0, self.flops_per_s(names), "FLOP", f"the fastest unit for {fastest}"),
         )
         return max((floor for floor in floors if floor is not None), key=lambda f: f.ns, default=None)
 

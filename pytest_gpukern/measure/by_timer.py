@@ -49,29 +49,24 @@ def measured_by(
                     by(open_timer(auto[0], stream, any_stream=True, queues=False), beside=True)
                 )
         return measurements
-    if wanted != "auto":
-        try:
-            return [by(open_timer(wanted, stream, any_stream=any_stream), beside=False)]
-        except NothingLaunched:
-            raise
-        except TimerUnavailable as reason:
-            why = f"the timer {wanted!r} cannot time this call: {reason}; use --gpukern-timer=auto"
-            return [not_of_the_device(by, stream, why)]
-    reason_not = None
-    for place, name in enumerate(auto):
+    names, reason_not = auto if wanted == "auto" else (wanted,), None
+    for place, name in enumerate(names):
         try:
             timer = open_timer(name, stream, any_stream=any_stream)
             main = by(timer, beside=False)
         except NothingLaunched:
             raise  # events would only time themselves
         except TimerUnavailable as reason:
+            if wanted != "auto":
+                why = f"the timer {wanted!r} cannot time this call: {reason}; use --gpukern-timer=auto"
+                return [not_of_the_device(by, stream, why)]
             if name == auto[-1]:
                 raise
             reason_not = reason_not or f"not by {TIMERS[name].label}: {reason}"
             continue
         if reason_not is not None:
             return [with_notes(main, Note(f"timed by {TIMERS[name].label}, {reason_not}"), first=True)]
-        for other in auto[place + 1 :]:
+        for other in names[place + 1 :]:
             with contextlib.suppress(TimerUnavailable):
                 return _agreeing(main, by(open_timer(other, stream, queues=timer.queues), beside=True))
         return [main]
@@ -93,9 +88,8 @@ def _agreeing(main: Measurement, other: Measurement) -> list[Measurement]:
     main_ns, other_ns = main.summary.median_ns, other.summary.median_ns
     beyond_ns = other_ns - main_ns - (other.fixed_cost_ns or 0.0)
     if other_ns < (1 - CONTRADICTION) * main_ns:
-        reading = (
-            f"{100 * (1 - other_ns / main_ns):.1f} % less than {label}: they missed work on another stream"
-        )
+        less = 100 * (1 - other_ns / main_ns)
+        reading = f"{less:.1f} % less than {label}: they missed work on another stream"
         about, why = About.TIMERS, f"or the kernel is slower while {label} records it"
     elif other.fixed_cost_ns is not None and beyond_ns > max(_MORE_NS, _MORE_SHARE * main_ns):
         reading = (

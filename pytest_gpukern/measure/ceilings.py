@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -208,7 +207,7 @@ def _credible(measured: Measured, peaks: Mapping[str, float]) -> tuple[Ceilings,
     values, complaints = {}, list(measured.complaints)
     for name, value in measured.values.items():
         peak = peaks.get(name, math.inf)
-        if not _is_positive(value):
+        if not 0 < value < math.inf:
             complaints.append(f"the ceiling {name} was measured as {value!r} and is not used")
         elif value > _ROUNDING * peak:
             complaints.append(
@@ -265,15 +264,9 @@ def rate_of(dtype: Any) -> str | None:
 
 
 def _share(amount: float | None, ns: float, per_second: float | None) -> float | None:
-    if not amount or not per_second or not _is_positive(ns):
+    if not amount or not per_second or not 0 < ns < math.inf:
         return None
     return amount / per_second / ns * 1e9
-
-
-def _is_positive(value: object) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    return 0 < value <= sys.float_info.max
 
 
 _CANARY_RULE = StoppingRule(target_half_width=0.001, min_samples=30, max_samples=100, budget_s=0.03)

@@ -273,15 +273,15 @@ def _memory_clock(before: DeviceState, after: DeviceState, max_mhz: float | None
     first, last = before.memory_clock_mhz, after.memory_clock_mhz
     if last is None:
         return None
-    remedy = "lock the memory clock (nvidia-smi -lmc) or keep the GPU from idling"
-    if first is not None and abs(last - first) > _SAME_CLOCK * first:
-        seen = f"the memory clock changed from {first} to {last} MHz during the batch"
-        return Disturbance("memory clock", seen, remedy)
     set_by_somebody = "applications_clocks_setting" in (after.clock_events or ())
-    if max_mhz and last < LOWEST_CLOCK_SHARE * max_mhz and not set_by_somebody:
-        seen = f"the memory clock was {last} MHz, {100 * last / max_mhz:.0f} % of {max_mhz:.0f} MHz"
-        return Disturbance("memory clock", seen, remedy)
-    return None
+    if first is not None and abs(last - first) > _SAME_CLOCK * first:
+        seen = f"changed from {first} to {last} MHz during the batch"
+    elif max_mhz and last < LOWEST_CLOCK_SHARE * max_mhz and not set_by_somebody:
+        seen = f"was {last} MHz, {100 * last / max_mhz:.0f} % of {max_mhz:.0f} MHz"
+    else:
+        return None
+    remedy = "lock the memory clock (nvidia-smi -lmc) or keep the GPU from idling"
+    return Disturbance("memory clock", f"the memory clock {seen}", remedy)
 
 
 def _other_process(before: DeviceState, after: DeviceState) -> Disturbance | None:

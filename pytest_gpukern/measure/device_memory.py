@@ -10,8 +10,9 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pytest_gpukern.gpu.memory_accounts import accounts, synchronize
-from pytest_gpukern.measure.observers import Bench, Look, Observation, ObservedCall, Observer, SeenInTest
+from pytest_gpukern.gpu.memory_accounts import accounts
+from pytest_gpukern.gpu.runtime import checked
+from pytest_gpukern.measure.observers import Look, Observation, ObservedCall, Observer, SeenInTest
 from pytest_gpukern.timers.timer import Batch, Timer
 from pytest_gpukern.values.result import Finding
 
@@ -24,11 +25,8 @@ LEAST_KEPT_BYTES = 2**20
 class MemoryObserver(Observer):
     """Follows the libraries' device memory through each test that measures on a GPU."""
 
-    def __init__(self, name: str, bench: Bench, collect: Callable[[], object] = gc.collect) -> None:
-        super().__init__(name, bench)
-        self._collect = collect
-        self._before: int | None = None
-        self._peak = 0
+    _before: int | None = None
+    _peak = 0
 
     def begin_test(self) -> None:
         if not self.bench.measures:
@@ -59,7 +57,7 @@ class MemoryObserver(Observer):
         self._peak = max(self._peak, sum(peaks))
         after = _alive_once_idle()
         if passed:
-            for release in (let_go, self._collect):
+            for release in (let_go, gc.collect):
                 if after - before < LEAST_KEPT_BYTES:
                     break
                 release()
@@ -99,7 +97,7 @@ def _alive_once_idle() -> int:
     """Returns the bytes allocated after waiting for queued frees and freeing caches."""
     found = accounts()
     if found:
-        synchronize()
+        checked("cuCtxSynchronize")
     for account in found:
         account.release()
     return sum(account.live_bytes() for account in found)

@@ -5,13 +5,13 @@ Others are all but this process and those it started: other workers of a run dis
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_gpukern.gpu.processes import stat_of
 from pytest_gpukern.measure.observers import Observation, ObservedCall, Observer, Seen
 from pytest_gpukern.timers.timer import Timer
 from pytest_gpukern.values.result import Measurement
@@ -130,11 +130,9 @@ def _ticks_of_started(proc: Path) -> int:
     except ChildProcessError:
         return 0  # as mostly; a look at all processes takes milliseconds
     parents, ticks, ours = {}, {}, {os.getpid()}
-    for stat in proc.glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
-            # "pid (name) state ppid …": the name may hold spaces and parentheses.
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-            pid = int(stat.parent.name)
+    for process in proc.glob("[0-9]*"):
+        if fields := stat_of(process):  # else it has just ended
+            pid = int(process.name)
             parents[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
     while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
         ours |= more

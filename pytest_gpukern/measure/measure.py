@@ -93,15 +93,10 @@ def warm_up(
             call()
             synchronize()
             times.append(float(clock() - start))
-        if len(times) > (0 if compiled else 1) and times[-1] > _SLOW_CALL_S * 1e9:
-            return WarmUp(times[0], times[-1], len(times), settled=True)
-        long = times[-1] > _WARMUP_S * 1e9
         after_first = times if compiled else times[1:]
-        if (
-            len(after_first) > (1 if long else 2)
-            and sum(after_first) > _WARMUP_S * 1e9
-            and _agree(after_first[-3:], within)
-        ):
+        enough = len(after_first) > (1 if times[-1] > _WARMUP_S * 1e9 else 2)
+        is_warm = enough and sum(after_first) > _WARMUP_S * 1e9 and _agree(after_first[-3:], within)
+        if is_warm or (after_first and times[-1] > _SLOW_CALL_S * 1e9):
             return WarmUp(times[0], times[-1], len(times), settled=True)
         if sum(times[1:]) > 20 * _WARMUP_S * 1e9:
             break

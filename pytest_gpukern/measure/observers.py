@@ -104,10 +104,8 @@ class Instruments:
     probe: ClockProbe | None = None
     max_sm_mhz: float | None = None
     max_memory_mhz: float | None = None
-
-    def __post_init__(self) -> None:
-        self._last: DeviceState | None = None
-        self._asked = float("-inf")
+    _last: DeviceState | None = field(default=None, init=False)
+    _asked: float = field(default=float("-inf"), init=False)
 
     @property
     def age_s(self) -> float:

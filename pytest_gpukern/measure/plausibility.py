@@ -86,7 +86,6 @@ _NAMES = [f"{clock}{unit}" for clock in _CLOCKS for unit in ("", "_ns")]
 _TIME = time
 _KEPT: dict[str, Any] = {name: getattr(time, name) for name in _NAMES if hasattr(time, name)}
 _PACKAGE = __name__.partition(".")[0]
-_INSIDE = f"{_PACKAGE}."
 
 _TRIES = 10
 _SHARE, _SLACK_NS = 0.01, 1_000_000
@@ -111,13 +110,9 @@ class ClockGuard:
     classes of other libraries time nothing here. We do not compare methods of our own timers.
     """
 
-    def __init__(
-        self,
-        perf_counter_ns: Callable[[], int] = _KEPT["perf_counter_ns"],
-        raw_ns: Callable[[], int] | None = None,
-    ) -> None:
-        self._perf_counter_ns = perf_counter_ns
-        self._raw_ns = raw_ns or _raw_clock()
+    def __init__(self) -> None:
+        self._perf_counter_ns: Callable[[], int] = _KEPT["perf_counter_ns"]
+        self._raw_ns = _raw_clock()
 
     def read(self) -> ClockReading:
         """Reads both clocks before the guarded work, and again if this thread had to wait between them."""
@@ -158,8 +153,7 @@ def replaced_clocks() -> Iterator[tuple[str, object]]:
         if current is not kept or not genuine:  # it may have been replaced before this file was loaded
             yield f"time.{name}", current
     for module_name, module in list(sys.modules.items()):  # thousands, before and after each measurement
-        own = module_name.startswith(_INSIDE) or module_name == _PACKAGE
-        if not own or module_name == __name__:
+        if module_name == __name__ or module_name.partition(".")[0] != _PACKAGE:
             continue
         for name, current in [(name, vars(module)[name]) for name in _KEPT if name in vars(module)]:
             # A module may have its own function of that name: report.units.time formats a time.

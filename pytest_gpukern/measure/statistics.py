@@ -61,7 +61,12 @@ def summarize(
     Raises:
         ValueError: there is no sample, or one is negative or not finite; the message has value and index.
     """
-    samples = _checked(samples_ns)
+    samples = [float(sample) for sample in samples_ns]
+    if not samples:
+        raise ValueError("no samples: nothing was measured")
+    for index, sample in enumerate(samples):
+        if not (math.isfinite(sample) and sample >= 0):
+            raise ValueError(f"sample {index} is {sample!r} ns: a time must be finite and not negative")
     ordered = sorted(samples)
     middles = _differing(samples, batches, resolution_ns)
     median, low, high = _median_interval(ordered, middles)
@@ -129,7 +134,9 @@ class StoppingRule:
 def quantiles(values: Sequence[float], fractions: Sequence[float]) -> tuple[float, ...]:
     """Returns sample quantiles with linear interpolation: type 7 of Hyndman & Fan (1996), NumPy's default."""
     ordered = sorted(values)
-    return tuple(_quantile(ordered, fraction) for fraction in fractions)
+    places = [fraction * (len(ordered) - 1) for fraction in fractions]
+    around = [(ordered[math.floor(place)], ordered[math.ceil(place)], place % 1) for place in places]
+    return tuple(below * (1 - share) + above * share for below, above, share in around)
 
 
 def sample_variance(values: Sequence[float]) -> float:
@@ -200,16 +207,6 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
         if abs(upper * lower - 1) < _FRACTION_TOLERANCE:
             break
     return total
-
-
-def _checked(samples_ns: Sequence[float]) -> list[float]:
-    samples = [float(sample) for sample in samples_ns]
-    if not samples:
-        raise ValueError("no samples: nothing was measured")
-    for index, sample in enumerate(samples):
-        if not (math.isfinite(sample) and sample >= 0):
-            raise ValueError(f"sample {index} is {sample!r} ns: a time must be finite and not negative")
-    return samples
 
 
 def _median_interval(ordered: Sequence[float], middles: Sequence[float]) -> tuple[float, float, float]:
@@ -336,7 +333,7 @@ def _outliers(ordered: Sequence[float], median: float, resolution_ns: float) -> 
 
     A single outlier, or up to 5 % of the samples, is ordinary on a shared machine: no warning.
     """
-    q1, q3 = _quantile(ordered, 0.25), _quantile(ordered, 0.75)
+    q1, q3 = quantiles(ordered, (0.25, 0.75))
     reach = max(3 * (q3 - q1), 2 * resolution_ns, _WORTH_SAYING * median)
     odd = [sample for sample in ordered if not q1 - reach <= sample <= q3 + reach]
     if len(odd) <= max(1, _ORDINARY_SHARE * len(ordered)):
@@ -351,10 +348,3 @@ def _sigma(ordered: Sequence[float]) -> float:
     """Estimates the standard deviation from the median absolute deviation."""
     centre = statistics.median(ordered)
     return _MAD_TO_SIGMA * statistics.median(abs(sample - centre) for sample in ordered)
-
-
-def _quantile(ordered: Sequence[float], fraction: float) -> float:
-    position = fraction * (len(ordered) - 1)
-    below, above = math.floor(position), math.ceil(position)
-    share = position - below
-    return ordered[below] * (1 - share) + ordered[above] * share

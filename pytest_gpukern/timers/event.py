@@ -6,13 +6,12 @@ report what they cost in this session beside the number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpukern.gpu.runtime import runtime
 from pytest_gpukern.timers.launch_queue import EventQueue, escaped_work
 from pytest_gpukern.timers.replay import LEGACY_STREAMS, event_cost_ns
-from pytest_gpukern.timers.timer import Batch, Iteration
+from pytest_gpukern.timers.timer import Iteration
 
 
 class EventTimer(EventQueue):
@@ -23,7 +22,6 @@ class EventTimer(EventQueue):
     jitter_ns = 165.0
     """Noise of a session's median: eight processes that timed one 1.3 µs kernel on an H200 had medians within
     10 % of 4.7 µs, a range of 2.85 standard deviations."""
-    _cold = True
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> EventTimer:  # noqa: ARG003
@@ -39,10 +37,6 @@ class EventTimer(EventQueue):
             return None
         legacy = int(self._stream.handle) in LEGACY_STREAMS
         return event_cost_ns(self._runtime, legacy=legacy, cold=self._cold)
-
-    def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
-        self._cold = cold
-        return super().collect(iterations, cold=cold)
 
     def suspicion(self, iteration: Iteration) -> str | None:
         return escaped_work(self._runtime, self._stream, iteration)

@@ -86,8 +86,7 @@ class GraphTimer:
         """
         if not iterations:
             return Batch([])
-        for iteration in iterations:
-            _refuse_fresh(iteration)
+        _refuse_fresh(iterations)
         if self._call_ns is None:
             self._call_ns = self._trial_ns(iterations, cold=cold)
         times_over = _times_over(self._call_ns, len(iterations))
@@ -112,7 +111,7 @@ class GraphTimer:
         Raises:
             TimerUnavailable: the call cannot be captured, or it needs fresh arguments each time.
         """
-        _refuse_fresh(iteration)
+        _refuse_fresh([iteration])
         return replay_line(self._queue, self._stream, iteration.run, _SLOPE_COUNTS).slope
 
     def _trial_ns(self, iterations: Sequence[Iteration], *, cold: bool) -> float:
@@ -147,6 +146,6 @@ def _times_over(call_ns: float, calls: int) -> int:
     return math.ceil(_SHORTEST_REPLAY_NS / (max(call_ns, _SHORTEST_CALL_NS) * calls))
 
 
-def _refuse_fresh(iteration: Iteration) -> None:
-    if iteration.fresh is not None:
+def _refuse_fresh(iterations: Sequence[Iteration]) -> None:
+    if any(iteration.fresh is not None for iteration in iterations):
         raise TimerUnavailable("each call needs fresh arguments, but a graph replays the same ones")

@@ -44,7 +44,9 @@ class HostTimer:
         self._clock = clock
         self._calibrated = 0  # calls in a sample, if they may repeat
         self._iterations = 1  # calls in a sample of the last batch
-        self._tick_ns = self._tick()
+        readings = [clock() for _ in range(300)]
+        steps = [later - earlier for earlier, later in itertools.pairwise(readings) if later > earlier]
+        self._tick_ns = min(steps, default=1.0)  # the smallest step of the clock
 
     @classmethod
     def on_stream(cls, stream: Any, *, any_stream: bool, queues: bool) -> HostTimer:  # noqa: ARG003
@@ -112,12 +114,6 @@ class HostTimer:
             more = 2 if elapsed > _SHORTEST_SAMPLE_NS / 8 else 8
             iterations = min(iterations * more, self._most_calls)
         return iterations
-
-    def _tick(self) -> float:
-        """Returns the smallest step of the clock in a few hundred readings."""
-        readings = [self._clock() for _ in range(300)]
-        steps = [later - earlier for earlier, later in itertools.pairwise(readings) if later > earlier]
-        return min(steps, default=1.0)
 
 
 class LaunchTimer(HostTimer):

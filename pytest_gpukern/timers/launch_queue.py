@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, runtime
+from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, launcher, runtime
 from pytest_gpukern.timers.timer import Batch, Iteration
 from pytest_gpukern.values.note import Note
 
@@ -35,7 +35,8 @@ class Marks(Protocol):
         """Begins a part of `count` executions; discards an unfinished part."""
 
     def preparing(self) -> AbstractContextManager[None]:
-        """Is entered while the work before an execution is queued."""
+        """Is entered while the work before an execution is queued; it may do nothing."""
+        return nullcontext()
 
     def start(self, number: int) -> None:
         """Is called before execution `number` of the part is launched."""
@@ -140,10 +141,8 @@ class LaunchQueue:
 
 def _entries(iteration: Iteration, *, cold: bool) -> int:
     """Returns a sample's entries in the launch queue: two events, the flush, and its launches."""
-    launches = iteration.launches
-    if launches is None:
-        launches = 1 if iteration.before is None else 1 + ENTRIES_OF_BEFORE
-    return 2 + cold + launches
+    assumed = 1 if iteration.before is None else 1 + ENTRIES_OF_BEFORE
+    return 2 + cold + (assumed if iteration.launches is None else iteration.launches)
 
 
 _DEVICEMAP = 2  # CU_MEMHOSTALLOC_DEVICEMAP
@@ -171,18 +170,10 @@ class BlockingKernel:
 
     def block(self, stream: Any, timeout_ns: int = TIMEOUT_NS) -> None:
         import numpy as np
-        from cuda.core import LaunchConfig, launch
 
         self._ticket += 1
-        launch(
-            stream,
-            LaunchConfig(grid=1, block=1),
-            self._kernel,
-            self._mailbox,
-            np.uint32(self._ticket),
-            np.uint64(timeout_ns),
-            self._mailbox + 4,
-        )
+        ticket, timeout = np.uint32(self._ticket), np.uint64(timeout_ns)
+        launcher(stream, self._kernel, 1, 1)(self._mailbox, ticket, timeout, self._mailbox + 4)
 
     def release(self) -> None:
         self._words[0] = self._ticket
@@ -204,6 +195,8 @@ _DOCUMENTED_RESOLUTION_NS = 500.0
 class EventQueue:
     """Times executions on one stream with pairs of events; the stream is the runtime's by default."""
 
+    _cold = True  # of the last batch
+
     def __init__(self, runtime: CudaRuntime, stream: Any = None, *, queues: bool = True) -> None:
         self._runtime = runtime
         self._stream = stream or runtime.stream
@@ -212,6 +205,7 @@ class EventQueue:
 
     def collect(self, iterations: Sequence[Iteration], *, cold: bool) -> Batch:
         """Takes a sample of each iteration with `LaunchQueue.execute`; the batch says if unqueued."""
+        self._cold = cold
         self._marks.restart()
         if self._queue.execute(iterations, self._marks, cold=cold):
             return Batch(self._marks.samples_ns)
@@ -238,7 +232,7 @@ def event_tick_ns(runtime: CudaRuntime) -> float:
     return min(steps, default=_DOCUMENTED_RESOLUTION_NS)
 
 
-class _EventMarks:
+class _EventMarks(Marks):
     """Records an event before and after each execution; uses its events again in the next part."""
 
     def __init__(self, runtime: CudaRuntime, stream: Any) -> None:
@@ -253,9 +247,6 @@ class _EventMarks:
         options = EventOptions(timing_enabled=True)
         while len(self._pairs) < count:
             self._pairs.append((self._create(options), self._create(options)))
-
-    def preparing(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def start(self, number: int) -> None:
         self._stream.record(self._pairs[number][0])

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source
+from pytest_gpukern.gpu.runtime import CudaRuntime, checked, cuda_source, launcher
 from pytest_gpukern.timers.launch_queue import EventQueue
 from pytest_gpukern.timers.timer import Iteration, TimerUnavailable
 from pytest_gpukern.values.garbage import uncollected
@@ -78,14 +78,7 @@ def event_cost_ns(runtime: CudaRuntime, *, legacy: bool, cold: bool) -> float | 
 
 def empty_kernel(runtime: CudaRuntime, stream: Any) -> Callable[[], None]:
     """Returns a function that launches an empty kernel on the stream, already loaded and run once."""
-    from cuda.core import LaunchConfig, launch
-
-    kernel = runtime.kernel(cuda_source("timing.cu"), "gpukern_empty")
-    config = LaunchConfig(grid=1, block=1)
-
-    def empty() -> None:
-        launch(stream, config, kernel)
-
+    empty = launcher(stream, runtime.kernel(cuda_source("timing.cu"), "gpukern_empty"), 1, 1)
     empty()
     runtime.synchronize()
     return empty
@@ -107,17 +100,20 @@ def captured(stream: Any, runs: Sequence[Callable[[], Any]]) -> Iterator[tuple[C
     graph, nodes, _kept = _capture(stream, runs)
     with ExitStack() as made:
         made.callback(checked, "cuGraphDestroy", graph)
+        refusal = _refusal([later - earlier for earlier, later in itertools.pairwise(nodes)], graph)
+        if refusal is not None:
+            raise TimerUnavailable(refusal)
         try:
             executable = checked("cuGraphInstantiate", graph, 0)
         except CudaError as error:
             raise TimerUnavailable(f"the captured graph cannot be replayed: {error}") from error
         made.callback(checked, "cuGraphExecDestroy", executable)
         checked("cuGraphUpload", executable, stream.handle)
-        yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes
+        yield lambda: checked("cuGraphLaunch", executable, stream.handle), nodes[-1]
 
 
-def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, list[Any]]:
-    """Returns a graph of the calls, its number of nodes, and what the calls returned.
+def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, list[int], list[Any]]:
+    """Returns a graph of the calls, its number of nodes before and after each, and what the calls returned.
 
     We capture only this thread, and strictly: a call that allocates, frees or waits is refused. Otherwise a
     replay could use memory that the call has given back.
@@ -148,13 +144,9 @@ def _capture(stream: Any, runs: Sequence[Callable[[], Any]]) -> tuple[Any, int, 
         except TimerUnavailable:
             raise
         except Exception as error:  # the call ran before, so only its capture can fail
-            raise TimerUnavailable(f"the call cannot be captured: {_in_one_line(error)}") from error
-    added = [later - earlier for earlier, later in itertools.pairwise(nodes)]
-    refusal = _refusal(added, graph)
-    if refusal is not None:
-        checked("cuGraphDestroy", graph)
-        raise TimerUnavailable(refusal)
-    return graph, nodes[-1], kept
+            why = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+            raise TimerUnavailable(f"the call cannot be captured: {why}") from error
+    return graph, nodes, kept
 
 
 def _nodes_so_far(stream: Any) -> int:
@@ -192,9 +184,3 @@ def _refusal(added: Sequence[int], graph: Any) -> str | None:
             f"{min(added)} and {max(added)} operations a call"
         )
     return None
-
-
-def _in_one_line(error: Exception) -> str:
-    """Returns an exception's type and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

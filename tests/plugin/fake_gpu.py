@@ -208,7 +208,7 @@ def install(monkeypatch, *, cupti=False, board=None):
     if board is not None:
         monkeypatch.setattr(DeviceSession, "instruments", Instruments(board))
     monkeypatch.setattr(device_memory, "accounts", lambda: [Account()])
-    monkeypatch.setattr(device_memory, "synchronize", lambda: None)
+    monkeypatch.setattr(device_memory, "checked", lambda call: None)
     monkeypatch.setattr("pytest_gpukern.measure.host_load.read", lambda: None)  # what this host does else
     monkeypatch.setattr(DeviceSession, "ceilings", None)
     monkeypatch.setattr(DeviceSession, "launching_threads", lambda self: LAUNCHING[0] if LAUNCHING else "")

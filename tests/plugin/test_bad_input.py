@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -108,9 +109,8 @@ def two_devices(choose_device, gpu, monkeypatch):
     monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
     monkeypatch.setattr(environment, "visible_devices", lambda nvml, environ: seen)
     monkeypatch.setattr(environment, "foreign_processes", lambda nvml, device: ())
-    uninitialised = SimpleNamespace(is_initialized=lambda: False)
-    pin = environment.pin
-    monkeypatch.setattr(environment, "pin", lambda chosen, *given: pin(chosen, *given, cuda=uninitialised))
+    cuda, pin = SimpleNamespace(is_initialized=lambda: False), environment.pin
+    monkeypatch.setattr(environment, "pin", lambda chosen, *rest: pin(replace(chosen, cuda=cuda), *rest))
     monkeypatch.setattr(DeviceSession, "device", choose_device)
     monkeypatch.setattr(DeviceSession, "peaks", None)  # what real ones are asked for
     monkeypatch.setattr(DeviceSession, "instruments", None)

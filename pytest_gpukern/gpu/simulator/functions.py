@@ -122,7 +122,6 @@ def mend_namespace() -> None:
 
 
 def _refuse_functions(owner: Any, feature: str, module: str) -> None:
-    """Refuses each public function of a module or class."""
     for name, _ in inspect.getmembers(owner, inspect.isfunction):
         if not name.startswith("_"):
             replace(owner, name, staticmethod(refusal(f"{feature} ({module}.{name})")))

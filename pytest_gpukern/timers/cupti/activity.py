@@ -116,9 +116,8 @@ class ActivityTrace:
         self._work: list[Any] = []
         self._keeps_host_calls = False
         self._host_calls: list[Any] = []
-        self._error: BaseException | None = None
         self._uncollected = ExitStack()
-        self._buffers = RecordBuffers(cupti, self._take, self._failed)
+        self._buffers = RecordBuffers(cupti, self._take)
         self.attempt(self._buffers.register)
 
     def open(self, *, concurrently: bool) -> None:
@@ -190,7 +189,16 @@ class ActivityTrace:
         finally:
             self._follows_threads, self._keeps_host_calls = before, False
         with self._reading():
-            return self._trace(scope)
+            ((began, ended, call),) = self._windows
+            work = [record for record in self._work if self._calls.get(record.correlation_id) == call]
+            host_calls = [record for record in self._host_calls if began <= record.start <= ended]
+            origin = min((record.start for record in (*work, *host_calls)), default=0)
+            work, host_calls = (sorted(part, key=_by_start_and_length) for part in (work, host_calls))
+            return Trace(
+                scope,
+                tuple(self._in_full(record, origin) for record in work),
+                tuple(self._host_call(record, origin) for record in host_calls),
+            )
 
     def _stop(self) -> None:
         try:
@@ -204,24 +212,13 @@ class ActivityTrace:
     def _reading(self) -> Iterator[None]:
         """Has the records of a recording that has ended read, then drops them."""
         try:
-            if self._error is not None:
-                raise self._error
+            if self._buffers.error is not None:
+                raise self._buffers.error
             self._calls |= self._launched_for_calls()
             yield
         except Exception as error:
             raise TimerUnavailable(f"CUPTI's records could not be read: {error}") from error
         self._clear()
-
-    def _trace(self, scope: str) -> Trace:
-        ((began, ended, call),) = self._windows
-        work = [record for record in self._work if self._calls.get(record.correlation_id) == call]
-        host_calls = [record for record in self._host_calls if began <= record.start <= ended]
-        origin = min((record.start for record in (*work, *host_calls)), default=0)
-        return Trace(
-            scope,
-            tuple(self._in_full(record, origin) for record in sorted(work, key=_by_start_and_length)),
-            tuple(self._host_call(record, origin) for record in sorted(host_calls, key=_by_start_and_length)),
-        )
 
     def follow_threads(self) -> bool:
         """Also attributes work of other threads and of CUDA's runtime API, from the next recording on.
@@ -252,7 +249,6 @@ class ActivityTrace:
         }
 
     def _call_at(self, host_ns: int) -> int | None:
-        """Returns the call that ran at a host time, if one did."""
         place = bisect.bisect_left(self._windows, (host_ns,)) - 1
         if place < 0:
             return None
@@ -266,8 +262,8 @@ class ActivityTrace:
         return int(self.cupti.get_stream_id_ex(context, handle, 0))
 
     def _clear(self) -> None:
-        self._calls, self._launches, self._work, self._error = {}, {}, [], None
-        self._windows, self._pushed, self._host_calls = [], [], []
+        self._calls, self._launches, self._work, self._host_calls = {}, {}, [], []
+        self._windows, self._pushed, self._buffers.error = [], [], None
 
     def _disable(self) -> None:
         with self._uncollected:
@@ -291,9 +287,6 @@ class ActivityTrace:
         except (RuntimeError, SystemError) as error:
             raise TimerUnavailable(f"CUPTI cannot be loaded: {error.__cause__ or error}") from error
 
-    def _failed(self, error: Exception) -> None:
-        self._error = error
-
     def _take(self, records: Sequence[Any]) -> None:
         """Sorts the records of a buffer; runs on a CUPTI thread."""
         kinds = self.cupti.ActivityKind
@@ -312,24 +305,20 @@ class ActivityTrace:
                 self._work.append(record)
 
     def _activity(self, record: Any, origin: int) -> Activity:
-        call = self._calls.get(record.correlation_id)
-        kinds, kind = self.cupti.ActivityKind, record.kind
-        name, what = "", "kernel"
-        size_bytes, kernel, host_copy = 0, None, None
-        if kind == self._kernels:
-            if call != OURS:
-                name, kernel = record.name, _kernel(record)
-        elif kind == kinds.MEMCPY:
-            what, size_bytes, host_copy = "memcpy", record.bytes, _host_copy(record)
+        call, kinds = self._calls.get(record.correlation_id), self.cupti.ActivityKind
+        times = {"start_ns": float(record.start - origin), "end_ns": float(record.end - origin)}
+        _, thread = self._launches.get(record.correlation_id, (0, None)) if call is None else (0, None)
+        launched: Any = {**times, "stream": record.stream_id, "call": call, "thread": thread}
+        if record.kind == kinds.MEMCPY:
+            host_copy = _host_copy(record)
             name = f"memcpy {_named(_COPY_KINDS, record.copy_kind)}"
             name += f", {host_copy.memory}" if host_copy is not None else ""
-        else:
-            what, name, size_bytes = "memset", "memset", record.bytes
-        start_ns, end_ns = float(record.start - origin), float(record.end - origin)
-        _, thread = self._launches.get(record.correlation_id, (0, None)) if call is None else (0, None)
-        return Activity(
-            *(what, name, start_ns, end_ns, record.stream_id, call, size_bytes, kernel, thread, host_copy)
-        )
+            return Activity("memcpy", name, **launched, size_bytes=record.bytes, host_copy=host_copy)
+        if record.kind == kinds.MEMSET:
+            return Activity("memset", "memset", **launched, size_bytes=record.bytes)
+        if call == OURS:
+            return Activity("kernel", "", **launched)
+        return Activity("kernel", record.name, **launched, kernel=_kernel(record))
 
     def _in_full(self, record: Any, origin: int) -> DeviceActivity:
         of_all = {
@@ -412,9 +401,7 @@ def _host_copy(record: Any) -> HostCopy | None:
     return HostCopy(direction, _named(_MEMORY_KINDS, kind)) if kind is not None else None
 
 
-@functools.cache
-def activity_trace() -> ActivityTrace:
-    return ActivityTrace()
+activity_trace = functools.cache(ActivityTrace)
 
 
 _BUFFER_BYTES = 1 << 20
@@ -475,28 +462,23 @@ class RecordBuffers:
 
     Args:
         completed: takes the records of a buffer; runs on a CUPTI thread.
-        failed: takes an error in reading or handling them; runs there too.
 
     Attributes:
+        error: the last one in reading or handling records.
         reads_api_calls: whether to read the records of API calls, which outnumber all others together.
 
     Raises:
         TimerUnavailable: cupti-python does not export what is needed.
     """
 
-    def __init__(
-        self,
-        cupti: Any,
-        completed: Callable[[Sequence[Any]], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, cupti: Any, completed: Callable[[Sequence[Any]], None]) -> None:
         self._cupti = cupti
         self._layouts = _layouts(cupti)
         self._api_calls = (cupti.ActivityKind.DRIVER, cupti.ActivityKind.RUNTIME)
         self.reads_api_calls = False
         self._register, self._next = _functions()
         self._hand_over = completed
-        self._fail = failed
+        self.error: Exception | None = None
         self._buffers: dict[int, Any] = {}
         # CUPTI keeps pointers to these.
         self._callbacks = (_Requested(self._requested), _Completed(self._completed))
@@ -514,7 +496,7 @@ class RecordBuffers:
 
             memory = np.empty(_BUFFER_BYTES // 8, np.uint64)  # aligned to 8 bytes, as CUPTI requires
         except Exception as error:  # noqa: BLE001 - as below; without a buffer CUPTI drops the records
-            self._fail(error)
+            self.error = error
             return
         address = int(memory.ctypes.data)
         self._buffers[address] = memory
@@ -526,7 +508,7 @@ class RecordBuffers:
                 with uncollected():  # CUPTI may deliver a library's records at any time
                     self._hand_over(self._read(address, valid))
         except Exception as error:  # noqa: BLE001 - it must not reach CUPTI's thread
-            self._fail(error)
+            self.error = error
         finally:
             self._buffers.pop(address, None)
 

@@ -73,7 +73,7 @@ class MachineCode:
         self._trace = trace
         self._cupti = cupti = trace.cupti
         self._function = cupti.ActivityKind.FUNCTION
-        trace.listeners[self._function] = self._take
+        trace.listeners[self._function] = lambda record: self._from.has(record.module_id, record.name)
         calls = cupti.driver_api_trace_cbid.__members__
         self._places = {int(calls[name]): place for name, place in _PLACE_OF_HANDLE.items() if name in calls}
         self._loaded = 0
@@ -197,16 +197,9 @@ class MachineCode:
         self._loaded += 1
         self._modules[module.module_id] = digest
         if digest not in self._known:
-            self._keep(digest, code)
-
-    def _keep(self, digest: str, code: bytes) -> None:
-        self._images[digest] = code
-        while sum(map(len, self._images.values())) > MOST_KEPT_BYTES:
-            oldest = next(iter(self._images))
-            self._read(oldest)
-
-    def _take(self, record: Any) -> None:
-        self._from.has(record.module_id, record.name)
+            self._images[digest] = code
+            while sum(map(len, self._images.values())) > MOST_KEPT_BYTES:
+                self._read(next(iter(self._images)))  # the oldest
 
 
 class _CodeFacts(NamedTuple):
@@ -296,8 +289,9 @@ class KernelModules:
         self._launched.clear()
         launches = tuple(launches)
         for kernel, handle in launches:
-            if handle not in self._of_handle[kernel]:
-                self._meet(kernel, handle)
+            unseen = self._without_handle(kernel)
+            if handle not in self._of_handle[kernel] and len(unseen) == 1:
+                (self._of_handle[kernel][handle],) = unseen
         for kernel, handle in launches:
             # The driver gives an unloaded module's handle to a new one, and nothing tells us of that.
             if (self._new or set()) & self._without_handle(kernel):
@@ -321,12 +315,6 @@ class KernelModules:
 
     def _without_handle(self, kernel: str) -> set[int]:
         return self._with[kernel] - set(self._of_handle[kernel].values())
-
-    def _meet(self, kernel: str, handle: int) -> None:
-        """Assigns a new handle to the only module that has none yet, if there is one."""
-        unseen = self._without_handle(kernel)
-        if len(unseen) == 1:
-            (self._of_handle[kernel][handle],) = unseen
 
     def _any(self, kernel: str) -> Origin:
         return Origin(frozenset(self._with[kernel]), from_all=False)

@@ -374,7 +374,6 @@ def _by_call(activities: Sequence[Activity], calls: Sequence[int]) -> list[list[
 
 
 def _strangers(activities: Sequence[Activity]) -> list[Activity]:
-    """Returns the activities that no call launched."""
     return [activity for activity in activities if activity.call is None]
 
 

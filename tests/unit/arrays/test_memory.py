@@ -14,14 +14,15 @@ from pytest_gpukern.arrays.memory import (
     INPUT_GUARD,
     OUTPUT_GUARD,
     Damage,
+    Placed,
+    Placement,
     Span,
     c_strides,
-    damage,
     guard_pattern,
     out_of_c_order,
-    span_by_interface,
     span_of,
 )
+from pytest_gpukern.backends.foreign_array import users_array
 from pytest_gpukern.backends.host import GuardedArray
 
 
@@ -40,7 +41,7 @@ def test_order_and_addresses_are_those_that_numpy_finds(array):
     found = out_of_c_order(array.shape, array.strides, array.itemsize)
     assert (found is None) == array.flags.c_contiguous
     assert found in (None, array.strides)
-    span = span_by_interface(array.__array_interface__)
+    span = users_array(array).span
     if array.size:
         assert span == byte_bounds(array)
         assert span == span_of(array.ctypes.data, array.shape, array.strides, array.itemsize)
@@ -64,7 +65,7 @@ def test_spans_overlap_where_they_have_an_address_in_common(one, other):
 
 @pytest.mark.parametrize("value", [np.zeros(()), np.zeros((3, 0))])
 def test_an_array_overlaps_itself_unless_it_is_empty(value):
-    span = span_by_interface(value.__array_interface__)
+    span = users_array(value).span
     assert span.overlaps(span) == bool(value.size)
 
 
@@ -105,12 +106,13 @@ def test_every_changed_byte_is_counted_and_the_nearest_is_named(count, dtype, ch
     """The oracle goes through the bytes one by one."""
     itemsize = np.dtype(dtype).itemsize
     nbytes = count * itemsize
-    before = guard_pattern(INPUT_GUARD, 0, 64).copy()
-    behind = guard_pattern(INPUT_GUARD, nbytes % 4, 64).copy()
+    placed = Placed((count,), np.dtype(dtype), Placement(), INPUT_GUARD, zone_bytes=64)
+    allocation = np.empty(placed.nbytes, np.uint8)
+    for start, pattern in placed.zones():
+        allocation[start : start + pattern.size] = pattern
     for is_behind, distance in changes:
-        zone, at = (behind, distance) if is_behind else (before, 63 - distance)
-        zone[at] ^= 1
-    damages = damage("x", before, behind, guard=INPUT_GUARD, nbytes=nbytes, itemsize=itemsize)
+        allocation[placed.start + nbytes + distance if is_behind else placed.start - 1 - distance] ^= 1
+    damages = placed.damage("x", lambda start, stop: allocation[start:stop])
     found = {each.behind: each for each in damages}
     for is_behind in (False, True):
         distances = [distance for side, distance in changes if side is is_behind]

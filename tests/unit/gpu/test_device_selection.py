@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fake_nvml import MIG_UUIDS, UUIDS, FakeCuda, FakeNvml, gpu, split_gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpukern.gpu import selection
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.libcuda import CudaDevice, CudaError, bare_uuid
 from pytest_gpukern.gpu.selection import missing_gpu_reason, pin, select, visible_devices
@@ -142,16 +145,19 @@ def test_an_index_whose_meaning_cuda_does_not_tell_is_an_error_that_offers_uuids
 
 
 def reason(nvml, cuda=None, **environ):
-    def open_library():
+    def open_nvml():
         if isinstance(nvml, NvmlUnavailable):
             raise nvml
         return nvml
 
-    def load_cuda():
+    def load_library():
         if cuda is not None:
             raise cuda
 
-    return missing_gpu_reason(environ, open_library=open_library, load_cuda=load_cuda)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "open_nvml", open_nvml)
+        patch.setattr(selection, "load_library", load_library)
+        return missing_gpu_reason(environ)
 
 
 def test_a_reason_says_what_is_missing_or_hidden_and_none_is_given_where_a_gpu_is_visible():
@@ -241,7 +247,7 @@ def seen(*uuids):
 @pytest.mark.parametrize("device", [SECOND, visible_devices(SPLIT, {})[0]], ids=["GPU", "MIG"])
 def test_a_pinned_device_is_the_only_one_by_uuid_until_the_variables_are_put_back(device):
     environ = {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "x"}
-    with pin(device, environ, cuda=FakeCuda()):
+    with pin(replace(device, cuda=FakeCuda()), environ):
         assert environ == {
             "CUDA_VISIBLE_DEVICES": device.uuid,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -254,17 +260,18 @@ def test_a_cuda_initialised_for_another_device_is_an_error_that_names_suspects_a
     environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
     cuda = FakeCuda(initialized=True, inside=seen(UUIDS[0], UUIDS[1]))
     with pytest.raises(DeviceError) as caught:
-        pin(SECOND, environ, ["sys", "torch", "cupy"], cuda=cuda)
+        pin(replace(SECOND, cuda=cuda), environ, ["sys", "torch", "cupy"])
     message = str(caught.value)
     assert "(imported so far: cupy, torch)" in message
     assert f"its device 0 is the one with the UUID {bare_uuid(UUIDS[0])}" in message
     assert f"Start with CUDA_VISIBLE_DEVICES={UUIDS[1]}" in message
     assert environ == {"CUDA_VISIBLE_DEVICES": "0,1"}
     with pytest.raises(DeviceError, match="it shows no device"):
-        pin(FIRST, {}, cuda=FakeCuda(initialized=True))
+        pin(replace(FIRST, cuda=FakeCuda(initialized=True)), {})
 
 
 def test_a_cuda_initialised_for_this_device_first_is_accepted_and_its_children_are_pinned():
     environ: dict[str, str] = {}
-    pin(FIRST, environ, cuda=FakeCuda(initialized=True, inside=seen(UUIDS[0], UUIDS[1])))
+    cuda = FakeCuda(initialized=True, inside=seen(UUIDS[0], UUIDS[1]))
+    pin(replace(FIRST, cuda=cuda), environ)
     assert environ["CUDA_VISIBLE_DEVICES"] == UUIDS[0]

@@ -37,12 +37,13 @@ class Library:
 def library(monkeypatch):
     made = Library()
     monkeypatch.setattr(device_memory, "accounts", lambda: [made])
-    monkeypatch.setattr(device_memory, "synchronize", lambda: None)
+    monkeypatch.setattr(device_memory, "checked", lambda call: None)
+    monkeypatch.setattr(device_memory, "gc", SimpleNamespace(collect=lambda: None))
     return made
 
 
-def observer(*, measures=True, collect=lambda: None):
-    return MemoryObserver("memory", SimpleNamespace(measures=measures), collect)
+def observer(*, measures=True):
+    return MemoryObserver("memory", SimpleNamespace(measures=measures))
 
 
 def finished(watch, *, passed=True, let_go=lambda: None):
@@ -104,7 +105,8 @@ def test_a_test_without_a_context_has_no_figures(monkeypatch):
 
 
 def test_what_pytest_or_a_cycle_refers_to_is_no_leak(library):
-    watch = observer(collect=lambda: library.alive.pop(2))
+    watch = observer()
+    device_memory.gc.collect = lambda: library.alive.pop(2)
     watch.begin_test()
     library.alive.update({1: 8 * MIB, 2: 8 * MIB})
     figures, text = finished(watch, let_go=lambda: library.alive.pop(1))

@@ -123,13 +123,15 @@ def test_events_that_somebody_elses_code_makes_are_no_events(monkeypatch):
 def passing(perf_ns, raw_ns):
     """The verdict on clocks by which these nanoseconds passed."""
     perf, raw = iter([0, 0, round(perf_ns), round(perf_ns)]), iter([0, round(raw_ns or 0)])
-    guard = ClockGuard(lambda: next(perf), lambda: next(raw))
+    guard = ClockGuard()
+    guard._perf_counter_ns, guard._raw_ns = perf.__next__, raw.__next__
     return guard.fault(guard.read())
 
 
 def test_clocks_between_which_the_thread_had_to_wait_are_read_again():
     perf, raw = iter([0, 4_000_000, 5_000_000, 5_000_000]), iter([4_000_000, 5_000_000])
-    guard = ClockGuard(lambda: next(perf), lambda: next(raw))
+    guard = ClockGuard()
+    guard._perf_counter_ns, guard._raw_ns = perf.__next__, raw.__next__
     assert guard.read() == clocks.ClockReading(5_000_000, 5_000_000)
 
 

@@ -509,7 +509,7 @@ def test_a_buffer_is_kept_until_it_is_given_back_and_dropped_then(cupti, machine
     assert cupti._address == memory().ctypes.data
     assert cupti._size == memory().nbytes
     cupti.activity_flush_all(1)
-    trace._error = None  # its traceback has the frame
+    trace._buffers.error = None  # its traceback has the frame
     assert memory() is None
     trace.close()
 
