@@ -290,7 +290,6 @@ def _stored(path: Path, name: str, model_key: str) -> Baseline:
 
 
 def unfit(result: Result) -> str | None:
-    """Says why a result must not become a baseline, or returns None."""
     if result.simulated:
         return "the simulator's times say nothing about speed"
     if result.correctness is Correctness.INCORRECT:

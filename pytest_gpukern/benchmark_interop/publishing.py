@@ -110,7 +110,6 @@ def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> It
 
 
 def _own_entry(result: Result) -> ListedFixture:
-    """Returns the entry of a test that never saw a fixture of pytest-benchmark's."""
     # Parameters may hold `::`, too.
     test, bracket, parameters = result.nodeid.partition("::")[2].partition("[")
     return ListedFixture(

@@ -26,7 +26,7 @@ from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.result import JsonDict, Result
+from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.settings import REASON_NEEDED
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -190,8 +190,7 @@ def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
             continue
         lines += ["", name]
         for epoch in listed:
-            number = epoch["sessions"]
-            count = "1 session" if number == 1 else f"{number} sessions"
+            count = exits.count(epoch["sessions"], "session")
             text = f"  {epoch['opened'][:10]}, {count}, problem version {epoch['problem_version']}"
             lines.append(text + (f": {epoch['reason']}" if epoch["reason"] else ""))
     return lines
@@ -232,9 +231,8 @@ def _prune(known: argparse.Namespace) -> int:
 def _held(baseline: Baseline, record: Record) -> str:
     """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
     moments = [baseline.sessions[session.session].recorded for session in record.sessions]
-    epochs = "1 epoch" if len(record.epochs) == 1 else f"{len(record.epochs)} epochs"
-    count = "1 session" if len(moments) == 1 else f"{len(moments)} sessions"
-    return f"{epochs}, {count}, the newest of {max(moments)[:10]}"
+    epochs, sessions = exits.count(len(record.epochs), "epoch"), exits.count(len(moments), "session")
+    return f"{epochs}, {sessions}, the newest of {max(moments)[:10]}"
 
 
 # --- merge ----------------------------------------------------------------------------------------
@@ -276,18 +274,8 @@ def _merge(known: argparse.Namespace) -> int:
     mode = "append" if known.append else "update"
     report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason or "")
     if known.json:
-        exits.show_json(
-            {
-                "written": [str(path) for path in report.written],
-                "added": report.added,
-                "appended": report.appended,
-                "updated": report.updated,
-                "refused": [
-                    {"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused
-                ],
-                "errors": [str(error) for error in report.errors],
-            }
-        )
+        refused = [{"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused]
+        exits.show_json({**plain(report), "refused": refused})
     else:
         exits.show(_merged_lines(report, accepted))
     for problem in report.errors:

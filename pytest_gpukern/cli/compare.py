@@ -316,8 +316,9 @@ def _total(rows: list[ComparedTime], b: Side) -> str:
     counts = {kind: sum(row.verdict.kind is kind for row in rows) for kind in VerdictKind}
     texts = [f"{count} {kind.value.lower()}" for kind, count in counts.items() if count]
     texts += [f"{len(b.incorrect)} incorrect"] if b.incorrect else []
-    number = "1 measurement" if len(rows) == 1 else f"{len(rows)} measurements"
-    return f"{number} compared: {', '.join(texts)}" if texts else "nothing to compare: no case is in both"
+    if not texts:
+        return "nothing to compare: no case is in both"
+    return f"{exits.count(len(rows), 'measurement')} compared: {', '.join(texts)}"
 
 
 def _table(rows: list[ComparedTime]) -> list[str]:

@@ -370,7 +370,6 @@ def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
 
 
 def _screened(change: Change, threshold: float, *, confirming: int, since: str = "") -> Verdict:
-    """Returns the verdict of one test of a change, however many sessions are recorded."""
     if change.error() >= 1:
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error():.3g} %"
         return Verdict(VerdictKind.UNDECIDED, reason, ratio_of(change.delta), sessions=change.fresh)
@@ -444,7 +443,6 @@ def _decided(
     remarks: Sequence[str] = (),
     since: str = "",
 ) -> Verdict:
-    """Returns the verdict of fresh sessions alone on a suspicion."""
     limit = math.log1p(threshold)
     sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
     if apart and sure >= limit:

@@ -5,7 +5,7 @@ msgspec writes them as MessagePack: no test can patch that, as it can patch `jso
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Union, get_args
 
 import msgspec
 
@@ -199,22 +199,10 @@ class TornDown(Message, frozen=True):
     modules: tuple[tuple[str, str, str], ...] = ()
 
 
-FROM_PARENT = msgspec.msgpack.Decoder(Import | Begin | RunTest | End)
-FROM_CHILD = msgspec.msgpack.Decoder(
-    Uncollected
-    | Collected
-    | Begun
-    | Reported
-    | Warned
-    | Tell
-    | Paused
-    | Resumed
-    | Listed
-    | Unsendable
-    | Exit
-    | Done
-    | TornDown
-)
+_ToChild = Import | Begin | RunTest | End
+_TO_PARENT = tuple(kind for kind in Message.__subclasses__() if kind not in get_args(_ToChild))
+FROM_PARENT = msgspec.msgpack.Decoder(_ToChild)
+FROM_CHILD: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Union[_TO_PARENT])  # noqa: UP007
 
 
 def encoded(message: Message) -> bytes:
@@ -230,7 +218,6 @@ def encoded(message: Message) -> bytes:
 
 
 def _builtin(value: Any) -> Any:
-    """Returns what is written for a value of a class that MessagePack does not know."""
     kind = next((kind for kind in (float, int, str) if isinstance(value, kind)), str)
     return kind(value)
 

@@ -143,7 +143,6 @@ class Against:
         return {**changed, **gpu.for_children, RUN_FOLDER_VARIABLE: str(self._folder)}
 
     def _measure(self, items: Mapping[str, pytest.Item], ahead: Ahead) -> None:
-        """Runs the sessions of both sides, and those that a suspicion needs, and judges by them."""
         settings, children = settings_of(self._config), environment_of(self._config).children
         # Else an ini file that only one side has would change the node ids of that side.
         root = f"--rootdir={self._config.rootpath}"

@@ -42,7 +42,6 @@ class Revisions:
 
     @property
     def short(self) -> str:
-        """Returns the beginning of the base's name, as git abbreviates it."""
         return self.base[:7]
 
     def __str__(self) -> str:

@@ -180,7 +180,6 @@ def _without_threads(finding: ToolFinding, home: Home) -> Hashable:
 
 
 def records_of(findings: Sequence[ToolFinding]) -> str:
-    """Returns the first records as the tool wrote them, and how many more there are."""
     texts = [finding.record for finding in findings[:_SHOWN_RECORDS]]
     if len(findings) > _SHOWN_RECORDS:
         texts.append(f"and {len(findings) - _SHOWN_RECORDS} more records")
@@ -188,7 +187,6 @@ def records_of(findings: Sequence[ToolFinding]) -> str:
 
 
 def counted(tests: Iterable[TestRun]) -> str:
-    """Says how many tests were checked and how they came out."""
     states = Counter(test.state for test in tests)
     checked = states["clean"] + states["found"]
     words = {"clean": "clean", "found": "with findings"}
@@ -198,7 +196,6 @@ def counted(tests: Iterable[TestRun]) -> str:
 
 
 def why_nothing_was_checked(tests: Sequence[TestRun]) -> str | None:
-    """Says why a tool checked no test, or returns None if it checked one."""
     if any(test.state in ("clean", "found") for test in tests):
         return None
     if not tests:

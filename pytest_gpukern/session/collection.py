@@ -278,7 +278,6 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
 
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
-    """Returns the case or plain test that an item would measure; None if it measures nothing."""
     from pytest_gpukern.run.call_subject import case_of_test
     from pytest_gpukern.run.case_subject import case_info
     from pytest_gpukern.session.take_over_benchmark import is_taken_over

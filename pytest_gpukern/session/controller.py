@@ -376,7 +376,6 @@ class Controller:
         return [f"{shortfall}; a worker ended and none replaced it ({restarts})"]
 
     def _missing(self) -> list[str]:
-        """Names the cases that did not run here though they are on record, by reason."""
         config, store = self._config, environment_of(self._config).store
         known = [*config.stash.get(KNOWN_CASES, ())]
         if all(cases.ids is not None for cases in known):
@@ -399,7 +398,6 @@ class Controller:
         ]
 
     def pytest_terminal_summary(self) -> None:
-        """Tables, skips, what was written, and the last line."""
         self._write_forms(in_summary=True)
 
     def _write_forms(self, *, in_summary: bool) -> None:
@@ -542,7 +540,6 @@ class Controller:
         return by_gpu
 
     def _record(self, nodeid: str, result: Result) -> None:
-        """Queues a test's sessions for its baseline, or says why they are not recorded."""
         from pytest_gpukern.baseline.merge import unselected
         from pytest_gpukern.processes.extra_sessions import FEWEST_TO_RECORD
 
@@ -613,7 +610,6 @@ class Controller:
 
 
 def _state_of(result: Result) -> str:
-    """Returns a case and its time, or that it is wrong."""
     from pytest_gpukern.report.rows import rows_of
 
     first = rows_of(result, ())[0]

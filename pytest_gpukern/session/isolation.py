@@ -22,20 +22,7 @@ import pytest
 
 from pytest_gpukern.benchmark_interop.pytest_benchmark import add_entries
 from pytest_gpukern.gpu.model import short_uuid
-from pytest_gpukern.processes.messages import (
-    Begun,
-    Done,
-    Exit,
-    Listed,
-    Message,
-    Reported,
-    RunTest,
-    Tell,
-    TornDown,
-    Uncollected,
-    Unsendable,
-    Warned,
-)
+from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.process import TO_TEAR_DOWN_S, Gone, Process, last_lines
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.session.arguments import sessions_of
@@ -151,7 +138,9 @@ class Isolation:
 
     def _run(self, item: pytest.Item, following: Any) -> None:
         """Runs one test, in a new process if the old one was gone before the test began."""
-        wanted = RunTest(item.nodeid, following.nodeid if following else None, keeps=following is item.parent)
+        wanted = messages.RunTest(
+            item.nodeid, following.nodeid if following else None, keeps=following is item.parent
+        )
         timeout_s = timeout_of(item)
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         for _ in range(_MOST_TRIES):
@@ -276,11 +265,11 @@ class Isolation:
         )
         return Path(factory.getbasetemp()) / f"gpukern-measuring-{self._starts}"
 
-    def _hear_outside(self, message: Message) -> None:
+    def _hear_outside(self, message: messages.Message) -> None:
         """Shows what arrives while no test runs; later processes cannot collect the same files."""
-        if isinstance(message, Tell):
+        if isinstance(message, messages.Tell):
             tell(self._config, message.text)
-        elif isinstance(message, Uncollected) and self._starts == 1:
+        elif isinstance(message, messages.Uncollected) and self._starts == 1:
             tell(self._config, f"{message.nodeid}: {message.text}")
 
     def _tear_down(self) -> None:
@@ -289,7 +278,7 @@ class Isolation:
         if self._process is None or not self._is_ready:
             return
         ended = self._process.end(self._hear_outside if last is None else last.hear)
-        self._is_ready, self._torn_down = False, isinstance(ended, TornDown)
+        self._is_ready, self._torn_down = False, isinstance(ended, messages.TornDown)
         if isinstance(ended, Gone) and last is not None:
             last.fail(f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown)
 
@@ -318,28 +307,27 @@ class _Attempt:
         self.ends_run: BaseException | None = None
         """The exception that ended the run."""
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: messages.Message) -> None:
         config = self.item.config
         match message:
-            case Begun():
+            case messages.Begun():
                 self.begun = True
-            case Reported():
+            case messages.Reported():
                 report = config.hook.pytest_report_from_serializable(config=config, data=message.data)
                 self._report(_as_of_here(report))
-            case Warned():
+            case messages.Warned():
                 _record_warning(config, message)
-            case Tell():
+            case messages.Tell():
                 tell(config, message.text)
-            case Listed():
+            case messages.Listed():
                 add_entries(config, message.entries)
-            case Unsendable():
+            case messages.Unsendable():
                 self.fail(f"the measuring process could not send its report: {message.why}; {_HERE}")
-            case Exit():
+            case messages.Exit():
                 left = pytest.exit.Exception(message.text, message.returncode)
                 self.ends_run = KeyboardInterrupt(message.text) if message.interrupted else left
 
-    def end(self, done: Done) -> None:
-        """Reports what was found once the test had ended."""
+    def end(self, done: messages.Done) -> None:
         session = self.item.session
         session.shouldfail = done.fail or session.shouldfail
         session.shouldstop = done.stop or session.shouldstop
@@ -417,7 +405,7 @@ def _as_of_here(report: pytest.TestReport) -> pytest.TestReport:
     return report
 
 
-def _record_warning(config: pytest.Config, warned: Warned) -> None:
+def _record_warning(config: pytest.Config, warned: messages.Warned) -> None:
     """Lets pytest list a warning of the other process, under its own class if this process knows that."""
     module, name = warned.category
     category, text = getattr(sys.modules.get(module), name, None), warned.text

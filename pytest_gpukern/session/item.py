@@ -50,7 +50,6 @@ _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
 
 
 def may_use_gpu(item: pytest.Item) -> bool:
-    """Returns whether an item asks for one of our fixtures, or is measured through pytest-benchmark's."""
     names = getattr(item, "fixturenames", ())
     return not FIXTURES.isdisjoint(names) or measures_in(item)
 
@@ -73,7 +72,6 @@ def measures_in(item: pytest.Item) -> bool:
 
 
 def case_of(item: pytest.Item) -> Case | None:
-    """Returns the case that an item was made for, or None for a plain test."""
     callspec = getattr(item, "callspec", None)
     case = callspec.params.get("case") if callspec is not None else None
     if case is None:
@@ -115,7 +113,6 @@ def timeout_of(item: pytest.Item) -> float | None:
 
 
 def new_test(item: pytest.Item) -> MeasuredTest:
-    """Makes the `MeasuredTest` of an attempt at a test item."""
     from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.run.spine import SubjectContext
 
@@ -224,7 +221,6 @@ def _loses_it_on_purpose(test: MeasuredTest | None) -> bool:
 
 
 def note_context(item: pytest.Item) -> None:
-    """Notes in which CUDA context a test's body begins."""
     if ENVIRONMENT in item.config.stash and may_use_gpu(item):
         item.stash[CONTEXT] = environment_of(item.config).gpu.current_context()
 
@@ -256,7 +252,6 @@ def _context_fault(item: pytest.Item) -> str | None:
 
 
 def conclude(item: pytest.Item) -> None:
-    """Fails the test if the gate says so."""
     test = item.stash.get(MEASURED, None)
     _fail_where_context_is_lost(item, test)
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):

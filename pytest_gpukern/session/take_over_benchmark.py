@@ -159,7 +159,6 @@ def take_over(item: Any, value: Any) -> None:
 
 
 def is_taken_over(item: pytest.Item) -> bool:
-    """Returns whether a collected test will be measured through its `benchmark` fixture."""
     return _is_chosen(item) and _uses(item, "benchmark") and not switched_off(item.config)
 
 

@@ -160,9 +160,7 @@ def test_each_gpu_measures_every_test_and_names_tell_them_apart(several, pyteste
     assert len(found) == 18
     assert all(test.endswith(f"@{uuid}") for test, uuid in found.items())
     assert len(properties_in(pytester.path / "junit.xml")) == 18
-    result.stdout.fnmatch_lines(
-        ["*[[]100%[]]*", "  test_work[[]0[]]@GPU-A *", "gpukern: 18 unchecked *"]
-    )
+    result.stdout.fnmatch_lines(["*[[]100%[]]*", "  test_work[[]0[]]@GPU-A *", "gpukern: 18 unchecked *"])
     result.stdout.no_fnmatch_line("*200%*")
     result.stdout.fnmatch_lines(["note 18 cases (*@GPU-[AB], …): *"])
 
