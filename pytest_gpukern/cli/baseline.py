@@ -70,10 +70,8 @@ def _list(known: argparse.Namespace) -> int:
         except FileError as error:
             exits.complain("baseline list", error)
             status = exits.UNREADABLE
-    if known.json:
-        exits.show_json(rows)
-    elif rows:
-        exits.show(_file_table(rows))
+    if rows or known.json:
+        exits.show_as_asked(known, rows, _file_table(rows))
     if not rows and status == exits.FINE:
         raise exits.RefusedError(f"no baseline files in {', '.join(map(str, paths))}")
     return status
@@ -135,11 +133,9 @@ def _show(known: argparse.Namespace) -> int:
         raise exits.RefusedError(f"no case with {known.text!r} in its id among {len(baseline.cases)}")
     rows = [_record_row(name, key, baseline) for name, record in shown.items() for key in sorted(record.keys)]
     epochs = {name: [_epoch_row(epoch) for epoch in record.epochs] for name, record in shown.items()}
-    if known.json:
-        held = {"problem": baseline.problem, "device": baseline.device_model}
-        exits.show_json({**held, "measurements": rows, "epochs": epochs})
-    else:
-        exits.show([*_record_table(rows), *_epoch_lines(epochs)])
+    held = {"problem": baseline.problem, "device": baseline.device_model}
+    lines = [*_record_table(rows), *_epoch_lines(epochs)]
+    exits.show_as_asked(known, {**held, "measurements": rows, "epochs": epochs}, lines)
     return exits.FINE
 
 
@@ -220,11 +216,10 @@ def _prune(known: argparse.Namespace) -> int:
     before = load(known.file)
     after = change(before) if known.dry_run else rewrite(known.file, change)
     removed = sorted(before.cases.keys() - after.cases.keys())
-    if known.json:
-        exits.show_json({"file": str(known.file), "dry_run": known.dry_run, "cases": removed})
-    else:
-        verb = "would remove" if known.dry_run else "removed"
-        exits.show(f"{verb} {name}: {_held(before, before.cases[name])}" for name in removed)
+    verb = "would remove" if known.dry_run else "removed"
+    lines = (f"{verb} {name}: {_held(before, before.cases[name])}" for name in removed)
+    value = {"file": str(known.file), "dry_run": known.dry_run, "cases": removed}
+    exits.show_as_asked(known, value, lines)
     return exits.FINE
 
 
@@ -273,11 +268,8 @@ def _merge(known: argparse.Namespace) -> int:
             accepted += unselected(result, run_file.sessions_of(result)) if is_fit else [result]
     mode = "append" if known.append else "update"
     report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason or "")
-    if known.json:
-        refused = [{"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused]
-        exits.show_json({**plain(report), "refused": refused})
-    else:
-        exits.show(_merged_lines(report, accepted))
+    refused = [{"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused]
+    exits.show_as_asked(known, {**plain(report), "refused": refused}, _merged_lines(report, accepted))
     for problem in report.errors:
         exits.complain("baseline merge", problem)
     for refusal in report.refused:

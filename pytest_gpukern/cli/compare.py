@@ -70,10 +70,7 @@ def _run(known: argparse.Namespace) -> int:
         known.parser.error(str(error))
     a, b = _read_side(known.a), _read_side(known.b)
     rows = _compared(a, b, threshold, fail_on)
-    if known.json:
-        exits.show_json(_json(a, b, rows))
-    else:
-        exits.show(_lines(a, b, rows))
+    exits.show_as_asked(known, _json(a, b, rows), _lines(a, b, rows))
     bad = b.incorrect or any(row.fails for row in rows)
     return exits.BAD if bad else exits.FINE
 

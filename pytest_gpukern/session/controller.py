@@ -516,8 +516,12 @@ class Controller:
             left_s = progress.elapsed_s * (1 / share - 1)
             progress.show(f"session {number} of {settings.sessions}", finished, total, left_s=left_s)
 
+        by_gpu: dict[str | None, list[str]] = {}
+        for nodeid in nodeids:
+            uuid = self._results[nodeid].fingerprint.device_uuid
+            by_gpu.setdefault(uuid if uuid in self._cards else None, []).append(nodeid)
         try:
-            for uuid, tests in self._by_gpu(nodeids).items():
+            for uuid, tests in by_gpu.items():
                 measured = measure_extra_sessions(
                     dataclasses.replace(environment.children, card=uuid or environment.children.card),
                     tests,
@@ -531,13 +535,6 @@ class Controller:
         finally:
             progress.end()
         return extra
-
-    def _by_gpu(self, nodeids: Sequence[str]) -> dict[str | None, list[str]]:
-        by_gpu: dict[str | None, list[str]] = {}
-        for nodeid in nodeids:
-            uuid = self._results[nodeid].fingerprint.device_uuid
-            by_gpu.setdefault(uuid if uuid in self._cards else None, []).append(nodeid)
-        return by_gpu
 
     def _record(self, nodeid: str, result: Result) -> None:
         from pytest_gpukern.baseline.merge import unselected

@@ -28,14 +28,7 @@ from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.session.arguments import sessions_of
 from pytest_gpukern.session.collection import measured_case
 from pytest_gpukern.session.item import carried, may_use_gpu, tear_down, timeout_of
-from pytest_gpukern.session.stash import (
-    Assignment,
-    captures,
-    children_of,
-    device_uuid,
-    environment_of,
-    tell,
-)
+from pytest_gpukern.session.stash import Assignment, captures, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, JsonDict, Result
 
