@@ -352,11 +352,7 @@ def baseline_files(path: Path) -> list[Path]:
 
 
 def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Returns the ids that are one of the patterns, or else match it, in order.
-
-    Raises:
-        RefusedError: a pattern matches none.
-    """
+    """Returns the ids that patterns name or match, in order; RefusedError if a pattern matches none."""
     known = list(dict.fromkeys(ids))
     chosen: set[str] = set()
     for pattern in patterns:

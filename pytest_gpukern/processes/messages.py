@@ -122,11 +122,7 @@ class Reported(Message, frozen=True):
 
 
 class Warned(Message, frozen=True):
-    """Holds a warning of the test.
-
-    Attributes:
-        category: module and name of its class.
-    """
+    """Holds a warning of the test; `category` is module and name of its class."""
 
     category: tuple[str, str]
     text: str
@@ -190,11 +186,7 @@ class Done(Message, frozen=True):
 
 
 class TornDown(Message, frozen=True):
-    """Says that fixtures are torn down.
-
-    Attributes:
-        modules: name, file and SHA-256 of each loaded module that is watched.
-    """
+    """Says that fixtures are torn down; of each loaded module that is watched: name, file and SHA-256."""
 
     modules: tuple[tuple[str, str, str], ...] = ()
 

@@ -108,11 +108,7 @@ _ROOT = "ComputeSanitizerOutput"
 
 
 def findings_in(text: str) -> tuple[ToolFinding, ...]:
-    """Returns every record, in the order of the file.
-
-    Raises:
-        ValueError: it is no XML, not all of it, or not compute-sanitizer's.
-    """
+    """Returns every record, in the order of the file; ValueError if it is not all of the tool's XML."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:

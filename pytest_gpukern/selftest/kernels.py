@@ -157,11 +157,7 @@ class SpinningKernel:
         runtime.synchronize()
 
     def call(self, ns: float, slot: int = 0, stream: Any = None) -> Callable[[], Any]:
-        """Returns a launch that spins for `ns`; the kernel's own time goes to `slot`, from 0 to 63.
-
-        Args:
-            stream: a cuda.core stream; None for the runtime's.
-        """
+        """Returns a launch that spins for `ns` on a cuda.core stream; `slot` (0 to 63) keeps its own time."""
         import numpy as np
         from cuda.core import LaunchConfig, launch
 

@@ -29,11 +29,7 @@ def pytest_configure() -> None:
 
 @dataclass(frozen=True)
 class Spin:
-    """Holds a timer's reading of the spinning kernel; medians over the samples of a session.
-
-    Attributes:
-        beyond_ns: what the timer read beyond the kernel's own time, sample by sample.
-    """
+    """Holds medians of a timer's readings of a spin; `beyond_ns`: beyond its own time, sample by sample."""
 
     asked_ns: float
     timer: str

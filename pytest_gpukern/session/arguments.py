@@ -151,11 +151,7 @@ def known_options(config: pytest.Config) -> list[KnownOption]:
 
 
 def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple[list[Token], list[str]]:
-    """Splits arguments into uses of options, in order, and the rest: paths and names of tests.
-
-    Raises:
-        ValueError: an option lacks its value.
-    """
+    """Splits arguments into uses of options, and paths and tests; ValueError if an option lacks its value."""
     tokens: list[Token] = []
     parser = _Quiet(add_help=False, allow_abbrev=False, fromfile_prefix_chars="@")
     for option in options:

@@ -103,11 +103,7 @@ def wait_for_turn(connection: Connection, start: dict[str, Any]) -> messages.Beg
 
 
 class Child:
-    """Connects that pytest with the process that started it, as a plugin.
-
-    Attributes:
-        begin: what this process was told.
-    """
+    """Connects that pytest with the process that started it, as a plugin."""
 
     def __init__(self, begin: messages.Begin, connection: Connection) -> None:
         self.begin = begin

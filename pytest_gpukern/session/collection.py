@@ -139,11 +139,7 @@ def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> Ab
 
 
 def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselected: int) -> None:
-    """Gets ready to run the selected tests of a run that asked for this plugin.
-
-    Raises:
-        pytest.UsageError: a name is there twice, an axis is unknown or a baseline cannot be read.
-    """
+    """Gets ready to run selected tests; pytest.UsageError for equal names, unknown axes or a bad baseline."""
     config = session.config
     settings = settings_of(config)
     if role_of(config).judges:  # a base may have what the working tree has mended

@@ -335,14 +335,13 @@ class _Attempt:
             when = "call"
         else:
             when = "teardown"
-        sections = [("measuring process", shown)] if shown else []
-        failed = self._made(when, "failed", why, sections)
+        failed = self._made(when, "failed", why, shown)
         if when == "teardown":
             self._report(failed)
             return
         failed.gpukern = _report_data(self.item, why)  # type: ignore[attr-defined]
         self._report(failed)
-        self._report(self._made("teardown", "passed", None, []))
+        self._report(self._made("teardown", "passed"))
 
     def _report(self, report: pytest.TestReport) -> None:
         # After a subtest the test goes on, and before it begins wider fixtures of others are torn down.
@@ -355,14 +354,10 @@ class _Attempt:
             self.moved = None
         self.item.ihook.pytest_runtest_logreport(report=report)
 
-    def _made(
-        self, when: Any, outcome: Any, longrepr: str | None, sections: list[tuple[str, str]]
-    ) -> pytest.TestReport:
-        item = self.item
+    def _made(self, when: Any, outcome: Any, why: str | None = None, shown: str = "") -> pytest.TestReport:
+        item, sections = self.item, [("measuring process", shown)] if shown else []
         keywords: Any = dict.fromkeys(item.keywords, 1)
-        return pytest.TestReport(
-            item.nodeid, item.location, keywords, outcome, longrepr, when, sections=sections
-        )
+        return pytest.TestReport(item.nodeid, item.location, keywords, outcome, why, when, sections=sections)
 
 
 def _report_data(item: pytest.Item, why: str) -> JsonDict:

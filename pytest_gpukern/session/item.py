@@ -264,8 +264,7 @@ def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if test is not None and test.result is not None:
         test.let_go()
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
-        passed = test.ended
-        _fail_by_the_gate(item, test, test.finish_observing(passed=passed, let_go=values.clear))
+        _fail_by_the_gate(item, test, test.finish_observing(passed=test.ended, let_go=values.clear))
     _fail_where_threads_go_on_launching(item, failed=test is not None and bool(test.gate_failures))
 
 
