@@ -90,14 +90,7 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
 
 @dataclass(frozen=True)
 class _Given:
-    """Holds what the options of pytest mean for us.
-
-    Attributes:
-        records: whether every GPU is to be recorded.
-        reports: files that the run is to write.
-        options: the options without these files.
-        further: the options that further rounds get: how to measure, and nothing that reports or selects.
-    """
+    """Holds what pytest's options mean for us; `further` rounds get those that neither report nor select."""
 
     records: bool
     reports: tuple[Path, ...]
@@ -343,14 +336,7 @@ def _chosen(on_cards: _OnCards) -> dict[str, str]:
 
 @dataclass
 class _Validation:
-    """Validates the GPUs of a host.
-
-    Attributes:
-        options: of pytest, for the first round.
-        further: of pytest, for all others.
-        tests: kernel → the test that measures it.
-        statuses: pytest's, a round each.
-    """
+    """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
 
     host: _Host
     watch: _Watch
@@ -358,7 +344,7 @@ class _Validation:
     further: Sequence[str]
     command: Callable[..., list[str]]
     folder: Path
-    tests: dict[str, str] = field(default_factory=dict)
+    tests: dict[str, str] = field(default_factory=dict)  # kernel → the test that measures it
     results: list[Result] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
 

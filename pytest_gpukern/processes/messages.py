@@ -65,7 +65,6 @@ class RunTest(Message, frozen=True):
     """Asks for one test.
 
     Attributes:
-        nodeid: pytest's name of the test.
         next_nodeid: the test that follows; fixtures that it needs stay.
         keeps: whether all wider fixtures stay, since the test that follows is not known yet.
     """

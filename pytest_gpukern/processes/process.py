@@ -70,7 +70,6 @@ class Process:
 
     Args:
         path: its `sys.path` while it starts.
-        folder: the working folder.
         environ: all of its environment variables.
         prefix: what comes before Python on the command line, such as a tool that watches it.
         shows_output: whether it prints to this process's terminal.

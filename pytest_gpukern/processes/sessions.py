@@ -69,7 +69,6 @@ class ChildSessions:
     Attributes:
         options: pytest's, with their values.
         positional: paths and tests that this run was given.
-        folder: the working folder.
         path: `sys.path`.
         blocked: plugins of pytest that the run blocks, of those whose options a child is given.
         rootdir: pytest's, in the process that reports.

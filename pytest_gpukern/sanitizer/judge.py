@@ -30,7 +30,6 @@ class Judgement:
     """Holds the judgement on a session under a tool: clean if there are neither findings nor a reason.
 
     Attributes:
-        findings: what was found.
         reason: why it was not checked, in words; empty otherwise.
         count: how many findings the tool's summary counts; more than it saves, where it finds very many.
     """

@@ -55,9 +55,7 @@ class TestRun:
     """Holds what a tool found in one test.
 
     Attributes:
-        judgement: clean, found or not checked.
         outcome: how the test itself ended, and why; None where that is not known.
-        result: the test's own, if it has one.
         together: how many tests shared the smallest session that showed the finding.
     """
 

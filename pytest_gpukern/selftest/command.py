@@ -187,7 +187,6 @@ def _sentences(texts: Iterable[str], width: int) -> Iterator[str]:
 
 def _tell(line: str) -> None:
     sys.stderr.write(f"gpukern selftest: {printable_lines(line)}\n")
-    sys.stderr.flush()
 
 
 def _json_file(text: str) -> Path:

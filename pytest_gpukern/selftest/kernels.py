@@ -170,15 +170,7 @@ class SpinningKernel:
         return float(self._own.download()[0])
 
     def read(self, timer: Timer, ns: float, count: int) -> Spin:
-        """Times `count` spins with a hot cache.
-
-        Args:
-            timer: on the runtime's stream.
-            count: samples, up to 64.
-
-        Raises:
-            TimerUnavailable: the timer cannot time them.
-        """
+        """Times up to 64 hot spins, by a timer on the runtime's stream; may raise TimerUnavailable."""
         iterations = [Iteration(self.call(ns, slot), launches=1) for slot in range(count)]
         samples = timer.collect(iterations, cold=False).samples_ns
         own = [int(value) for value in self._own.download()[:count]]
