@@ -124,10 +124,7 @@ class Store:
         """Returns what the gate compares a measurement with: its case's current sessions under `key`.
 
         If there are none, it returns the nearest, which the gate calls UNCOMPARABLE with the difference:
-        other timers or cache policies of the same scope, else other device models.
-
-        Raises:
-            FileError: as for `baseline`.
+        other timers or cache policies of the same scope, else other device models. FileError as `baseline`.
         """
         own = self.baseline(case, model_key)
         if case.id in own.cases:
@@ -290,7 +287,6 @@ def _stored(path: Path, name: str, model_key: str) -> Baseline:
 
 
 def unfit(result: Result) -> str | None:
-    """Says why a result must not become a baseline, or returns None."""
     if result.simulated:
         return "the simulator's times say nothing about speed"
     if result.correctness is Correctness.INCORRECT:
@@ -319,11 +315,7 @@ def unfit(result: Result) -> str | None:
 
 
 def rewrite(path: Path, change: Callable[[Baseline], Baseline]) -> Baseline:
-    """Applies `change` to the content of a file; a file left without records is removed.
-
-    Raises:
-        FileError: it cannot be read or written; it is as it was.
-    """
+    """Applies `change` to a file, which goes if no record is left; a FileError leaves it as it was."""
     codec.load(path)  # before the lock, which would make a folder
     with file.locked(path.parent):
         before = codec.load(path)

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpukern.benchmark_interop.pytest_benchmark import (
-    OURS,
-    ListedFixture,
-    metadata_of,
-    samples_s,
-    session_of,
-    switched_off,
-)
+from pytest_gpukern.benchmark_interop import pytest_benchmark as interop
 from pytest_gpukern.report import rows, units
 from pytest_gpukern.report.forms import RunReport
 from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, Result, plain
@@ -51,8 +44,8 @@ def write(report: RunReport, config: pytest.Config) -> None:
     cache policy, scope, problem version, size or device is taken out of its comparison, which it says.
     Names, parameters and `extra_info` of tests that used that plugin's fixture stay as they are without us.
     """
-    session = session_of(config)
-    if session is None or switched_off(config):
+    session = interop.session_of(config)
+    if session is None or interop.switched_off(config):
         return
     used = any((session.json, session.save, session.autosave, session.compare, session.compare_fail))
     if not (used or _shows_all(config)):
@@ -95,25 +88,24 @@ def _of_result(result: Result, group: str | None, listed: JsonDict | None) -> It
         suffix = _suffix(result, measurement)
         suffix = f"[{measurement.key}]" if suffix in taken else suffix
         taken.add(suffix)
-        if measurement.invalid is not None or not samples_s(measurement):
+        if measurement.invalid is not None or not interop.samples_s(measurement):
             continue
         if listed is not None and measurement.beside:
             continue  # a suite has the entries that it has without us; the main one tells of other timers
-        fixture = _own_entry(result) if listed is None else ListedFixture(**listed)
+        fixture = _own_entry(result) if listed is None else interop.ListedFixture(**listed)
         fixture.name += suffix
         fixture.fullname += suffix
         fixture.group = group or fixture.group
         ours = _extra_info(result, measurement)
         # What a test noted stays as it is, under whatever names, so ours goes under one.
-        fixture.extra_info = ours if listed is None else {**fixture.extra_info, OURS: ours}
-        yield metadata_of(fixture, measurement)
+        fixture.extra_info = ours if listed is None else {**fixture.extra_info, interop.OURS: ours}
+        yield interop.metadata_of(fixture, measurement)
 
 
-def _own_entry(result: Result) -> ListedFixture:
-    """Returns the entry of a test that never saw a fixture of pytest-benchmark's."""
+def _own_entry(result: Result) -> interop.ListedFixture:
     # Parameters may hold `::`, too.
     test, bracket, parameters = result.nodeid.partition("::")[2].partition("[")
-    return ListedFixture(
+    return interop.ListedFixture(
         name=test.rpartition("::")[2] + bracket + parameters,
         fullname=result.nodeid,
         group=result.case.problem,
@@ -202,5 +194,5 @@ def _refuse_comparisons(session: Any, published: list[Any]) -> None:
 
 def _ours(extra_info: JsonDict) -> JsonDict:
     """Returns our part of an entry's `extra_info`: all of it, but where a test has its own."""
-    ours = extra_info.get(OURS)
+    ours = extra_info.get(interop.OURS)
     return ours if isinstance(ours, dict) else extra_info

@@ -19,7 +19,6 @@ OURS = "gpukern"
 
 
 def session_of(config: pytest.Config) -> Any:
-    """Returns that plugin's session, or None where it is absent or blocked."""
     return config.pluginmanager.get_plugin("pytest-benchmark")
 
 

@@ -23,26 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.findings.cards import (
-    FEWEST_CASES,
-    FRESH_ROUNDS,
-    LIMITS,
-    ROUNDS,
-    CardFacts,
-    CardFinding,
-    CardVerdict,
-    Times,
-    class_of,
-    combined,
-    confirmed,
-    findings,
-    is_valid,
-    median_of_known,
-    neighbours,
-    shifts_in,
-    since_own_record,
-    suspected,
-)
+from pytest_gpukern.findings import cards
 from pytest_gpukern.gate.change import ratio_of
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import Device, short_uuid
@@ -54,12 +35,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.session.arguments import (
-    KnownOption,
-    is_for_children,
-    known_options,
-    tokenized,
-)
+from pytest_gpukern.session.arguments import KnownOption, is_for_children, known_options, tokenized
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.form_table import suffix_of
 from pytest_gpukern.values.result import Correctness, Measurement, Result
@@ -114,14 +90,7 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
 
 @dataclass(frozen=True)
 class _Given:
-    """Holds what the options of pytest mean for us.
-
-    Attributes:
-        records: whether every GPU is to be recorded.
-        reports: files that the run is to write.
-        options: the options without these files.
-        further: the options that further rounds get: how to measure, and nothing that reports or selects.
-    """
+    """Holds what pytest's options mean for us; `further` rounds get those that neither report nor select."""
 
     records: bool
     reports: tuple[Path, ...]
@@ -161,7 +130,6 @@ class _Given:
 
 
 def _options_of_pytest() -> list[KnownOption]:
-    """Returns every option that pytest and its installed plugins have."""
     from _pytest.config import get_config
 
     config = get_config()
@@ -189,23 +157,23 @@ class _Host:
                 "no whole GPU is visible"
                 + (": instances of MIG share one, and are not compared" if visible else "")
             )
-        cards = tuple(device for device in whole if device.model_key == whole[0].model_key)
+        of_one_model = tuple(device for device in whole if device.model_key == whole[0].model_key)
         left_out = []
         parts = len(visible) - len(whole)
         if parts:
             left_out.append(f"{parts} instances of MIG: they share a GPU")
-        others = [device for device in whole if device not in cards]
+        others = [device for device in whole if device not in of_one_model]
         if others:
             chosen = ",".join(device.uuid for device in others if device.model_key == others[0].model_key)
             named = ", ".join(map(str, others))
             left_out.append(
-                f"{named}: of another model than {cards[0].name}. Validate them by themselves: "
+                f"{named}: of another model than {whole[0].name}. Validate them by themselves: "
                 f"CUDA_VISIBLE_DEVICES={chosen} gpukern {_COMMAND}"
             )
         closed = nvml.count() - len(nvml.gpus())
         if closed > 0:
             left_out.append(f"{closed} GPUs that NVML lists but cannot open: see dmesg for Xid errors")
-        return cls(cards, tuple(left_out))
+        return cls(of_one_model, tuple(left_out))
 
     @property
     def uuids(self) -> tuple[str, ...]:
@@ -248,7 +216,7 @@ def _record(host: _Host, given: _Given, command: Callable[..., list[str]], folde
             arguments = command([_KERNELS_ONLY, *given.options, *own])
             process = stack.enter_context(_started(arguments, os.environ | seeing(uuid), log))
             runs.append((uuid, process, log))
-        _say(f"recording {_count(len(runs), 'GPU')} side by side")
+        _say(f"recording {exits.count(len(runs), 'GPU')} side by side")
         statuses = []
         for uuid, process, log in runs:
             statuses.append(process.wait())
@@ -285,7 +253,7 @@ class _Watch:
                 if before is None or (now.generation or 0) >= (before.generation or 0):
                     self.links[uuid] = now
 
-    def facts(self, uuid: str, results: Iterable[Result]) -> CardFacts:
+    def facts(self, uuid: str, results: Iterable[Result]) -> cards.CardFacts:
         """Returns what is known of a GPU by NVML, and by what was seen behind its batches.
 
         Invalid times count, too: they say what the GPU did. Take it while all GPUs have done the same work.
@@ -301,9 +269,9 @@ class _Watch:
         with contextlib.suppress(DeviceError):
             setup, limits = self.nvml.configuration(uuid), self.nvml.limits(uuid)
         before, after = self.limited_ns[uuid], self._limited_ns(uuid)
-        return CardFacts(
-            sm_mhz=median_of_known(seen.sm_mhz for seen in clocks),
-            memory_mhz=median_of_known(seen.memory_mhz for seen in clocks),
+        return cards.CardFacts(
+            sm_mhz=cards.median_of_known(seen.sm_mhz for seen in clocks),
+            memory_mhz=cards.median_of_known(seen.memory_mhz for seen in clocks),
             power_w=max((seen.power_w for seen in clocks if seen.power_w is not None), default=None),
             power_limit_w=limits.power_w,
             temperature_c=max(
@@ -334,16 +302,16 @@ def _on_cards(run: RunResults) -> _OnCards:
         if result.test in wrong or result.simulated or card is None:
             continue
         for measurement in result.measurements:
-            if not measurement.beside and is_valid(measurement):
+            if not measurement.beside and cards.is_valid(measurement):
                 kernel = f"{result.case.id} {measurement.key}"
                 on_cards.setdefault(kernel, {})[card] = (result, measurement)
     return on_cards
 
 
-def _times(on_cards: _OnCards) -> Times:
-    times: Times = {}
-    for kernel, cards in on_cards.items():
-        for card, (_, measurement) in cards.items():
+def _times(on_cards: _OnCards) -> cards.Times:
+    times: cards.Times = {}
+    for kernel, by_card in on_cards.items():
+        for card, (_, measurement) in by_card.items():
             times.setdefault(card, {})[kernel] = measurement.summary.median_ns
     return times
 
@@ -351,31 +319,24 @@ def _times(on_cards: _OnCards) -> Times:
 def _chosen(on_cards: _OnCards) -> dict[str, str]:
     """Returns kernel → class of those to measure again: the quickest tests of each problem in turn."""
     groups: dict[str, dict[str, list[tuple[float, str]]]] = {}
-    for kernel, cards in on_cards.items():
-        name = class_of(list(cards.values())) if len(cards) > 1 else None
+    for kernel, by_card in on_cards.items():
+        name = cards.class_of(list(by_card.values())) if len(by_card) > 1 else None
         if name is not None:
-            results = [result for result, _ in cards.values()]
+            results = [result for result, _ in by_card.values()]
             took_s = max(result.duration_s or 0.0 for result in results)
             groups.setdefault(name, {}).setdefault(results[0].case.problem, []).append((took_s, kernel))
     chosen: dict[str, str] = {}
     for name, problems in groups.items():
         in_turn = itertools.zip_longest(*map(sorted, problems.values()))
         kernels = [timed[1] for turn in in_turn for timed in turn if timed is not None]
-        if len(kernels) >= FEWEST_CASES:
+        if len(kernels) >= cards.FEWEST_CASES:
             chosen |= dict.fromkeys(kernels[:_KERNELS_OF_A_CLASS], name)
     return chosen
 
 
 @dataclass
 class _Validation:
-    """Validates the GPUs of a host.
-
-    Attributes:
-        options: of pytest, for the first round.
-        further: of pytest, for all others.
-        tests: kernel → the test that measures it.
-        statuses: pytest's, a round each.
-    """
+    """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
 
     host: _Host
     watch: _Watch
@@ -383,12 +344,11 @@ class _Validation:
     further: Sequence[str]
     command: Callable[..., list[str]]
     folder: Path
-    tests: dict[str, str] = field(default_factory=dict)
+    tests: dict[str, str] = field(default_factory=dict)  # kernel → the test that measures it
     results: list[Result] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
 
     def run(self) -> int:
-        """Measures all rounds and reports; returns the exit status."""
         uuids = self.host.uuids
         run = self._round(self.options, os.environ | seeing(*uuids))
         if run is None:
@@ -396,13 +356,15 @@ class _Validation:
         on_cards = _on_cards(run)
         classes = _chosen(on_cards)
         self.tests = {kernel: next(iter(on_cards[kernel].values()))[0].test for kernel in classes}
-        further = range(2, ROUNDS + 1) if classes else ()
-        again = [self._again(f"session {number} of {ROUNDS}", uuids, classes) for number in further]
-        by_card = combined(shifts_in(times, classes) for times in (_times(on_cards), *again))
+        further = range(2, cards.ROUNDS + 1) if classes else ()
+        again = [self._again(f"session {number} of {cards.ROUNDS}", uuids, classes) for number in further]
+        by_card = cards.combined(cards.shifts_in(times, classes) for times in (_times(on_cards), *again))
         shifts = {uuid: by_card.get(uuid, {}) for uuid in uuids}
         facts = {uuid: self.watch.facts(uuid, self.results) for uuid in uuids}
         suspects, held = self._decided(shifts, classes)
-        judged = findings(shifts, suspects, held, facts, since_own_record(run.results, run.history))
+        judged = cards.findings(
+            shifts, suspects, held, facts, cards.since_own_record(run.results, run.history)
+        )
         exits.show(_report(self.host, judged, facts, _failed(run, self.host), compared=bool(classes)))
         return max(*self.statuses, int(any(finding.bad for finding in judged.values())))
 
@@ -410,22 +372,22 @@ class _Validation:
         self, shifts: Mapping[str, Mapping[str, float]], classes: Mapping[str, str]
     ) -> tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]:
         """Measures suspected GPUs and a neighbour again; returns what was suspected and what is confirmed."""
-        suspects = suspected(shifts)
+        suspects = cards.suspected(shifts)
         if not suspects:
             return {}, {}
-        beside = neighbours(shifts, suspects)
+        beside = cards.neighbours(shifts, suspects)
         others = [uuid for uuid in dict.fromkeys(beside.values()) if uuid not in suspects]
         names = ", ".join(self.host.name(uuid) for uuid in suspects)
         doubtful = set(itertools.chain.from_iterable(suspects.values()))
         kernels = [kernel for kernel, name in classes.items() if name in doubtful]
         fresh = []
-        for number in range(1, FRESH_ROUNDS + 1):
-            what = f"fresh session {number} of {FRESH_ROUNDS}, of {names}"
+        for number in range(1, cards.FRESH_ROUNDS + 1):
+            what = f"fresh session {number} of {cards.FRESH_ROUNDS}, of {names}"
             what += f" beside {', '.join(map(self.host.name, others))}" if others else ""
             fresh.append(self._again(what, [*suspects, *others], kernels))
-        return suspects, confirmed(suspects, fresh, classes, beside)
+        return suspects, cards.confirmed(suspects, fresh, classes, beside)
 
-    def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> Times:
+    def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> cards.Times:
         """Measures kernels again in fresh processes, without judging; shows the run only if it failed."""
         begun, tests = time.monotonic(), sorted({self.tests[kernel] for kernel in kernels})
         unjudged = ("--gpukern-baseline=off", "--gpukern-fail-on=none")
@@ -437,7 +399,7 @@ class _Validation:
             sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
         if run is None:
             raise DeviceError(f"pytest ended with status {status}, so the GPUs were not compared")
-        _say(f"{what}: {_count(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
+        _say(f"{what}: {exits.count(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
         return _times(_on_cards(run))
 
     def _round(
@@ -475,13 +437,12 @@ def _failed(run: RunResults, host: _Host) -> Counter[str]:
 
 def _report(
     host: _Host,
-    judged: Mapping[str, CardFinding],
-    facts: Mapping[str, CardFacts],
+    judged: Mapping[str, cards.CardFinding],
+    facts: Mapping[str, cards.CardFacts],
     failed: Mapping[str, int],
     *,
     compared: bool,
 ) -> list[str]:
-    """Returns the report: the GPUs' times, what is known of them, what was found and what to do."""
     model = f"{len(host.cards)} × {host.cards[0].name}" if len(host.cards) > 1 else host.cards[0].name
     lines = ["", f"{model}: times beside those of the other GPUs", *_times_table(host, judged, failed)]
     lines += ["", "seen while they measured", *_facts_table(host, facts), ""]
@@ -489,28 +450,32 @@ def _report(
         lines.append("there is one GPU of this model, so only its record says whether it is slow")
     elif not compared:
         lines.append(
-            f"not compared: two GPUs have valid times of fewer than {FEWEST_CASES} kernels of a class"
+            f"not compared: two GPUs have valid times of fewer than {cards.FEWEST_CASES} kernels of a class"
         )
     for uuid, finding in judged.items():
         lines += _lines_of(host, uuid, finding)
     slow, failures = sum(finding.bad for finding in judged.values()), sum(failed.values())
-    text = f"{_count(slow, 'GPU')} slow" if slow else "no GPU is slow"
-    text += f"; {_count(failures, 'failed test')}" if failures else ""
-    last = f"gpukern {_COMMAND}: {_count(len(judged), 'GPU')}, {text}"
+    text = f"{exits.count(slow, 'GPU')} slow" if slow else "no GPU is slow"
+    text += f"; {exits.count(failures, 'failed test')}" if failures else ""
+    last = f"gpukern {_COMMAND}: {exits.count(len(judged), 'GPU')}, {text}"
     return [*lines, *_not_validated(host), last]
 
 
-def _times_table(host: _Host, judged: Mapping[str, CardFinding], failed: Mapping[str, int]) -> list[str]:
+def _times_table(
+    host: _Host, judged: Mapping[str, cards.CardFinding], failed: Mapping[str, int]
+) -> list[str]:
     on_gpus = list(judged.values())
 
     def changes(title: str, log_ratios: Sequence[float | None]) -> list[Column]:
         """Returns a column, or none where no GPU has a change to show."""
-        known = any(log_ratio is not None for log_ratio in log_ratios)
-        return [Column(title, tuple(map(_change, log_ratios)), numeric=True)] if known else []
+        if all(log_ratio is None for log_ratio in log_ratios):
+            return []
+        ratios = (None if log_ratio is None else ratio_of(log_ratio) for log_ratio in log_ratios)
+        return [Column(title, tuple(map(units.change, ratios)), numeric=True)]
 
     columns = [
         Column("GPU", tuple(map(host.name, judged))),
-        *(part for name in LIMITS for part in changes(name, [gpu.shifts.get(name) for gpu in on_gpus])),
+        *(part for name in cards.LIMITS for part in changes(name, [gpu.shifts.get(name) for gpu in on_gpus])),
         *changes("since its record", [gpu.since_record for gpu in on_gpus]),
         Column("failed tests", tuple(str(failed.get(uuid, 0)) for uuid in judged), numeric=True),
         Column("verdict", tuple(gpu.verdict.value if len(on_gpus) > 1 else "" for gpu in on_gpus)),
@@ -518,12 +483,8 @@ def _times_table(host: _Host, judged: Mapping[str, CardFinding], failed: Mapping
     return table(columns, exits.width(), indent="  ")[0]
 
 
-def _change(log_ratio: float | None) -> str:
-    return units.change(None if log_ratio is None else ratio_of(log_ratio))
-
-
-def _facts_table(host: _Host, facts: Mapping[str, CardFacts]) -> list[str]:
-    def numbers(title: str, cell: Callable[[CardFacts], str]) -> Column:
+def _facts_table(host: _Host, facts: Mapping[str, cards.CardFacts]) -> list[str]:
+    def numbers(title: str, cell: Callable[[cards.CardFacts], str]) -> Column:
         return Column(title, tuple(map(cell, facts.values())), numeric=True)
 
     columns = [
@@ -548,7 +509,7 @@ def _known(value: float | None, unit: str = "") -> str:
     return _UNKNOWN if value is None else f"{value:.0f}{unit}"
 
 
-def _limited(facts: CardFacts) -> str:
+def _limited(facts: cards.CardFacts) -> str:
     if not facts.limited_s:
         return _UNKNOWN
     held = [f"{event} {seconds:.1f} s" for event, seconds in facts.limited_s.items() if seconds >= 0.05]
@@ -563,20 +524,23 @@ def _link(link: PcieLink) -> str:
     return f"{now} of {most}"
 
 
-def _lines_of(host: _Host, uuid: str, finding: CardFinding) -> list[str]:
+def _lines_of(host: _Host, uuid: str, finding: cards.CardFinding) -> list[str]:
     """Says what a GPU's verdict rests on, what is known of the cause, and what to do."""
     index = host.name(uuid).partition(" ")[0]
+    confirmed = f"confirmed by {cards.FRESH_ROUNDS} fresh sessions"
     said = {
-        CardVerdict.SLOW: f"SLOW: {finding.slower_by}, confirmed by {FRESH_ROUNDS} fresh sessions",
-        CardVerdict.ONE_OF_TWO: (
-            f"slower than the other by {finding.slower_by}, confirmed by {FRESH_ROUNDS} fresh sessions. Two "
-            "GPUs do not tell which of them is off: neither record nor physical cause says it"
+        cards.CardVerdict.SLOW: f"SLOW: {finding.slower_by}, {confirmed}",
+        cards.CardVerdict.ONE_OF_TWO: (
+            f"slower than the other by {finding.slower_by}, {confirmed}. Two GPUs do not tell which of them "
+            "is off: neither record nor physical cause says it"
         ),
-        CardVerdict.ONE_CLASS: (
-            f"{finding.slower_by}, confirmed by {FRESH_ROUNDS} fresh sessions, but in one class and without "
-            "a physical cause, so it is not called slow"
+        cards.CardVerdict.ONE_CLASS: (
+            f"{finding.slower_by}, {confirmed}, but in one class and without a physical cause, so it is not "
+            "called slow"
         ),
-        CardVerdict.NOT_CONFIRMED: f"looked slow, and {FRESH_ROUNDS} fresh sessions did not confirm it",
+        cards.CardVerdict.NOT_CONFIRMED: (
+            f"looked slow, and {cards.FRESH_ROUNDS} fresh sessions did not confirm it"
+        ),
     }.get(finding.verdict)
     lines = [] if said is None else [f"GPU {host.name(uuid)}: {said}"]
     causes = [cause for cause in finding.causes if cause.fault or finding.slower]
@@ -598,7 +562,3 @@ def _not_validated(host: _Host) -> list[str]:
 def _say(text: str) -> None:
     sys.stdout.write(f"gpukern {_COMMAND}: {text}\n")
     sys.stdout.flush()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

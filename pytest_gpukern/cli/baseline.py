@@ -26,7 +26,7 @@ from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.values.result import JsonDict, Result
+from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.settings import REASON_NEEDED
 from pytest_gpukern.values.untrusted_json import FileError
 
@@ -70,10 +70,8 @@ def _list(known: argparse.Namespace) -> int:
         except FileError as error:
             exits.complain("baseline list", error)
             status = exits.UNREADABLE
-    if known.json:
-        exits.show_json(rows)
-    elif rows:
-        exits.show(_file_table(rows))
+    if rows or known.json:
+        exits.show_as_asked(known, rows, _file_table(rows))
     if not rows and status == exits.FINE:
         raise exits.RefusedError(f"no baseline files in {', '.join(map(str, paths))}")
     return status
@@ -135,11 +133,9 @@ def _show(known: argparse.Namespace) -> int:
         raise exits.RefusedError(f"no case with {known.text!r} in its id among {len(baseline.cases)}")
     rows = [_record_row(name, key, baseline) for name, record in shown.items() for key in sorted(record.keys)]
     epochs = {name: [_epoch_row(epoch) for epoch in record.epochs] for name, record in shown.items()}
-    if known.json:
-        held = {"problem": baseline.problem, "device": baseline.device_model}
-        exits.show_json({**held, "measurements": rows, "epochs": epochs})
-    else:
-        exits.show([*_record_table(rows), *_epoch_lines(epochs)])
+    held = {"problem": baseline.problem, "device": baseline.device_model}
+    lines = [*_record_table(rows), *_epoch_lines(epochs)]
+    exits.show_as_asked(known, {**held, "measurements": rows, "epochs": epochs}, lines)
     return exits.FINE
 
 
@@ -190,8 +186,7 @@ def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
             continue
         lines += ["", name]
         for epoch in listed:
-            number = epoch["sessions"]
-            count = "1 session" if number == 1 else f"{number} sessions"
+            count = exits.count(epoch["sessions"], "session")
             text = f"  {epoch['opened'][:10]}, {count}, problem version {epoch['problem_version']}"
             lines.append(text + (f": {epoch['reason']}" if epoch["reason"] else ""))
     return lines
@@ -221,20 +216,18 @@ def _prune(known: argparse.Namespace) -> int:
     before = load(known.file)
     after = change(before) if known.dry_run else rewrite(known.file, change)
     removed = sorted(before.cases.keys() - after.cases.keys())
-    if known.json:
-        exits.show_json({"file": str(known.file), "dry_run": known.dry_run, "cases": removed})
-    else:
-        verb = "would remove" if known.dry_run else "removed"
-        exits.show(f"{verb} {name}: {_held(before, before.cases[name])}" for name in removed)
+    verb = "would remove" if known.dry_run else "removed"
+    lines = (f"{verb} {name}: {_held(before, before.cases[name])}" for name in removed)
+    value = {"file": str(known.file), "dry_run": known.dry_run, "cases": removed}
+    exits.show_as_asked(known, value, lines)
     return exits.FINE
 
 
 def _held(baseline: Baseline, record: Record) -> str:
     """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
     moments = [baseline.sessions[session.session].recorded for session in record.sessions]
-    epochs = "1 epoch" if len(record.epochs) == 1 else f"{len(record.epochs)} epochs"
-    count = "1 session" if len(moments) == 1 else f"{len(moments)} sessions"
-    return f"{epochs}, {count}, the newest of {max(moments)[:10]}"
+    epochs, sessions = exits.count(len(record.epochs), "epoch"), exits.count(len(moments), "session")
+    return f"{epochs}, {sessions}, the newest of {max(moments)[:10]}"
 
 
 # --- merge ----------------------------------------------------------------------------------------
@@ -275,21 +268,8 @@ def _merge(known: argparse.Namespace) -> int:
             accepted += unselected(result, run_file.sessions_of(result)) if is_fit else [result]
     mode = "append" if known.append else "update"
     report = _record(accepted, run_file.created, mode, into=known.into, reason=known.reason or "")
-    if known.json:
-        exits.show_json(
-            {
-                "written": [str(path) for path in report.written],
-                "added": report.added,
-                "appended": report.appended,
-                "updated": report.updated,
-                "refused": [
-                    {"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused
-                ],
-                "errors": [str(error) for error in report.errors],
-            }
-        )
-    else:
-        exits.show(_merged_lines(report, accepted))
+    refused = [{"case": refusal.case_id, "reason": refusal.reason} for refusal in report.refused]
+    exits.show_as_asked(known, {**plain(report), "refused": refused}, _merged_lines(report, accepted))
     for problem in report.errors:
         exits.complain("baseline merge", problem)
     for refusal in report.refused:
@@ -372,11 +352,7 @@ def baseline_files(path: Path) -> list[Path]:
 
 
 def matching(ids: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Returns the ids that are one of the patterns, or else match it, in order.
-
-    Raises:
-        RefusedError: a pattern matches none.
-    """
+    """Returns the ids that patterns name or match, in order; RefusedError if a pattern matches none."""
     known = list(dict.fromkeys(ids))
     chosen: set[str] = set()
     for pattern in patterns:

@@ -70,10 +70,7 @@ def _run(known: argparse.Namespace) -> int:
         known.parser.error(str(error))
     a, b = _read_side(known.a), _read_side(known.b)
     rows = _compared(a, b, threshold, fail_on)
-    if known.json:
-        exits.show_json(_json(a, b, rows))
-    else:
-        exits.show(_lines(a, b, rows))
+    exits.show_as_asked(known, _json(a, b, rows), _lines(a, b, rows))
     bad = b.incorrect or any(row.fails for row in rows)
     return exits.BAD if bad else exits.FINE
 
@@ -111,11 +108,7 @@ class Side:
 
 
 def _read_side(path: Path) -> Side:
-    """Reads a run file, a baseline file, or all baseline files of a folder.
-
-    Raises:
-        FileError: a file cannot be read, with file and field.
-    """
+    """Reads a run file, a baseline file, or all baseline files of a folder; raises FileError."""
     side = Side()
     for file in report_files(path):
         if path.is_dir() or is_baseline(file):
@@ -200,15 +193,10 @@ class ComparedTime:
     verdict: Verdict
     fails: bool
 
-    @property
-    def a_ns(self) -> float:
-        """Returns the geometric mean of A's sessions, which is what the gate compares with."""
-        return statistics.geometric_mean(session.median_ns for session in self.a)
 
-    @property
-    def b_ns(self) -> float:
-        """Returns that of B's sessions; NaN where one has no time."""
-        return statistics.geometric_mean(session.median_ns for session in self.b)
+def _mean_ns(sessions: Sequence[SessionTime]) -> float:
+    """Returns the geometric mean, which is what the gate compares; NaN where a session has no time."""
+    return statistics.geometric_mean(session.median_ns for session in sessions)
 
 
 def _compared(a: Side, b: Side, threshold: float, fail_on: Collection[str]) -> list[ComparedTime]:
@@ -316,8 +304,9 @@ def _total(rows: list[ComparedTime], b: Side) -> str:
     counts = {kind: sum(row.verdict.kind is kind for row in rows) for kind in VerdictKind}
     texts = [f"{count} {kind.value.lower()}" for kind, count in counts.items() if count]
     texts += [f"{len(b.incorrect)} incorrect"] if b.incorrect else []
-    number = "1 measurement" if len(rows) == 1 else f"{len(rows)} measurements"
-    return f"{number} compared: {', '.join(texts)}" if texts else "nothing to compare: no case is in both"
+    if not texts:
+        return "nothing to compare: no case is in both"
+    return f"{exits.count(len(rows), 'measurement')} compared: {', '.join(texts)}"
 
 
 def _table(rows: list[ComparedTime]) -> list[str]:
@@ -327,8 +316,8 @@ def _table(rows: list[ComparedTime]) -> list[str]:
     columns = [
         Column("measured", tuple(row.key for row in rows)),
         *([Column("device", tuple(row.model for row in rows))] if several_models else []),
-        Column("A", tuple(units.time(row.a_ns) for row in rows), numeric=True),
-        Column("B", tuple(units.time(row.b_ns) for row in rows), numeric=True),
+        Column("A", tuple(units.time(_mean_ns(row.a)) for row in rows), numeric=True),
+        Column("B", tuple(units.time(_mean_ns(row.b)) for row in rows), numeric=True),
         Column("sessions", tuple(f"{len(row.a)}, {len(row.b)}" for row in rows), dispensable=1),
         Column("change", tuple(units.change(verdict.ratio) for verdict in verdicts), numeric=True),
         Column("90 % interval", tuple(units.change_range(v.ratio_low, v.ratio_high) for v in verdicts)),
@@ -349,8 +338,8 @@ def _json(a: Side, b: Side, rows: list[ComparedTime]) -> JsonDict:
                 "case": row.case,
                 "key": row.key,
                 "device_model": row.model,
-                "a_ns": plain(row.a_ns),
-                "b_ns": plain(row.b_ns),
+                "a_ns": plain(_mean_ns(row.a)),
+                "b_ns": plain(_mean_ns(row.b)),
                 "a_sessions": len(row.a),
                 "b_sessions": len(row.b),
                 "ratio": plain(row.verdict.ratio),

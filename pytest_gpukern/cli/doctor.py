@@ -8,7 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_gpukern.cli.exits import BAD, FINE, add_json, show, show_json
+from pytest_gpukern.cli.exits import BAD, FINE, add_json, show_as_asked
 from pytest_gpukern.doctor.checks import Advice, Level, advise
 from pytest_gpukern.doctor.machine import Gpu, Machine, examine
 from pytest_gpukern.values.backend_table import BACKENDS
@@ -31,10 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _doctor(known: argparse.Namespace) -> int:
     machine = examine()
     advice = advise(machine)
-    if known.json:
-        show_json(_described(machine, advice))
-    else:
-        show((*facts(machine), "", *spoken(advice)))
+    show_as_asked(known, _described(machine, advice), (*facts(machine), "", *spoken(advice)))
     bad = {Level.ERROR, Level.WARNING} if known.strict else {Level.ERROR}
     return BAD if any(item.level in bad for item in advice) else FINE
 

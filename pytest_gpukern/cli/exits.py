@@ -82,6 +82,10 @@ def without_repeats(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple("" if i and texts[i - 1] == text else text for i, text in enumerate(texts))
 
 
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def show(lines: Iterable[str]) -> None:
     """Prints lines with control characters escaped; a reader that leaves early is no error."""
     try:
@@ -90,8 +94,10 @@ def show(lines: Iterable[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def show_json(value: object) -> None:
-    show(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False).split("\n"))
+def show_as_asked(known: argparse.Namespace, value: object, lines: Iterable[str]) -> None:
+    """Prints a value with `--json`, else lines that tell the same."""
+    as_json = json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) if known.json else ""
+    show(as_json.split("\n") if known.json else lines)
 
 
 def complain(command: str, problem: object) -> None:

@@ -116,7 +116,6 @@ def _header(section: str) -> re.Pattern[str]:
 
 
 def _tests_folder(folder: Path, configuration: _Configuration) -> Path:
-    """Returns the first folder in which pytest looks for tests by a file of `folder`, else `tests`."""
     path, text, section = configuration
     paths = _options(path, text, section).get("testpaths", ()) if path.parent == folder else ()
     names = paths.split() if isinstance(paths, str) else paths

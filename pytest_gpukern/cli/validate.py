@@ -87,11 +87,7 @@ def _values(options: Sequence[str]) -> dict[str, str]:
 
 
 def suites_folder() -> Path:
-    """Returns the folder of the suites: inside the installed package, or beside it in a checkout.
-
-    Raises:
-        FileNotFoundError: they are in neither place.
-    """
+    """Returns the folder of the suites: inside the installed package, or beside it in a checkout."""
     for folder in SUITES:
         if (folder / "__init__.py").is_file():
             return folder

@@ -14,17 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_gpukern.backends import backend as backends
+from pytest_gpukern.gpu import nvml
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout, NvmlUnavailable
 from pytest_gpukern.gpu.lock import DeviceLock
-from pytest_gpukern.gpu.nvml import (
-    Configuration,
-    DeviceState,
-    GpuProcess,
-    GpuRecord,
-    Nvml,
-    PowerLimits,
-    open_nvml,
-)
 from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
 from pytest_gpukern.sanitizer.self_check import why_not_believed
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
@@ -59,11 +51,11 @@ class Gpu:
     It is visible where CUDA_VISIBLE_DEVICES leaves it, or an instance of it, to this process.
     """
 
-    record: GpuRecord
-    setup: Configuration
-    state: DeviceState
-    limits: PowerLimits
-    processes: tuple[GpuProcess, ...] = ()
+    record: nvml.GpuRecord
+    setup: nvml.Configuration
+    state: nvml.DeviceState
+    limits: nvml.PowerLimits
+    processes: tuple[nvml.GpuProcess, ...] = ()
     visible: bool = True
 
 
@@ -109,9 +101,9 @@ def examine() -> Machine:
     driver = cuda = None
     gpus: tuple[Gpu, ...] = ()
     driver_there = os.path.exists("/proc/driver/nvidia/version")  # noqa: PTH110 - no file of ours
-    with contextlib.suppress(NvmlUnavailable), contextlib.closing(open_nvml()) as nvml:
-        driver_there, driver, cuda = True, nvml.driver_version(), nvml.cuda_version()
-        gpus = _gpus(nvml)
+    with contextlib.suppress(NvmlUnavailable), contextlib.closing(nvml.open_nvml()) as library:
+        driver_there, driver, cuda = True, library.driver_version(), library.cuda_version()
+        gpus = _gpus(library)
     how = "gpu" if no_gpu is None else IMPORT_ONLY
     sanitizer, sanitizer_problem = _sanitizer() if no_gpu is None else (None, None)
     installed = [name for name in BACKENDS if not backends.missing_library(name)]
@@ -142,21 +134,21 @@ def _sanitizer() -> tuple[str | None, str | None]:
     return program.version, why_not_believed(program, "memcheck", os.environ)
 
 
-def _gpus(nvml: Nvml) -> tuple[Gpu, ...]:
+def _gpus(library: nvml.Nvml) -> tuple[Gpu, ...]:
     try:
-        visible = {device.uuid for device in visible_devices(nvml, os.environ)}
+        visible = {device.uuid for device in visible_devices(library, os.environ)}
     except DeviceError:
         visible = set()
     return tuple(
         Gpu(
             record=record,
-            setup=nvml.configuration(record.uuid),
-            state=nvml.state(record.uuid),
-            limits=nvml.limits(record.uuid),
-            processes=nvml.compute_processes(record.uuid),
+            setup=library.configuration(record.uuid),
+            state=library.state(record.uuid),
+            limits=library.limits(record.uuid),
+            processes=library.compute_processes(record.uuid),
             visible=not visible.isdisjoint((record.uuid, *(part.uuid for part in record.mig_instances))),
         )
-        for record in nvml.gpus()
+        for record in library.gpus()
     )
 
 
@@ -255,7 +247,7 @@ def _open_on_the_device(name: str) -> None:
     from pytest_gpukern.gpu.selection import pin, select
     from pytest_gpukern.timers.timer import open_timer
 
-    chosen = select(None, visible_devices(open_nvml(), os.environ))
+    chosen = select(None, visible_devices(nvml.open_nvml(), os.environ))
     pin(chosen, os.environ, sys.modules)
     if name == FIRST_TIMER:
         open_timer(name, runtime().device.default_stream)

@@ -115,7 +115,7 @@ class Basis:
 
 
 def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
-    """Compares the measurements of new sessions with the recorded sessions of their case.
+    """Compares new sessions' measurements, one each and under one key, with recorded sessions of their case.
 
     Δ is the mean of the new log medians less that of the recorded ones. SLOWER: Δ is significant at 5 %,
     one-sided, and at least the threshold: a suspicion, which `confirm` decides. FASTER mirrors it. SAME:
@@ -124,9 +124,6 @@ def judge(fresh: Sequence[Measurement], basis: Basis) -> Verdict:
 
     A time SLOWER than the sessions that opened the epoch is SLOWER, too: appended ones may have crept. A
     host's time is UNDECIDED instead if others used the host meanwhile.
-
-    Args:
-        fresh: one measurement of the case per new session, all under one key.
     """
     barred = _barred(fresh, basis.sessions, basis.conditions)
     if barred is not None:
@@ -196,27 +193,19 @@ def confirm(suspicion: Verdict, fresh: Sequence[Measurement], basis: Basis) -> V
     again = judge(fresh, basis)
     if again.ratio_low is None or again.others_share is not None:
         return _unconfirmed(suspicion, again)
-    verdict = _confirmed(suspicion, again, fresh, basis, basis.reference)
+
+    def compared_with(recorded: Sequence[SessionTime], since: str = "") -> Verdict:
+        change = basis.change(recorded, fresh)
+        slowest = sorted(session.median_ns for session in recorded)[-1 - len(recorded) // _EXCUSED]
+        apart = min(timed.summary.median_ns for timed in fresh) > slowest
+        remarks = _remarks(basis, change)
+        return _decided(suspicion, again, change, basis.threshold, apart=apart, remarks=remarks, since=since)
+
+    verdict = compared_with(basis.reference)
     if basis.opening and verdict.kind is not VerdictKind.SLOWER:
-        crept = _confirmed(suspicion, again, fresh, basis, basis.opening, since=basis.since_opening)
+        crept = compared_with(basis.opening, basis.since_opening)
         return crept if crept.kind is VerdictKind.SLOWER else verdict
     return verdict
-
-
-def _confirmed(
-    suspicion: Verdict,
-    again: Verdict,
-    fresh: Sequence[Measurement],
-    basis: Basis,
-    recorded: Sequence[SessionTime],
-    *,
-    since: str = "",
-) -> Verdict:
-    change = basis.change(recorded, fresh)
-    slowest = sorted(session.median_ns for session in recorded)[-1 - len(recorded) // _EXCUSED]
-    apart = min(timed.summary.median_ns for timed in fresh) > slowest
-    remarks = _remarks(basis, change)
-    return _decided(suspicion, again, change, basis.threshold, apart=apart, remarks=remarks, since=since)
 
 
 def undecidable(suspicion: Verdict, problem: str) -> Verdict:
@@ -370,7 +359,6 @@ def _too_small(medians_ns: Sequence[float | None]) -> Verdict | None:
 
 
 def _screened(change: Change, threshold: float, *, confirming: int, since: str = "") -> Verdict:
-    """Returns the verdict of one test of a change, however many sessions are recorded."""
     if change.error() >= 1:
         reason = f"too short or too noisy for this timer: the standard error is {100 * change.error():.3g} %"
         return Verdict(VerdictKind.UNDECIDED, reason, ratio_of(change.delta), sessions=change.fresh)
@@ -444,7 +432,6 @@ def _decided(
     remarks: Sequence[str] = (),
     since: str = "",
 ) -> Verdict:
-    """Returns the verdict of fresh sessions alone on a suspicion."""
     limit = math.log1p(threshold)
     sure = change.least(CONFIRMING) if change.delta > 0 else -math.inf
     if apart and sure >= limit:

@@ -5,7 +5,7 @@ msgspec writes them as MessagePack: no test can patch that, as it can patch `jso
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Union, get_args
 
 import msgspec
 
@@ -65,7 +65,6 @@ class RunTest(Message, frozen=True):
     """Asks for one test.
 
     Attributes:
-        nodeid: pytest's name of the test.
         next_nodeid: the test that follows; fixtures that it needs stay.
         keeps: whether all wider fixtures stay, since the test that follows is not known yet.
     """
@@ -122,11 +121,7 @@ class Reported(Message, frozen=True):
 
 
 class Warned(Message, frozen=True):
-    """Holds a warning of the test.
-
-    Attributes:
-        category: module and name of its class.
-    """
+    """Holds a warning of the test; `category` is module and name of its class."""
 
     category: tuple[str, str]
     text: str
@@ -190,31 +185,15 @@ class Done(Message, frozen=True):
 
 
 class TornDown(Message, frozen=True):
-    """Says that fixtures are torn down.
-
-    Attributes:
-        modules: name, file and SHA-256 of each loaded module that is watched.
-    """
+    """Says that fixtures are torn down; of each loaded module that is watched: name, file and SHA-256."""
 
     modules: tuple[tuple[str, str, str], ...] = ()
 
 
-FROM_PARENT = msgspec.msgpack.Decoder(Import | Begin | RunTest | End)
-FROM_CHILD = msgspec.msgpack.Decoder(
-    Uncollected
-    | Collected
-    | Begun
-    | Reported
-    | Warned
-    | Tell
-    | Paused
-    | Resumed
-    | Listed
-    | Unsendable
-    | Exit
-    | Done
-    | TornDown
-)
+_ToChild = Import | Begin | RunTest | End
+_TO_PARENT = tuple(kind for kind in Message.__subclasses__() if kind not in get_args(_ToChild))
+FROM_PARENT = msgspec.msgpack.Decoder(_ToChild)
+FROM_CHILD: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Union[_TO_PARENT])  # noqa: UP007
 
 
 def encoded(message: Message) -> bytes:
@@ -230,7 +209,6 @@ def encoded(message: Message) -> bytes:
 
 
 def _builtin(value: Any) -> Any:
-    """Returns what is written for a value of a class that MessagePack does not know."""
     kind = next((kind for kind in (float, int, str) if isinstance(value, kind)), str)
     return kind(value)
 

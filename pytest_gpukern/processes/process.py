@@ -23,20 +23,7 @@ import msgspec
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.gpu.processes import group_is_alive
 from pytest_gpukern.package import FOLDER
-from pytest_gpukern.processes.messages import (
-    FROM_CHILD,
-    Begin,
-    Collected,
-    Done,
-    End,
-    Import,
-    Message,
-    Paused,
-    Resumed,
-    RunTest,
-    TornDown,
-    encoded,
-)
+from pytest_gpukern.processes import messages
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 
 BOOTSTRAP = (
@@ -64,8 +51,8 @@ _LAST_LINES = 3
 _LAST_CHARACTERS = 500
 _CRASH = "Fatal Python error"
 
-Hear = Callable[[Message], None]
-Awaited = TypeVar("Awaited", bound=Message)
+Hear = Callable[[messages.Message], None]
+Awaited = TypeVar("Awaited", bound=messages.Message)
 
 
 @dataclass(frozen=True)
@@ -83,7 +70,6 @@ class Process:
 
     Args:
         path: its `sys.path` while it starts.
-        folder: the working folder.
         environ: all of its environment variables.
         prefix: what comes before Python on the command line, such as a tool that watches it.
         shows_output: whether it prints to this process's terminal.
@@ -148,30 +134,32 @@ class Process:
         return self._output.read_text(encoding="utf-8", errors="replace")
 
     def imports(self, module: str) -> None:
-        self._send(Import(module))
+        self._send(messages.Import(module))
 
-    def begin(self, begin: Begin) -> None:
+    def begin(self, begin: messages.Begin) -> None:
         """Has it collect."""
         self._send(msgspec.structs.replace(begin, terminal=str(self._output), stacks=str(self._stacks)))
 
-    def collected(self, hear: Hear, *, timeout_s: float = _START_TIMEOUT_S) -> Collected | Gone:
+    def collected(self, hear: Hear, *, timeout_s: float = _START_TIMEOUT_S) -> messages.Collected | Gone:
         """Waits until it has collected; earlier messages go to `hear`."""
-        return self._listen(Collected, hear, timeout_s, f"took over {timeout_s:g} s to collect")
+        return self._listen(messages.Collected, hear, timeout_s, f"took over {timeout_s:g} s to collect")
 
-    def run(self, wanted: RunTest, hear: Hear, *, timeout_s: float | None, too_long: str = "") -> Done | Gone:
+    def run(
+        self, wanted: messages.RunTest, hear: Hear, *, timeout_s: float | None, too_long: str = ""
+    ) -> messages.Done | Gone:
         """Runs one test, and waits for its end; waiting for the device does not count against `timeout_s`.
 
         `too_long` is the reason given if it takes longer.
         """
         self._read_from = self._output.stat().st_size
         self._send(wanted)
-        return self._listen(Done, hear, timeout_s, too_long)
+        return self._listen(messages.Done, hear, timeout_s, too_long)
 
-    def end(self, hear: Hear) -> TornDown | Gone:
+    def end(self, hear: Hear) -> messages.TornDown | Gone:
         """Lets it tear down and end, and waits until it is torn down; kills it if that takes too long."""
         self._read_from = self._output.stat().st_size
-        self._send(End())
-        return self._listen(TornDown, hear, TO_TEAR_DOWN_S, f"took longer than {TO_TEAR_DOWN_S:g} s")
+        self._send(messages.End())
+        return self._listen(messages.TornDown, hear, TO_TEAR_DOWN_S, f"took longer than {TO_TEAR_DOWN_S:g} s")
 
     def status(self, timeout_s: float) -> int | None:
         """Waits for its end; returns its exit status, negative for a signal, or None if it takes too long."""
@@ -193,9 +181,9 @@ class Process:
         self._connection.close()
         self._folder.cleanup()
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: messages.Message) -> None:
         with contextlib.suppress(OSError):  # it has ended, which whoever listens finds out
-            self._connection.send_bytes(encoded(message))
+            self._connection.send_bytes(messages.encoded(message))
 
     def _wait(self, timeout_s: float) -> None:
         """Waits for its end, and heeds no message."""
@@ -226,7 +214,7 @@ class Process:
                     if left_s <= 0.0:
                         return self._hung(too_long)
                     continue
-                message = FROM_CHILD.decode(self._connection.recv_bytes())
+                message = messages.FROM_CHILD.decode(self._connection.recv_bytes())
             except (EOFError, OSError):
                 return self._ended()
             except (msgspec.MsgspecError, MemoryError) as error:  # MemoryError: the length made no sense
@@ -237,7 +225,6 @@ class Process:
             hear(message)
 
     def _ended(self) -> Gone:
-        """Says how it ended, or that it only closed the connection."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(TO_TEAR_DOWN_S)
         status = self._process.poll()
@@ -277,12 +264,12 @@ class _Clock:
     def passed_s(self) -> float:
         return self._before_s + (0.0 if self._waits else time.monotonic() - self._since_s)
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: messages.Message) -> None:
         """Handles `Paused` and `Resumed`, which may be nested."""
-        if isinstance(message, Paused):
+        if isinstance(message, messages.Paused):
             self._before_s = self.passed_s
             self._waits += 1
-        elif isinstance(message, Resumed):
+        elif isinstance(message, messages.Resumed):
             self._waits -= 1
             self._since_s = time.monotonic()
 

@@ -69,7 +69,6 @@ class ChildSessions:
     Attributes:
         options: pytest's, with their values.
         positional: paths and tests that this run was given.
-        folder: the working folder.
         path: `sys.path`.
         blocked: plugins of pytest that the run blocks, of those whose options a child is given.
         rootdir: pytest's, in the process that reports.
@@ -287,13 +286,11 @@ class ChildRun:
                 self.results[nodeid] = Result.from_json(carried["result"])
 
     def end_with(self, process: Process, gone: Gone) -> None:
-        """Notes why a process did not run all its tests."""
         during = f" while running {self.during}" if self.during else ""
         self.problem = f"it {gone.why}{during}: {last_lines(gone.shown or process.said)}"
         self.status = process.status(TO_END_S)
 
     def what_is_missing(self, nodeids: Iterable[str], said: str) -> str | None:
-        """Says which tests have no outcome though pytest is done, or returns None."""
         missing = sorted(set(nodeids) - self.outcomes.keys())
         if not missing:
             return None
@@ -303,7 +300,6 @@ class ChildRun:
         return f"not found: {', '.join(missing[:_NAMED])}{more}: {last_lines(said)}"
 
     def why_uncollected(self, nodeid: str) -> str | None:
-        """Says why a test could not be collected, or returns None."""
         for node, why in self.uncollected.items():
             if node == "." or f"{nodeid}::".startswith((f"{node}/", f"{node}::")):
                 return _could_not_collect(node, why)

@@ -21,17 +21,9 @@ from pytest_gpukern.processes.process import Process
 from pytest_gpukern.revisions import judging
 from pytest_gpukern.revisions.git import AgainstError, Revisions, resolve, set_up, worktree
 from pytest_gpukern.revisions.sides import Ahead, Sides, Turns
+from pytest_gpukern.session import stash
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import marker_of, measures_in, replay
-from pytest_gpukern.session.stash import (
-    BEGAN_WITH,
-    children_of,
-    environment_of,
-    refuse_distribution,
-    runs_tests,
-    settings_of,
-    tell,
-)
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.options import RUN_FOLDER_VARIABLE
 from pytest_gpukern.values.phases import phase
@@ -49,12 +41,12 @@ class Against:
         self._config = config
         self._controller = controller
         self._collected: set[str] = set()
-        revision = settings_of(config).against
+        revision = stash.settings_of(config).against
         assert revision is not None
         self._ahead: Ahead | None = None
         self._held = ExitStack()
         config.add_cleanup(self._held.close)
-        refuse_distribution(config, f"--gpukern-against={revision}", "the sessions of both sides")
+        stash.refuse_distribution(config, f"--gpukern-against={revision}", "the sessions of both sides")
         try:
             self._revisions = resolve(revision, config.rootpath)
         except AgainstError as error:
@@ -63,9 +55,9 @@ class Against:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Starts the first sessions, so that they import what this process imports while it collects."""
-        settings = settings_of(self._config)
-        in_vain = not runs_tests(session) or settings.against_setup is not None
-        if in_vain or not environment_of(self._config).gpu.measures:
+        settings = stash.settings_of(self._config)
+        in_vain = not stash.runs_tests(session) or settings.against_setup is not None
+        if in_vain or not stash.environment_of(self._config).gpu.measures:
             return
         with suppress(AgainstError):  # said when the tests are to run
             self._begin().prepare(_BOTH)
@@ -79,7 +71,7 @@ class Against:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Measures both sides before the first test runs."""
-        if runs_tests(session):
+        if stash.runs_tests(session):
             items = {item.nodeid: item for item in session.items if measures_in(item)}
             try:
                 with phase("paired sessions"):
@@ -90,10 +82,10 @@ class Against:
         return (yield)
 
     def _compare(self, items: Mapping[str, pytest.Item]) -> None:
-        settings = settings_of(self._config)
+        settings = stash.settings_of(self._config)
         if not items:
             raise AgainstError("no selected test measures anything")
-        gpu = environment_of(self._config).gpu
+        gpu = stash.environment_of(self._config).gpu
         if "no-gpu" in settings.fail_on and not gpu.has_gpu:
             raise AgainstError(f"--gpukern-fail-on=no-gpu cannot be met: {gpu.why_no_gpu}")
         ahead = self._ahead or self._begin()
@@ -115,7 +107,7 @@ class Against:
         self._folder = Path(self._held.enter_context(TemporaryFolder("run")))
         self._host = HostTurns(self._folder)
         most = 0
-        if environment_of(self._config).gpu.measures and sys.platform == "linux":
+        if stash.environment_of(self._config).gpu.measures and sys.platform == "linux":
             # Each needs a processor beside the measuring one.
             most = min(_MOST_AHEAD, len(os.sched_getaffinity(0)) - 1)
         self._ahead = ahead = Ahead(self._start, most, self._say)
@@ -124,7 +116,7 @@ class Against:
 
     def _start(self, on_base: bool) -> Process:
         moved = Sides.of(self._revisions, self._worktree).moved if on_base else {}
-        return children_of(self._config).start(self._environ, moved=moved, turns=self._host)
+        return stash.children_of(self._config).start(self._environ, moved=moved, turns=self._host)
 
     @property
     def _environ(self) -> dict[str, str | None]:
@@ -133,8 +125,10 @@ class Against:
         The working tree's conftests and test files may have set some here. The base must not have them, and
         the sessions of the working tree set them by themselves.
         """
-        gpu = environment_of(self._config).gpu
-        began = self._config.stash.get(BEGAN_WITH, dict(os.environ))  # a conftest may have loaded this plugin
+        gpu = stash.environment_of(self._config).gpu
+        began = self._config.stash.get(
+            stash.BEGAN_WITH, dict(os.environ)
+        )  # a conftest may have loaded this plugin
         changed = {
             name: began.get(name)
             for name in {*began, *os.environ}
@@ -143,8 +137,7 @@ class Against:
         return {**changed, **gpu.for_children, RUN_FOLDER_VARIABLE: str(self._folder)}
 
     def _measure(self, items: Mapping[str, pytest.Item], ahead: Ahead) -> None:
-        """Runs the sessions of both sides, and those that a suspicion needs, and judges by them."""
-        settings, children = settings_of(self._config), environment_of(self._config).children
+        settings, children = stash.settings_of(self._config), stash.environment_of(self._config).children
         # Else an ini file that only one side has would change the node ids of that side.
         root = f"--rootdir={self._config.rootpath}"
         options = (*children.options, root, "--continue-on-collection-errors")
@@ -184,7 +177,7 @@ class Against:
     ) -> None:
         """Runs fresh sessions of what is suspected to be slower, until these decide; notes what they say."""
         first, spreads = len(turns.base), judging.shared_spreads(cases.values())
-        most = max(MOST_FRESH_PAIRS, settings_of(self._config).sessions)
+        most = max(MOST_FRESH_PAIRS, stash.settings_of(self._config).sessions)
         still = ""
         while suspects := [nodeid for nodeid, conclusion in conclusions.items() if conclusion.suspected]:
             last = len(turns.base) - first + FRESH_PAIRS >= most
@@ -210,7 +203,7 @@ class Against:
             conclusions[nodeid] = dataclasses.replace(conclusions[nodeid], sessions=sessions)
 
     def _say(self, line: str) -> None:
-        tell(self._config, line)
+        stash.tell(self._config, line)
 
     def _replay(self, item: pytest.Item, conclusion: judging.Conclusion) -> None:
         about = f"against {self._revisions}"  # so that a stored verdict says what it is about

@@ -42,7 +42,6 @@ class Revisions:
 
     @property
     def short(self) -> str:
-        """Returns the beginning of the base's name, as git abbreviates it."""
         return self.base[:7]
 
     def __str__(self) -> str:
@@ -191,11 +190,7 @@ def worktree(revisions: Revisions) -> Iterator[Path]:
 
 
 def set_up(worktree: Path, command: str) -> None:
-    """Runs a shell command of the user's in a worktree.
-
-    Raises:
-        AgainstError: it failed; the message holds the last lines of its output.
-    """
+    """Runs a shell command of the user's in a worktree; AgainstError holds the last lines of its output."""
     done = subprocess.run(
         command,
         shell=True,

@@ -7,15 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_gpukern.gate import judge
 from pytest_gpukern.gate.change import Pair, log_ratios, percent
-from pytest_gpukern.gate.judge import (
-    confirm_paired,
-    judge_paired,
-    keys_to_judge,
-    of_host,
-    shared_spread_of_pairs,
-    undecidable,
-)
 from pytest_gpukern.gate.spread import SharedSpread, spread_key
 from pytest_gpukern.values.difference import NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Measurement, Result, SessionRole, Verdict
@@ -73,7 +66,7 @@ class CaseRuns:
     def judged_keys(self) -> list[str]:
         """Returns the key that is judged in each scope: the main timer's, else one that both sides have."""
         measurements = self.shown.measurements if self.shown is not None else ()
-        return keys_to_judge(measurements, [time.key for time in measurements if self.pairs(time.key)])
+        return judge.keys_to_judge(measurements, [time.key for time in measurements if self.pairs(time.key)])
 
     @property
     def same_code(self) -> bool | None:
@@ -157,7 +150,6 @@ class Conclusion:
 
     @property
     def confirmed(self) -> bool:
-        """Returns whether fresh sessions confirmed that it is slower."""
         again = any(session.role is SessionRole.CONFIRMING for session in self.sessions)
         kinds = [verdict.kind for verdict in self.verdicts.values() if not verdict.suspected]
         return again and VerdictKind.SLOWER in kinds
@@ -190,14 +182,15 @@ def failure_of(case: CaseRuns) -> str | None:
 
 
 def failure_on_base(case: CaseRuns) -> str | None:
-    """Says what was wrong with a test on the base, or returns None."""
     return next((ending.text for ending in _reported(case.base) if ending.outcome == "failed"), None)
 
 
 def shared_spreads(cases: Iterable[CaseRuns]) -> dict[str, SharedSpread]:
     """Returns the spread of a run's paired ratios, for each `scope/timer`, from all its cases together."""
     right = [case for case in cases if failure_of(case) is None and failure_on_base(case) is None]
-    return shared_spread_of_pairs(_valid(case.pairs(key)) for case in right for key in case.judged_keys())
+    return judge.shared_spread_of_pairs(
+        _valid(case.pairs(key)) for case in right for key in case.judged_keys()
+    )
 
 
 def conclusions(cases: Mapping[str, CaseRuns], *, hosts: bool = False) -> dict[str, Conclusion]:
@@ -220,7 +213,7 @@ def _verdicts(case: CaseRuns, spreads: Mapping[str, SharedSpread], *, hosts: boo
         else:
             verdict = _barred(case, key) or _judged(case, key, spreads)
         fails = hosts or (case.shown is not None and case.shown.case.on_gpu)
-        verdicts[key] = verdict if fails else of_host(verdict)
+        verdicts[key] = verdict if fails else judge.of_host(verdict)
     return verdicts
 
 
@@ -246,7 +239,7 @@ def confirm(
         if suspicion.suspected:
             barred = _barred(again, key)
             verdicts[key] = (
-                undecidable(suspicion, barred.reason)
+                judge.undecidable(suspicion, barred.reason)
                 if barred is not None
                 else _judged(again, key, spreads, suspicion, last=last)
             )
@@ -271,9 +264,9 @@ def _judged(
     pairs = _valid(all_pairs)
     shared, threshold = spreads.get(spread_key(key)), case.threshold
     if suspicion is None:
-        verdict = judge_paired(pairs, threshold=threshold, shared=shared)
+        verdict = judge.judge_paired(pairs, threshold=threshold, shared=shared)
     else:
-        verdict = confirm_paired(suspicion, pairs, threshold=threshold, shared=shared, last=last)
+        verdict = judge.confirm_paired(suspicion, pairs, threshold=threshold, shared=shared, last=last)
         if verdict.suspected:
             return suspicion
     invalid, known = len(all_pairs) - len(pairs), case.same_code is not None
@@ -299,7 +292,6 @@ def _same_work(pairs: Sequence[Pair], threshold: float) -> Verdict:
 
 
 def _barred(case: CaseRuns, key: str) -> Verdict | None:
-    """Returns the verdict where times cannot be compared, else None."""
     ours = [measurement.invalid for measurement in _measured(case.head, key) if measurement is not None]
     if ours and all(ours):
         return Verdict(VerdictKind.INVALID, str(ours[-1]))
@@ -314,7 +306,6 @@ def _valid(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _why_not_comparable(case: CaseRuns, key: str) -> str | None:
-    """Says why the times of both sides cannot be compared, or returns None."""
     failed = failure_on_base(case)
     if failed is not None:
         return f"failed on the base: {first_line(failed)}"
@@ -350,7 +341,6 @@ def first_line(text: str) -> str:
 
 
 def _reported(side: Sequence[SessionEnding | None]) -> list[SessionEnding]:
-    """Returns how a test ended in the sessions of a side that reported it."""
     return [ending for ending in side if ending is not None]
 
 
@@ -359,13 +349,11 @@ def _results(endings: Iterable[SessionEnding | None]) -> list[Result]:
 
 
 def _measured(side: Sequence[SessionEnding | None], key: str) -> list[Measurement | None]:
-    """Returns a side's measurements under a key, session by session."""
     sessions = (ending.result.measurements if ending and ending.result else () for ending in side)
     return [next((measured for measured in session if measured.key == key), None) for session in sessions]
 
 
 def _codes(side: Sequence[SessionEnding | None]) -> tuple[str, ...] | None:
-    """Returns the machine code of a test's kernels; None where it is not known."""
     results = _results(side)
     codes = [kernel.machine_code_sha256 for kernel in results[-1].kernels] if results else []
     known = [code for code in codes if code is not None]

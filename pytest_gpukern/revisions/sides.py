@@ -104,7 +104,6 @@ class Ahead:
         return process
 
     def prepare(self, coming: Sequence[bool]) -> None:
-        """Starts as many of the sessions to come as may wait."""
         wanted = coming[: self._most]
         for side, waiting in self._waiting.items():
             for _ in range(wanted.count(side) - len(waiting)):
@@ -232,7 +231,6 @@ class Turns:
 
 
 def _checked(runs: Iterable[ChildRun]) -> frozenset[str]:
-    """Returns the tests that passed all their checks in a session."""
     return frozenset(
         nodeid
         for run in runs
@@ -347,7 +345,6 @@ def own_files(runs: Iterable[ChildRun], side: Tree) -> dict[str, str]:
 
 
 def combined_hash(own: Mapping[str, str]) -> str:
-    """Returns the start of one hash over such files."""
     return hashlib.sha256("".join(f"{path}\0{own[path]}\0" for path in sorted(own)).encode()).hexdigest()[:8]
 
 
@@ -359,7 +356,6 @@ def _tree_of(file: Path, *trees: Tree) -> Tree | None:
 
 
 def _remedy(packages: Sequence[str], side: Tree, other: Tree) -> str:
-    """Says how to have both sides load their own code."""
     places = [
         tree.names[name].parent.relative_to(tree.top)
         for name in packages

@@ -30,7 +30,6 @@ class Judgement:
     """Holds the judgement on a session under a tool: clean if there are neither findings nor a reason.
 
     Attributes:
-        findings: what was found.
         reason: why it was not checked, in words; empty otherwise.
         count: how many findings the tool's summary counts; more than it saves, where it finds very many.
     """
@@ -108,11 +107,7 @@ _ROOT = "ComputeSanitizerOutput"
 
 
 def findings_in(text: str) -> tuple[ToolFinding, ...]:
-    """Returns every record, in the order of the file.
-
-    Raises:
-        ValueError: it is no XML, not all of it, or not compute-sanitizer's.
-    """
+    """Returns every record, in the order of the file; ValueError if it is not all of the tool's XML."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:

@@ -11,18 +11,10 @@ import pytest
 
 from pytest_gpukern.processes.sessions import ChildRun
 from pytest_gpukern.report.progress import telling_now_and_then
+from pytest_gpukern.sanitizer import sessions
 from pytest_gpukern.sanitizer.finding import Home, Place
 from pytest_gpukern.sanitizer.judge import Judgement
 from pytest_gpukern.sanitizer.self_check import why_not_believed
-from pytest_gpukern.sanitizer.sessions import (
-    TestRun,
-    attributed,
-    counted,
-    ending,
-    records_of,
-    run_under,
-    why_nothing_was_checked,
-)
 from pytest_gpukern.sanitizer.tool import ToolMissingError, find_tool
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import FIXTURES, MARKER, case_of, place_of, replay
@@ -41,7 +33,7 @@ class Sanitizer:
         self._config = config
         self._controller = controller
         self._tools = settings_of(config).sanitize
-        self._tests: dict[str, dict[str, TestRun]] = {}  # tool → test → what it found
+        self._tests: dict[str, dict[str, sessions.TestRun]] = {}  # tool → test → what it found
         self._took_s: dict[str, float] = {}
         self._option = f"--gpukern-sanitize={','.join(self._tools)}"
         refuse_distribution(config, self._option, "the sessions under a tool")
@@ -85,7 +77,7 @@ class Sanitizer:
             }
             report.gpukern = {**carried, "sanitizer": travelling}  # type: ignore[attr-defined]
             report.sections += [
-                (f"compute-sanitizer {tool}", printable_lines(records_of(test.judgement.findings)))
+                (f"compute-sanitizer {tool}", printable_lines(sessions.records_of(test.judgement.findings)))
                 for tool, test in by_tool.items()
                 if test.judgement.findings
             ]
@@ -93,10 +85,9 @@ class Sanitizer:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Writes one line for each tool that has finished: how the tests came out."""
         for tool, took_s in self._took_s.items():
             terminalreporter.write_line(
-                f"gpukern: {tool}: {counted(self._tests[tool].values())} in {took_s:.0f} s, "
+                f"gpukern: {tool}: {sessions.counted(self._tests[tool].values())} in {took_s:.0f} s, "
                 f"by compute-sanitizer {self._program.version}"
             )
 
@@ -130,23 +121,23 @@ class Sanitizer:
         def run(nodeids: Sequence[str]) -> tuple[Judgement, ChildRun]:
             whose = nodeids[0] if len(nodeids) == 1 else f"{len(nodeids)} tests in one process"
             say(f"{tool}: {whose}")
-            return run_under(self._program, tool, nodeids, children, environ, progress)
+            return sessions.run_under(self._program, tool, nodeids, children, environ, progress)
 
         with environment.gpu.exclusive():
             doubt = why_not_believed(self._program, tool) if items else None
         if doubt is not None:
-            unchecked = TestRun(Judgement(reason=doubt))
+            unchecked = sessions.TestRun(Judgement(reason=doubt))
             self._tests[tool] = dict.fromkeys([*together, *alone], unchecked)
         else:
-            self._tests[tool] = attributed(together, run)
+            self._tests[tool] = sessions.attributed(together, run)
             for nodeid in alone:
-                self._tests[tool] |= attributed([nodeid], run)
+                self._tests[tool] |= sessions.attributed([nodeid], run)
         self._took_s[tool] = time.monotonic() - start_s
-        why = why_nothing_was_checked(list(self._tests[tool].values()))
+        why = sessions.why_nothing_was_checked(list(self._tests[tool].values()))
         if why is not None:
             self._controller.problems.append(f"{self._option}: {tool} checked nothing: {why}")
 
-    def _of(self, nodeid: str) -> dict[str, TestRun]:
+    def _of(self, nodeid: str) -> dict[str, sessions.TestRun]:
         return {tool: tests[nodeid] for tool, tests in self._tests.items() if nodeid in tests}
 
     def _replay(self, item: pytest.Item) -> None:
@@ -154,7 +145,7 @@ class Sanitizer:
         case, detected_by = case_of(item), _detected_by(item)
         what = "variant" if case is not None and case.variant.prepare is not None else "test"
         home = Home(what, Place(None, *place_of(item)), str(self._config.rootpath))
-        outcome, text = ending(by_tool, detected_by=detected_by, home=home)
+        outcome, text = sessions.ending(by_tool, detected_by=detected_by, home=home)
         result = next((run.result for run in reversed(by_tool.values()) if run.result), None)
         rejected = case if detected_by is not None and outcome == "passed" else None
         replay(item, outcome, text, result, rejected=rejected)

@@ -75,11 +75,7 @@ extern "C" __global__ void gpukern_synccheck(int *data, int count) {
 
 
 def commit(tool: str) -> None:
-    """Launches the kernel with the fault that `tool` finds, and waits for it.
-
-    Raises:
-        Exception: any error of the context, which the tool may have ended by then.
-    """
+    """Launches the kernel with the fault that `tool` finds, and waits; an error of the context may follow."""
     import numpy as np
     from cuda.core import LaunchConfig, launch
 

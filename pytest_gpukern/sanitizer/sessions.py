@@ -55,9 +55,7 @@ class TestRun:
     """Holds what a tool found in one test.
 
     Attributes:
-        judgement: clean, found or not checked.
         outcome: how the test itself ended, and why; None where that is not known.
-        result: the test's own, if it has one.
         together: how many tests shared the smallest session that showed the finding.
     """
 
@@ -180,7 +178,6 @@ def _without_threads(finding: ToolFinding, home: Home) -> Hashable:
 
 
 def records_of(findings: Sequence[ToolFinding]) -> str:
-    """Returns the first records as the tool wrote them, and how many more there are."""
     texts = [finding.record for finding in findings[:_SHOWN_RECORDS]]
     if len(findings) > _SHOWN_RECORDS:
         texts.append(f"and {len(findings) - _SHOWN_RECORDS} more records")
@@ -188,7 +185,6 @@ def records_of(findings: Sequence[ToolFinding]) -> str:
 
 
 def counted(tests: Iterable[TestRun]) -> str:
-    """Says how many tests were checked and how they came out."""
     states = Counter(test.state for test in tests)
     checked = states["clean"] + states["found"]
     words = {"clean": "clean", "found": "with findings"}
@@ -198,7 +194,6 @@ def counted(tests: Iterable[TestRun]) -> str:
 
 
 def why_nothing_was_checked(tests: Sequence[TestRun]) -> str | None:
-    """Says why a tool checked no test, or returns None if it checked one."""
     if any(test.state in ("clean", "found") for test in tests):
         return None
     if not tests:

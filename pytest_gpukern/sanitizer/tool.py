@@ -106,7 +106,6 @@ def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
 
 
 def wheel_folders() -> list[Path]:
-    """Returns the folders that NVIDIA's wheels install into."""
     try:
         spec = importlib.util.find_spec("nvidia")
     except (ImportError, ValueError):

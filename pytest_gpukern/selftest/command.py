@@ -18,15 +18,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.layout import Column, table, wrapped
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.report.run_file import read_run
-from pytest_gpukern.selftest import known_times
-from pytest_gpukern.selftest.targets import (
-    SUITES_S,
-    Conclusions,
-    Section,
-    TargetRow,
-    conclusions_of,
-    suites_row,
-)
+from pytest_gpukern.selftest import known_times, targets
 from pytest_gpukern.values.atomic_file import TemporaryFolder, write_named
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.untrusted_json import FileError, printable, printable_lines
@@ -75,7 +67,7 @@ def _run(known: argparse.Namespace) -> int:
             run = read_run(file)
             if known.output is not None:
                 write_named(known.output, file.read_text(encoding="utf-8"), "--output")
-        conclusions = conclusions_of(run, known.sessions)
+        conclusions = targets.conclusions_of(run, known.sessions)
     except (DeviceError, FileError) as error:
         _tell(str(error))
         return 2
@@ -109,23 +101,25 @@ def suites_command() -> list[str]:
     return [sys.executable, "-m", "pytest_gpukern", "validate", "-q", "--gpukern-baseline=off"]
 
 
-def _with_suites(conclusions: Conclusions) -> Conclusions:
+def _with_suites(conclusions: targets.Conclusions) -> targets.Conclusions:
     _tell("running all suites")
     started = time.perf_counter()
     try:
         status = subprocess.call(suites_command(), stdout=sys.stderr, timeout=_SUITES_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        problem = (f"the suites did not end within {_SUITES_TIMEOUT_S:g} s, target {SUITES_S:g} s",)
-        return Conclusions(conclusions.rows, (*conclusions.missing, *problem))
+        problem = (f"the suites did not end within {_SUITES_TIMEOUT_S:g} s, target {targets.SUITES_S:g} s",)
+        return targets.Conclusions(conclusions.rows, (*conclusions.missing, *problem))
     seconds = time.perf_counter() - started
     failed = (f"the suites failed with status {status}",) if status else ()
-    return Conclusions((*conclusions.rows, suites_row(seconds)), (*conclusions.missing, *failed))
+    return targets.Conclusions(
+        (*conclusions.rows, targets.suites_row(seconds)), (*conclusions.missing, *failed)
+    )
 
 
-def render(run: RunResults, conclusions: Conclusions, *, width: int) -> list[str]:
+def render(run: RunResults, conclusions: targets.Conclusions, *, width: int) -> list[str]:
     lines = [f"gpukern selftest: {_device(run)}"]
     lines += _sentences(_remarks(run), width)
-    for section in Section:
+    for section in targets.Section:
         rows = [row for row in conclusions.rows if row.section is section]
         if rows:
             lines += ["", section.value, *_table(rows, width)]
@@ -149,7 +143,7 @@ def _device(run: RunResults) -> str:
     return f"{machine.device_name} · {driver} · {machine.cpu_model} · {made}"
 
 
-def _table(rows: Sequence[TargetRow], width: int) -> list[str]:
+def _table(rows: Sequence[targets.TargetRow], width: int) -> list[str]:
     def column(title: str, cells: Iterable[str], *, numeric: bool = True) -> Column:
         return Column(title, tuple(cells), numeric=numeric)
 
@@ -170,16 +164,16 @@ def _table(rows: Sequence[TargetRow], width: int) -> list[str]:
 
 
 _TITLES = {
-    Section.TRUTH: ("true", "error"),
-    Section.REPEATS: ("median", "range"),
-    Section.WALLS: ("", "median"),
-    Section.SUITES: ("", "took"),
+    targets.Section.TRUTH: ("true", "error"),
+    targets.Section.REPEATS: ("median", "range"),
+    targets.Section.WALLS: ("", "median"),
+    targets.Section.SUITES: ("", "took"),
 }
 
 
-def _signed(ns: float, row: TargetRow) -> str:
+def _signed(ns: float, row: targets.TargetRow) -> str:
     text = units.time(abs(ns))
-    return text if not ns or row.section is not Section.TRUTH else f"{'−' if ns < 0 else '+'}{text}"
+    return text if not ns or row.section is not targets.Section.TRUTH else f"{'−' if ns < 0 else '+'}{text}"
 
 
 def _share(ns: float, of_ns: float | None) -> str:
@@ -193,7 +187,6 @@ def _sentences(texts: Iterable[str], width: int) -> Iterator[str]:
 
 def _tell(line: str) -> None:
     sys.stderr.write(f"gpukern selftest: {printable_lines(line)}\n")
-    sys.stderr.flush()
 
 
 def _json_file(text: str) -> Path:

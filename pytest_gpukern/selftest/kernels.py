@@ -157,11 +157,7 @@ class SpinningKernel:
         runtime.synchronize()
 
     def call(self, ns: float, slot: int = 0, stream: Any = None) -> Callable[[], Any]:
-        """Returns a launch that spins for `ns`; the kernel's own time goes to `slot`, from 0 to 63.
-
-        Args:
-            stream: a cuda.core stream; None for the runtime's.
-        """
+        """Returns a launch that spins for `ns` on a cuda.core stream; `slot` (0 to 63) keeps its own time."""
         import numpy as np
         from cuda.core import LaunchConfig, launch
 
@@ -174,15 +170,7 @@ class SpinningKernel:
         return float(self._own.download()[0])
 
     def read(self, timer: Timer, ns: float, count: int) -> Spin:
-        """Times `count` spins with a hot cache.
-
-        Args:
-            timer: on the runtime's stream.
-            count: samples, up to 64.
-
-        Raises:
-            TimerUnavailable: the timer cannot time them.
-        """
+        """Times up to 64 hot spins, by a timer on the runtime's stream; may raise TimerUnavailable."""
         iterations = [Iteration(self.call(ns, slot), launches=1) for slot in range(count)]
         samples = timer.collect(iterations, cold=False).samples_ns
         own = [int(value) for value in self._own.download()[:count]]

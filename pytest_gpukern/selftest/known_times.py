@@ -11,16 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_gpukern.measure.observers import (
-    OBSERVERS,
-    Figure,
-    Observation,
-    ObservedCall,
-    Observer,
-    ObserverRow,
-    Seen,
-    SeenInTest,
-)
+from pytest_gpukern.measure import observers
 from pytest_gpukern.timers.timer import Timer
 from pytest_gpukern.values.result import Measurement, Result, plain
 from pytest_gpukern.values.untrusted_json import built
@@ -32,17 +23,13 @@ _SECONDS, _KNOWN_TIMES = "seconds", "known_times"
 
 def pytest_configure() -> None:
     """Adds the observer to a run that has this module as a plugin."""
-    figures = {_SECONDS: Figure("measured in", "s"), _KNOWN_TIMES: Figure("known times")}
-    OBSERVERS[NAME] = ObserverRow(__name__, "SelftestObserver", "self-test", figures)
+    figures = {_SECONDS: observers.Figure("measured in", "s"), _KNOWN_TIMES: observers.Figure("known times")}
+    observers.OBSERVERS[NAME] = observers.ObserverRow(__name__, "SelftestObserver", "self-test", figures)
 
 
 @dataclass(frozen=True)
 class Spin:
-    """Holds a timer's reading of the spinning kernel; medians over the samples of a session.
-
-    Attributes:
-        beyond_ns: what the timer read beyond the kernel's own time, sample by sample.
-    """
+    """Holds medians of a timer's readings of a spin; `beyond_ns`: beyond its own time, sample by sample."""
 
     asked_ns: float
     timer: str
@@ -97,18 +84,23 @@ def seconds_of(measurement: Measurement) -> float | None:
     return seconds if isinstance(seconds, (int, float)) else None
 
 
-class SelftestObserver(Observer):
+class SelftestObserver(observers.Observer):
     """Sees how long it takes to measure a warm call by all timers, and passes on what a test has noted."""
 
     _began_s = 0.0
 
-    def observe(self, call: ObservedCall, timer: Timer, *, beside: bool) -> Observation | None:  # noqa: ARG002
+    def observe(
+        self,
+        call: observers.ObservedCall,  # noqa: ARG002
+        timer: Timer,  # noqa: ARG002
+        *,
+        beside: bool,
+    ) -> None:
         if not beside:
             self._began_s = time.perf_counter()
-        return None
 
-    def measured(self, call: ObservedCall, measurement: Measurement) -> Seen:  # noqa: ARG002
-        return Seen({_SECONDS: time.perf_counter() - self._began_s})
+    def measured(self, call: observers.ObservedCall, measurement: Measurement) -> observers.Seen:  # noqa: ARG002
+        return observers.Seen({_SECONDS: time.perf_counter() - self._began_s})
 
-    def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
-        return SeenInTest({_KNOWN_TIMES: json.dumps(plain(_noted.pop()))}) if _noted else None
+    def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> observers.SeenInTest | None:  # noqa: ARG002
+        return observers.SeenInTest({_KNOWN_TIMES: json.dumps(plain(_noted.pop()))}) if _noted else None

@@ -102,7 +102,6 @@ class Conclusions:
 
     @property
     def verdicts(self) -> list[bool]:
-        """Returns whether each target is reached; what is missing counts as not reached."""
         judged = (row.reached for row in self.rows)
         return [*(reached for reached in judged if reached is not None), *(False for _ in self.missing)]
 

@@ -151,11 +151,7 @@ def known_options(config: pytest.Config) -> list[KnownOption]:
 
 
 def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple[list[Token], list[str]]:
-    """Splits arguments into uses of options, in order, and the rest: paths and names of tests.
-
-    Raises:
-        ValueError: an option lacks its value.
-    """
+    """Splits arguments into uses of options, and paths and tests; ValueError if an option lacks its value."""
     tokens: list[Token] = []
     parser = _Quiet(add_help=False, allow_abbrev=False, fromfile_prefix_chars="@")
     for option in options:
@@ -165,7 +161,6 @@ def tokenized(arguments: Sequence[str], options: Iterable[KnownOption]) -> tuple
 
 
 def is_for_children(option: KnownOption, *, judges: bool = False) -> bool:
-    """Returns whether a child session gets an option that its parent was given."""
     if judges and any(name.startswith(_OF_A_TEST) for name in option.names):
         return True
     unheeded = {f"--gpukern-{name}" for name in _unheeded(judges=judges)}
@@ -175,7 +170,6 @@ def is_for_children(option: KnownOption, *, judges: bool = False) -> bool:
 
 
 def _unheeded(*, judges: bool) -> list[str]:
-    """Returns our options that a child does not get."""
     ours = [option.name for option in OPTIONS]
     return [name for name in ours if (name in _NOT_TWICE if judges else name not in MEASURING)]
 
@@ -188,7 +182,6 @@ class _Quiet(argparse.ArgumentParser):
 
 
 def _noting(option: KnownOption, tokens: list[Token]) -> type[argparse.Action]:
-    """Returns an action that only notes that its option was used, and with which values."""
 
     class Note(argparse.Action):
         def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:  # noqa: ARG002

@@ -29,27 +29,7 @@ from pytest_gpukern.benchmark_interop.pytest_benchmark import take_entries
 from pytest_gpukern.gpu.libcuda import LibCuda
 from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.gpu.processes import is_alive
-from pytest_gpukern.processes.messages import (
-    FROM_PARENT,
-    Begin,
-    Begun,
-    Collected,
-    Done,
-    Exit,
-    Import,
-    Listed,
-    Message,
-    Paused,
-    Reported,
-    Resumed,
-    RunTest,
-    Tell,
-    TornDown,
-    Uncollected,
-    Unsendable,
-    Warned,
-    encoded,
-)
+from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.process import STACKS_SIGNAL
 from pytest_gpukern.session.item import measures_in, note_lost_context, tear_down, why_not_passed
 from pytest_gpukern.session.stash import CHILD, LOST, environment_of
@@ -94,7 +74,7 @@ def end_at_once(status: int) -> NoReturn:
     os._exit(status)
 
 
-def wait_for_turn(connection: Connection, start: dict[str, Any]) -> Begin:
+def wait_for_turn(connection: Connection, start: dict[str, Any]) -> messages.Begin:
     """Imports libraries while others measure, and returns what to run when this process's turn begins.
 
     We import known libraries only. Conftests and test files are collected in the turn: they may run anything
@@ -109,12 +89,12 @@ def wait_for_turn(connection: Connection, start: dict[str, Any]) -> Begin:
     culprit = None
     while culprit is None or connection.poll():
         try:
-            message = FROM_PARENT.decode(connection.recv_bytes())
+            message = messages.FROM_PARENT.decode(connection.recv_bytes())
         except (EOFError, OSError):
             sys.exit("the run had no turn for this session")
-        if isinstance(message, Begin):
+        if isinstance(message, messages.Begin):
             return message
-        assert isinstance(message, Import)
+        assert isinstance(message, messages.Import)
         if culprit is None:
             with turns.busy(), suppress(Exception):  # which the test files will meet
                 importlib.import_module(message.module)
@@ -123,13 +103,9 @@ def wait_for_turn(connection: Connection, start: dict[str, Any]) -> Begin:
 
 
 class Child:
-    """Connects that pytest with the process that started it, as a plugin.
+    """Connects that pytest with the process that started it, as a plugin."""
 
-    Attributes:
-        begin: what this process was told.
-    """
-
-    def __init__(self, begin: Begin, connection: Connection) -> None:
+    def __init__(self, begin: messages.Begin, connection: Connection) -> None:
         self.begin = begin
         self._connection = connection
         self._others: tuple[str, ...] = ()
@@ -151,7 +127,7 @@ class Child:
             if not isinstance(conftest, Path) or self.begin.children is not None:
                 raise
             folder = os.path.relpath(conftest.parent, early_config.rootpath)
-            self._tell(Uncollected(folder, str(error)))
+            self._tell(messages.Uncollected(folder, str(error)))
             return None
 
     @pytest.hookimpl(tryfirst=True)
@@ -197,7 +173,7 @@ class Child:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Reports why a file could not be collected: the output has that far above its end."""
         if report.failed:
-            self._tell(Uncollected(report.nodeid, why_not_passed(report)))
+            self._tell(messages.Uncollected(report.nodeid, why_not_passed(report)))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -216,7 +192,7 @@ class Child:
         """Runs tests as told, until the other end has no more, or is gone."""
         items = {item.nodeid: item for item in session.items}
         environment = environment_of(session.config)
-        self._tell(Collected(tuple(items), self._others, tuple(environment.libraries.notes)))
+        self._tell(messages.Collected(tuple(items), self._others, tuple(environment.libraries.notes)))
         last = None
         while (wanted := self._next_test()) is not None:
             item = items[wanted.nodeid]
@@ -231,32 +207,32 @@ class Child:
         if last is not None and not (lost is not None and lost.is_fault):
             tear_down(last, None)
         roots, names = self.begin.watched_roots, self.begin.watched_names
-        self._tell(TornDown(loaded_below(roots, names) if roots else ()))
+        self._tell(messages.TornDown(loaded_below(roots, names) if roots else ()))
         return True
 
-    def _next_test(self) -> RunTest | None:
+    def _next_test(self) -> messages.RunTest | None:
         try:
-            message = FROM_PARENT.decode(self._connection.recv_bytes())
+            message = messages.FROM_PARENT.decode(self._connection.recv_bytes())
         except (EOFError, OSError):
             return None
-        return message if isinstance(message, RunTest) else None
+        return message if isinstance(message, messages.RunTest) else None
 
     def _run(self, item: pytest.Item, following: Any) -> bool:
         """Runs one test; returns whether the run goes on."""
-        self._tell(Begun())
+        self._tell(messages.Begun())
         try:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         except (KeyboardInterrupt, pytest.exit.Exception) as error:
             interrupted, status = isinstance(error, KeyboardInterrupt), getattr(error, "returncode", None)
-            self._tell(Exit(str(error), status, interrupted))
+            self._tell(messages.Exit(str(error), status, interrupted))
             return False
         if entries := take_entries(item.config):
-            self._tell(Listed(entries))
+            self._tell(messages.Listed(entries))
         fault = note_lost_context(item)  # again, since pytest has let the test's objects go only now
         lost, session = item.config.stash.get(LOST, None), item.session
         late = f"INCORRECT: launch failed: {fault}, found once the test's objects had gone"
         self._tell(
-            Done(
+            messages.Done(
                 lost.error if lost is not None else None,
                 late if fault is not None else None,
                 tuple(environment_of(item.config).gpu.own_pids),
@@ -271,7 +247,7 @@ class Child:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         vars(report).pop("gpukern", None)
         outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
-        self._tell(Reported(data, outcome, why_not_passed(report)))
+        self._tell(messages.Reported(data, outcome, why_not_passed(report)))
 
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
@@ -280,26 +256,26 @@ class Child:
         if when == "runtest":
             kind, text = warning_message.category, str(warning_message.message)
             where = (warning_message.filename, warning_message.lineno)
-            self._tell(Warned((kind.__module__, kind.__qualname__), text, *where, nodeid, location))
+            self._tell(messages.Warned((kind.__module__, kind.__qualname__), text, *where, nodeid, location))
 
     def tell_user(self, text: str) -> None:
-        self._tell(Tell(text))
+        self._tell(messages.Tell(text))
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Stops the test's clock while it waits for something else, and leaves the host to others."""
-        self._tell(Paused())
+        self._tell(messages.Paused())
         try:
             with environment_of(self._config).gpu.host.resting():
                 yield
         finally:
-            self._tell(Resumed())
+            self._tell(messages.Resumed())
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: messages.Message) -> None:
         try:
-            content = encoded(message)
+            content = messages.encoded(message)
         except Exception as error:  # noqa: BLE001 - a test may put anything on its report
-            content = encoded(Unsendable(f"{type(error).__name__}: {error}"))
+            content = messages.encoded(messages.Unsendable(f"{type(error).__name__}: {error}"))
         try:
             self._connection.send_bytes(content)
         except OSError:
@@ -335,7 +311,6 @@ def loaded_below(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[tuple
 
 
 def end_after(process: int) -> NoReturn:
-    """Waits for another process to end, and then ends this one."""
     while is_alive(process):
         time.sleep(_LOOK_S)
     os._exit(_ENDED_AFTER_PARENT)

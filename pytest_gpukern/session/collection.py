@@ -139,11 +139,7 @@ def counted_as_benchmarks(config: pytest.Config, items: list[pytest.Item]) -> Ab
 
 
 def prepare_tests(session: pytest.Session, items: list[pytest.Item], *, deselected: int) -> None:
-    """Gets ready to run the selected tests of a run that asked for this plugin.
-
-    Raises:
-        pytest.UsageError: a name is there twice, an axis is unknown or a baseline cannot be read.
-    """
+    """Gets ready to run selected tests; pytest.UsageError for equal names, unknown axes or a bad baseline."""
     config = session.config
     settings = settings_of(config)
     if role_of(config).judges:  # a base may have what the working tree has mended
@@ -278,7 +274,6 @@ def _tell_what_is_recorded(config: pytest.Config, items: Sequence[pytest.Item]) 
 
 
 def measured_case(config: pytest.Config, item: pytest.Item) -> CaseInfo | None:
-    """Returns the case or plain test that an item would measure; None if it measures nothing."""
     from pytest_gpukern.run.call_subject import case_of_test
     from pytest_gpukern.run.case_subject import case_info
     from pytest_gpukern.session.take_over_benchmark import is_taken_over

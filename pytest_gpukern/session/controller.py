@@ -376,7 +376,6 @@ class Controller:
         return [f"{shortfall}; a worker ended and none replaced it ({restarts})"]
 
     def _missing(self) -> list[str]:
-        """Names the cases that did not run here though they are on record, by reason."""
         config, store = self._config, environment_of(self._config).store
         known = [*config.stash.get(KNOWN_CASES, ())]
         if all(cases.ids is not None for cases in known):
@@ -399,7 +398,6 @@ class Controller:
         ]
 
     def pytest_terminal_summary(self) -> None:
-        """Tables, skips, what was written, and the last line."""
         self._write_forms(in_summary=True)
 
     def _write_forms(self, *, in_summary: bool) -> None:
@@ -520,8 +518,12 @@ class Controller:
             left_s = progress.elapsed_s * (1 / share - 1)
             progress.show(f"session {number} of {settings.sessions}", finished, total, left_s=left_s)
 
+        by_gpu: dict[str | None, list[str]] = {}
+        for nodeid in nodeids:
+            uuid = self._results[nodeid].fingerprint.device_uuid
+            by_gpu.setdefault(uuid if uuid in self._cards else None, []).append(nodeid)
         try:
-            for uuid, tests in self._by_gpu(nodeids).items():
+            for uuid, tests in by_gpu.items():
                 measured = measure_extra_sessions(
                     dataclasses.replace(environment.children, card=uuid or environment.children.card),
                     tests,
@@ -536,15 +538,7 @@ class Controller:
             progress.end()
         return extra
 
-    def _by_gpu(self, nodeids: Sequence[str]) -> dict[str | None, list[str]]:
-        by_gpu: dict[str | None, list[str]] = {}
-        for nodeid in nodeids:
-            uuid = self._results[nodeid].fingerprint.device_uuid
-            by_gpu.setdefault(uuid if uuid in self._cards else None, []).append(nodeid)
-        return by_gpu
-
     def _record(self, nodeid: str, result: Result) -> None:
-        """Queues a test's sessions for its baseline, or says why they are not recorded."""
         from pytest_gpukern.baseline.merge import unselected
         from pytest_gpukern.processes.extra_sessions import FEWEST_TO_RECORD
 
@@ -615,7 +609,6 @@ class Controller:
 
 
 def _state_of(result: Result) -> str:
-    """Returns a case and its time, or that it is wrong."""
     from pytest_gpukern.report.rows import rows_of
 
     first = rows_of(result, ())[0]

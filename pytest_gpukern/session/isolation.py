@@ -22,33 +22,13 @@ import pytest
 
 from pytest_gpukern.benchmark_interop.pytest_benchmark import add_entries
 from pytest_gpukern.gpu.model import short_uuid
-from pytest_gpukern.processes.messages import (
-    Begun,
-    Done,
-    Exit,
-    Listed,
-    Message,
-    Reported,
-    RunTest,
-    Tell,
-    TornDown,
-    Uncollected,
-    Unsendable,
-    Warned,
-)
+from pytest_gpukern.processes import messages
 from pytest_gpukern.processes.process import TO_TEAR_DOWN_S, Gone, Process, last_lines
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.session.arguments import sessions_of
 from pytest_gpukern.session.collection import measured_case
 from pytest_gpukern.session.item import carried, may_use_gpu, tear_down, timeout_of
-from pytest_gpukern.session.stash import (
-    Assignment,
-    captures,
-    children_of,
-    device_uuid,
-    environment_of,
-    tell,
-)
+from pytest_gpukern.session.stash import Assignment, captures, children_of, device_uuid, environment_of, tell
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import Correctness, JsonDict, Result
 
@@ -151,7 +131,9 @@ class Isolation:
 
     def _run(self, item: pytest.Item, following: Any) -> None:
         """Runs one test, in a new process if the old one was gone before the test began."""
-        wanted = RunTest(item.nodeid, following.nodeid if following else None, keeps=following is item.parent)
+        wanted = messages.RunTest(
+            item.nodeid, following.nodeid if following else None, keeps=following is item.parent
+        )
         timeout_s = timeout_of(item)
         too_long = f"took longer than {timeout_s:g} s (--gpukern-timeout)" if timeout_s is not None else ""
         for _ in range(_MOST_TRIES):
@@ -276,11 +258,11 @@ class Isolation:
         )
         return Path(factory.getbasetemp()) / f"gpukern-measuring-{self._starts}"
 
-    def _hear_outside(self, message: Message) -> None:
+    def _hear_outside(self, message: messages.Message) -> None:
         """Shows what arrives while no test runs; later processes cannot collect the same files."""
-        if isinstance(message, Tell):
+        if isinstance(message, messages.Tell):
             tell(self._config, message.text)
-        elif isinstance(message, Uncollected) and self._starts == 1:
+        elif isinstance(message, messages.Uncollected) and self._starts == 1:
             tell(self._config, f"{message.nodeid}: {message.text}")
 
     def _tear_down(self) -> None:
@@ -289,7 +271,7 @@ class Isolation:
         if self._process is None or not self._is_ready:
             return
         ended = self._process.end(self._hear_outside if last is None else last.hear)
-        self._is_ready, self._torn_down = False, isinstance(ended, TornDown)
+        self._is_ready, self._torn_down = False, isinstance(ended, messages.TornDown)
         if isinstance(ended, Gone) and last is not None:
             last.fail(f"while wider fixtures were torn down, its measuring process {ended.why}", ended.shown)
 
@@ -318,28 +300,27 @@ class _Attempt:
         self.ends_run: BaseException | None = None
         """The exception that ended the run."""
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: messages.Message) -> None:
         config = self.item.config
         match message:
-            case Begun():
+            case messages.Begun():
                 self.begun = True
-            case Reported():
+            case messages.Reported():
                 report = config.hook.pytest_report_from_serializable(config=config, data=message.data)
                 self._report(_as_of_here(report))
-            case Warned():
+            case messages.Warned():
                 _record_warning(config, message)
-            case Tell():
+            case messages.Tell():
                 tell(config, message.text)
-            case Listed():
+            case messages.Listed():
                 add_entries(config, message.entries)
-            case Unsendable():
+            case messages.Unsendable():
                 self.fail(f"the measuring process could not send its report: {message.why}; {_HERE}")
-            case Exit():
+            case messages.Exit():
                 left = pytest.exit.Exception(message.text, message.returncode)
                 self.ends_run = KeyboardInterrupt(message.text) if message.interrupted else left
 
-    def end(self, done: Done) -> None:
-        """Reports what was found once the test had ended."""
+    def end(self, done: messages.Done) -> None:
         session = self.item.session
         session.shouldfail = done.fail or session.shouldfail
         session.shouldstop = done.stop or session.shouldstop
@@ -354,14 +335,13 @@ class _Attempt:
             when = "call"
         else:
             when = "teardown"
-        sections = [("measuring process", shown)] if shown else []
-        failed = self._made(when, "failed", why, sections)
+        failed = self._made(when, "failed", why, shown)
         if when == "teardown":
             self._report(failed)
             return
         failed.gpukern = _report_data(self.item, why)  # type: ignore[attr-defined]
         self._report(failed)
-        self._report(self._made("teardown", "passed", None, []))
+        self._report(self._made("teardown", "passed"))
 
     def _report(self, report: pytest.TestReport) -> None:
         # After a subtest the test goes on, and before it begins wider fixtures of others are torn down.
@@ -374,14 +354,10 @@ class _Attempt:
             self.moved = None
         self.item.ihook.pytest_runtest_logreport(report=report)
 
-    def _made(
-        self, when: Any, outcome: Any, longrepr: str | None, sections: list[tuple[str, str]]
-    ) -> pytest.TestReport:
-        item = self.item
+    def _made(self, when: Any, outcome: Any, why: str | None = None, shown: str = "") -> pytest.TestReport:
+        item, sections = self.item, [("measuring process", shown)] if shown else []
         keywords: Any = dict.fromkeys(item.keywords, 1)
-        return pytest.TestReport(
-            item.nodeid, item.location, keywords, outcome, longrepr, when, sections=sections
-        )
+        return pytest.TestReport(item.nodeid, item.location, keywords, outcome, why, when, sections=sections)
 
 
 def _report_data(item: pytest.Item, why: str) -> JsonDict:
@@ -417,7 +393,7 @@ def _as_of_here(report: pytest.TestReport) -> pytest.TestReport:
     return report
 
 
-def _record_warning(config: pytest.Config, warned: Warned) -> None:
+def _record_warning(config: pytest.Config, warned: messages.Warned) -> None:
     """Lets pytest list a warning of the other process, under its own class if this process knows that."""
     module, name = warned.category
     category, text = getattr(sys.modules.get(module), name, None), warned.text

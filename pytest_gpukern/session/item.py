@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpukern.session.stash import (
-    CHILD,
-    ENVIRONMENT,
-    LOST,
-    LostContext,
-    environment_for_test,
-    environment_of,
-    role_of,
-    rootdir_of,
-    settings_of,
-)
+from pytest_gpukern.session import stash
 from pytest_gpukern.values.note import NOT_SIMULATED, NotRun
 from pytest_gpukern.values.options import SettingsError, asked, try_the_simulator
 from pytest_gpukern.values.phases import ACCOUNT
@@ -50,7 +40,6 @@ _PASSED_AGAINST_A_STRICT_MARK = "[XPASS(strict)]"
 
 
 def may_use_gpu(item: pytest.Item) -> bool:
-    """Returns whether an item asks for one of our fixtures, or is measured through pytest-benchmark's."""
     names = getattr(item, "fixturenames", ())
     return not FIXTURES.isdisjoint(names) or measures_in(item)
 
@@ -73,7 +62,6 @@ def measures_in(item: pytest.Item) -> bool:
 
 
 def case_of(item: pytest.Item) -> Case | None:
-    """Returns the case that an item was made for, or None for a plain test."""
     callspec = getattr(item, "callspec", None)
     case = callspec.params.get("case") if callspec is not None else None
     if case is None:
@@ -110,22 +98,21 @@ def marker_of(item: pytest.Item) -> MarkerOptions:
 def timeout_of(item: pytest.Item) -> float | None:
     """Returns how long a test may take in its measuring process, in seconds, or None."""
     own = marker_of(item).timeout
-    timeout_s = own if own is not None else settings_of(item.config).timeout_s
+    timeout_s = own if own is not None else stash.settings_of(item.config).timeout_s
     return None if timeout_s == math.inf else timeout_s
 
 
 def new_test(item: pytest.Item) -> MeasuredTest:
-    """Makes the `MeasuredTest` of an attempt at a test item."""
     from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.run.spine import SubjectContext
 
     config = item.config
-    child, environment = config.stash.get(CHILD, None), environment_for_test(config)
+    child, environment = config.stash.get(stash.CHILD, None), stash.environment_for_test(config)
     checked = child is not None and item.nodeid in child.begin.checked
     context = SubjectContext(
-        environment, marker_of(item), item.nodeid, item.path, checked, rootdir_of(config)
+        environment, marker_of(item), item.nodeid, item.path, checked, stash.rootdir_of(config)
     )
-    replaceable = role_of(config).is_replaced
+    replaceable = stash.role_of(config).is_replaced
     test = MeasuredTest(context, begun_s=item.stash[BEGUN_S], replaceable=replaceable)
     item.stash[MEASURED] = test
     return test
@@ -156,7 +143,7 @@ def _end_without_gpu(item: pytest.Item, error: Exception) -> None:
     # PyTorch for processors says so whatever the machine has, so it counts only where there is no GPU.
     if missing_gpu_in_error(error) is None and "Torch not compiled with CUDA" not in str(error):
         return
-    gpu = environment_of(item.config).gpu
+    gpu = stash.environment_of(item.config).gpu
     if gpu.missing_gpu is None:  # the library fits neither the driver nor the card
         return
     if asked(item.config):
@@ -181,7 +168,7 @@ def begin(item: pytest.Item) -> None:
     """
     item.stash[BEGUN_S] = time.monotonic()
     ACCOUNT.begin(None)
-    if ENVIRONMENT in item.config.stash:
+    if stash.ENVIRONMENT in item.config.stash:
         from pytest_gpukern.gpu.live_threads import note_starter  # only in runs that use this plugin
 
         note_starter("")
@@ -197,7 +184,7 @@ def begin(item: pytest.Item) -> None:
             MarkerOptions.from_mark(mark.args, mark.kwargs, f"{file}:{(line or 0) + 1}: {name}")
         except SettingsError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None  # shown once
-    lost = item.config.stash.get(LOST, None)
+    lost = item.config.stash.get(stash.LOST, None)
     if lost is not None and may_use_gpu(item):
         pytest.fail(
             f"not run: this process lost its CUDA context in {lost.nodeid} ({lost.error}); "
@@ -224,9 +211,8 @@ def _loses_it_on_purpose(test: MeasuredTest | None) -> bool:
 
 
 def note_context(item: pytest.Item) -> None:
-    """Notes in which CUDA context a test's body begins."""
-    if ENVIRONMENT in item.config.stash and may_use_gpu(item):
-        item.stash[CONTEXT] = environment_of(item.config).gpu.current_context()
+    if stash.ENVIRONMENT in item.config.stash and may_use_gpu(item):
+        item.stash[CONTEXT] = stash.environment_of(item.config).gpu.current_context()
 
 
 def note_lost_context(item: pytest.Item) -> str | None:
@@ -235,28 +221,27 @@ def note_lost_context(item: pytest.Item) -> str | None:
     Returns CUDA's error, if that is new.
     """
     config = item.config
-    if LOST in config.stash or ENVIRONMENT not in config.stash:
+    if stash.LOST in config.stash or stash.ENVIRONMENT not in config.stash:
         return None
-    gpu = environment_of(config).gpu
+    gpu = stash.environment_of(config).gpu
     fault = error = _context_fault(item)
     if error is None:
         # A context from before the body is a fixture's; the next test of the module needs it.
         of_the_module = CONTEXT in item.stash and item.stash[CONTEXT] == gpu.current_context()
-        error = gpu.context_change(another_may_stay=of_the_module or not role_of(config).is_replaced)
+        error = gpu.context_change(another_may_stay=of_the_module or not stash.role_of(config).is_replaced)
     if error is not None:
-        config.stash[LOST] = LostContext(item.nodeid, error, is_fault=fault is not None)
+        config.stash[stash.LOST] = stash.LostContext(item.nodeid, error, is_fault=fault is not None)
     return fault
 
 
 def _context_fault(item: pytest.Item) -> str | None:
     """Says why the CUDA context is lost; returns None if it is not, or if the test cannot have used it."""
-    if ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
+    if stash.ENVIRONMENT not in item.config.stash or not may_use_gpu(item):
         return None
-    return environment_of(item.config).gpu.context_fault()
+    return stash.environment_of(item.config).gpu.context_fault()
 
 
 def conclude(item: pytest.Item) -> None:
-    """Fails the test if the gate says so."""
     test = item.stash.get(MEASURED, None)
     _fail_where_context_is_lost(item, test)
     if case_of(item) is not None and (test is None or not (test.result or test.rejected)):
@@ -279,31 +264,30 @@ def end_observing(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if test is not None and test.result is not None:
         test.let_go()
         values = getattr(item, "funcargs", None) or {}  # which pytest drops only once it has reported
-        passed = test.ended
-        _fail_by_the_gate(item, test, test.finish_observing(passed=passed, let_go=values.clear))
+        _fail_by_the_gate(item, test, test.finish_observing(passed=test.ended, let_go=values.clear))
     _fail_where_threads_go_on_launching(item, failed=test is not None and bool(test.gate_failures))
 
 
 def _fail_where_threads_go_on_launching(item: pytest.Item, *, failed: bool) -> None:
     """Fails a test whose threads would disturb the next one's times; a new process runs that, if possible."""
     config = item.config
-    if ENVIRONMENT not in config.stash or LOST in config.stash:
+    if stash.ENVIRONMENT not in config.stash or stash.LOST in config.stash:
         return
     from pytest_gpukern.gpu.live_threads import new_threads
 
-    who = environment_of(config).gpu.launching_threads() if new_threads() else ""
+    who = stash.environment_of(config).gpu.launching_threads() if new_threads() else ""
     if not who:
         return
     why = f"{who} left running by this test kept launching on the GPU"
-    if role_of(config).is_replaced:
-        config.stash[LOST] = LostContext(item.nodeid, why)
+    if stash.role_of(config).is_replaced:
+        config.stash[stash.LOST] = stash.LostContext(item.nodeid, why)
     if not failed:
         pytest.fail(f"{why}; join it in the test", pytrace=False)
 
 
 def _fail_by_the_gate(item: pytest.Item, test: MeasuredTest, failures: Sequence[GateFailure]) -> None:
     """Fails a test for the gate's reasons, if any; in a child session its parent judges."""
-    if failures and role_of(item.config).judges:
+    if failures and stash.role_of(item.config).judges:
         from pytest_gpukern.values.untrusted_json import printable_lines
 
         test.gate_failures = tuple(failures)
@@ -324,7 +308,7 @@ def attach(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[N
         if fault is not None and NOT_PASSED not in item.stash and not _loses_it_on_purpose(test):
             report.outcome = "failed"
             report.longrepr = f"INCORRECT: launch failed: {fault}, found when the test's fixtures had gone"
-        if ENVIRONMENT in item.config.stash:
+        if stash.ENVIRONMENT in item.config.stash:
             from pytest_gpukern.gpu.live_threads import note_starter
 
             note_starter(item.nodeid)

@@ -187,11 +187,7 @@ def runs_tests(session: pytest.Session) -> bool:
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    """Returns the parsed options of a run.
-
-    Raises:
-        pytest.UsageError: an option is impossible or contradicts another.
-    """
+    """Returns the parsed options of a run; pytest.UsageError if one is impossible or contradicts another."""
     if SETTINGS not in config.stash:
         from pytest_gpukern.values.settings import Settings
 
@@ -235,11 +231,7 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
 
 
 def environment_of(config: pytest.Config) -> Environment:
-    """Returns the run's environment, made on first use.
-
-    Raises:
-        pytest.UsageError: no device fits the selection.
-    """
+    """Returns the run's environment, made on first use; pytest.UsageError if no device fits the selection."""
     if ENVIRONMENT not in config.stash:
         from pytest_gpukern.gpu.errors import DeviceError
         from pytest_gpukern.processes.sessions import seeing

@@ -13,16 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpukern.benchmark_interop.pytest_benchmark import (
-    each_timed,
-    give_time_of_a_call,
-    hand_over,
-    is_its_fixture,
-    listed_as,
-    metadata_of,
-    switched_off,
-    unlist,
-)
+from pytest_gpukern.benchmark_interop import pytest_benchmark as interop
 from pytest_gpukern.gpu.simulator.launch import SimulatedLaunches
 from pytest_gpukern.measure.by_timer import HOST_REMEDY
 from pytest_gpukern.run.call_subject import CallTarget, Loop
@@ -56,7 +47,7 @@ class TakenOver:
         self._test = new_test(item)
         self._test.begin()
         self._measures = self._test.environment.gpu.has_gpu or self._test.context.times_host
-        self._hand_back = hand_over(fixture, self.call, self.pedantic, measures=self._measures)
+        self._hand_back = interop.hand_over(fixture, self.call, self.pedantic, measures=self._measures)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Measures `function`; returns what a call after measuring returned, as pytest-benchmark does."""
@@ -83,10 +74,10 @@ class TakenOver:
             def once(*args: Any, **kwargs: Any) -> Any:
                 return around(lambda: (0.0, target(*args, **kwargs)), args, kwargs)[1]
 
-            each_timed(fixture, around)
+            interop.each_timed(fixture, around)
             returned = own(once if fixture.disabled else target, **asked)
 
-        list_again = unlist(fixture, self._item.config)
+        list_again = interop.unlist(fixture, self._item.config)
         try:
             self._measure(CallTarget.in_loop(target, Loop(loop, asked)))
         except TimerUnavailable as reason:
@@ -101,7 +92,7 @@ class TakenOver:
     def listed(self) -> JsonDict | None:
         """Returns how pytest-benchmark lists the test, as plain JSON; None if nothing was measured."""
         measured = self._test.result is not None and self._test.result.measurements
-        return listed_as(self._fixture) if measured else None
+        return interop.listed_as(self._fixture) if measured else None
 
     def _measure(self, target: CallTarget) -> Any:
         """Measures a call; returns what one after measuring returned."""
@@ -125,42 +116,41 @@ class TakenOver:
             return
         if not result.measurements:
             if self._fixture.stats is None:
-                give_time_of_a_call(self._fixture, result.first_call_ns)
+                interop.give_time_of_a_call(self._fixture, result.first_call_ns)
             return
         ignored = map(Note, _ignored(self._item))
         self._test.result = dataclasses.replace(result, notes=(*result.notes, *ignored))
-        self._fixture.stats = metadata_of(self._fixture, result.measurements[0])
+        self._fixture.stats = interop.metadata_of(self._fixture, result.measurements[0])
 
 
 def unlist_simulated(item: Any, value: Any) -> None:
     """Keeps the times of a `benchmark` fixture out of all lists if its calls run in the simulator."""
     simulates = isinstance(item, pytest.Item) and environment_of(item.config).gpu.simulated.active
-    if not (simulates and is_its_fixture(value)):
+    if not (simulates and interop.is_its_fixture(value)):
         return
 
     def around(calls: Callable[[], Any], *_: Any) -> Any:
         made = SimulatedLaunches.made
         timed = calls()
         if SimulatedLaunches.made != made:
-            unlist(value, item.config)
+            interop.unlist(value, item.config)
         return timed
 
-    each_timed(value, around)
+    interop.each_timed(value, around)
 
 
 def take_over(item: Any, value: Any) -> None:
     """Measures with our timers what `item` hands to `value`, the `benchmark` fixture just made for it."""
-    if not _is_chosen(item) or item.stash.get(TAKEN_OVER, None) or switched_off(item.config):
+    if not _is_chosen(item) or item.stash.get(TAKEN_OVER, None) or interop.switched_off(item.config):
         return
     if environment_of(item.config).gpu.device is None and item.get_closest_marker(MARKER) is None:
         return  # without GPU and simulator an unmarked test is not ours
-    if is_its_fixture(value):
+    if interop.is_its_fixture(value):
         item.stash[TAKEN_OVER] = TakenOver(item, value)
 
 
 def is_taken_over(item: pytest.Item) -> bool:
-    """Returns whether a collected test will be measured through its `benchmark` fixture."""
-    return _is_chosen(item) and _uses(item, "benchmark") and not switched_off(item.config)
+    return _is_chosen(item) and _uses(item, "benchmark") and not interop.switched_off(item.config)
 
 
 def warn_if_not_taken_over(item: pytest.Item) -> None:
@@ -174,7 +164,7 @@ def warn_if_not_taken_over(item: pytest.Item) -> None:
             item, "its `benchmark` is timed by pytest-benchmark, since it uses `gpu_benchmark` too; drop one"
         )
         return
-    if switched_off(item.config) and kind.__module__.startswith("pytest_benchmark."):
+    if interop.switched_off(item.config) and kind.__module__.startswith("pytest_benchmark."):
         reason = "--benchmark-disable runs it once; --benchmark-enable lets it be measured"
     else:
         reason = (

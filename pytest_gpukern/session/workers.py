@@ -73,7 +73,6 @@ class Workers:
 
     @property
     def in_use(self) -> list[str]:
-        """Returns the GPUs of workers that run or start."""
         of_nodes = [self.card_of(node) for node in self._nodes if not node.shutting_down]
         return [card for card in of_nodes if card in self.cards]
 
@@ -87,7 +86,6 @@ class Workers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
-        """Refuses more workers here than there are GPUs."""
         self.count = len(specs)
         here, count = sum(bool(spec.popen) for spec in specs), len(self.cards)
         if not self.cards or here <= count:
@@ -235,7 +233,6 @@ class CardScheduling:
         self._fill(node)
 
     def mark_test_pending(self, item: str) -> None:
-        """Takes back a test that a worker did not begin."""
         self._put_back(self._tests.index(item))
         self._fill_all()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -182,5 +182,4 @@ def open_host_timer(name: str, synchronize: Callable[[], None]) -> Timer:
 
 
 def _class_of(name: str) -> Any:
-    row = TIMERS[name]
-    return getattr(importlib.import_module(row.module), row.class_name)
+    return pkgutil.resolve_name(TIMERS[name].timer_class)

@@ -103,7 +103,6 @@ def write_named(path: Path, text: str, option: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file; raises FileError if it cannot."""
     try:
         path.unlink()
     except OSError as error:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MACHINE_CODE, AUTOTUNED, CLOCK, CYCLES, KERNEL, DEVICE = (
-    "machine code",
-    "autotuned",
-    "clock",
-    "cycles",
-    "kernel",
-    "device",
-)
+MACHINE_CODE, AUTOTUNED, CLOCK = "machine code", "autotuned", "clock"
+CYCLES, KERNEL, DEVICE = "cycles", "kernel", "device"
 """What a difference may be about, besides launches, resources, libraries and fields of the fingerprint."""
 
 

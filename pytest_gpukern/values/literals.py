@@ -16,11 +16,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def constant(node: ast.expr) -> Any:
-    """Returns the value of a literal or of arithmetic on literals, such as `10**8` or `(128, 256)`.
-
-    Raises:
-        ValueError: it is anything else.
-    """
+    """Returns the value of a literal or arithmetic on literals, as `10**8` or `(1, 2)`; else ValueError."""
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         left, right = constant(node.left), constant(node.right)
         if not (isinstance(left, (int, float)) and isinstance(right, (int, float))):

@@ -29,11 +29,7 @@ class About(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Note:
-    """Holds something to know about a result or a measurement; it is no fault.
-
-    Attributes:
-        about: its subject, which says whether a short report tells it or counts it.
-    """
+    """Holds something to know about a result or a measurement, which is no fault, and its subject."""
 
     text: str
     about: About = About.READER

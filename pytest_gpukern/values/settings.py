@@ -108,9 +108,7 @@ class Settings:
     @classmethod
     def from_config(cls, config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
         """Reads a configured run; raises SettingsError for impossible or contradictory options."""
-        return cls.from_values(
-            *values_of(config), environ, invocation_dir=config.invocation_params.dir, ini_dir=config.rootpath
-        )
+        return cls.from_values(*values_of(config), environ, config.invocation_params.dir, config.rootpath)
 
     @classmethod
     def from_values(
@@ -119,7 +117,6 @@ class Settings:
         given: Mapping[str, Any],
         ini: Mapping[str, Any],
         environ: Mapping[str, str],
-        *,
         invocation_dir: Path | None = None,
         ini_dir: Path | None = None,
     ) -> Settings:

@@ -13,7 +13,7 @@ class TimerRow(NamedTuple):  # made in a sixth of a dataclass's time, in every r
     """Describes a timer.
 
     Attributes:
-        class_name: its class, whose `on_stream` makes one for a call; see `timers.timer`.
+        timer_class: `module:name` of its class, whose `on_stream` makes one for a call; see `timers.timer`.
         label: what sentences call it.
         device_timed: whether its samples are the device's own times, which the host's launch cost is not in.
             Any other timer times the host: `timers.timer.open_host_timer` makes one without a GPU.
@@ -27,56 +27,45 @@ class TimerRow(NamedTuple):  # made in a sixth of a dataclass's time, in every r
         auto: its place among the timers that `auto` tries; None where it is taken only when asked for.
     """
 
-    module: str
-    class_name: str
+    timer_class: str
     label: str
-    device_timed: bool
-    flushes: bool
     prior_spread: float
     prior_spread_of_devices: float
     step_ns: float
+    device_timed: bool = True
+    flushes: bool = True
     auto: int | None = None
 
 
 TIMERS = {
     "cupti": TimerRow(
-        module="pytest_gpukern.timers.cupti.timer",
-        class_name="CuptiTimer",
+        timer_class="pytest_gpukern.timers.cupti.timer:CuptiTimer",
         label="CUPTI",
-        device_timed=True,
-        flushes=True,
         prior_spread=0.007,
         prior_spread_of_devices=0.02,
         step_ns=32.0,
         auto=0,
     ),
     "event": TimerRow(
-        module="pytest_gpukern.timers.event",
-        class_name="EventTimer",
+        timer_class="pytest_gpukern.timers.event:EventTimer",
         label="events",
-        device_timed=True,
-        flushes=True,
         prior_spread=0.005,
         prior_spread_of_devices=0.06,
         step_ns=32.0,
         auto=1,
     ),
     "graph": TimerRow(
-        module="pytest_gpukern.timers.graph",
-        class_name="GraphTimer",
+        timer_class="pytest_gpukern.timers.graph:GraphTimer",
         label="graphs",
-        device_timed=True,
         flushes=False,
         prior_spread=0.006,
         prior_spread_of_devices=0.06,
         step_ns=1.0,
     ),
     "host": TimerRow(
-        module="pytest_gpukern.timers.host",
-        class_name="HostTimer",
+        timer_class="pytest_gpukern.timers.host:HostTimer",
         label="the host's clock",
         device_timed=False,
-        flushes=True,
         prior_spread=0.3,
         prior_spread_of_devices=0.5,
         step_ns=1.0,

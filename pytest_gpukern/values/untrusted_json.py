@@ -60,11 +60,7 @@ class ContentError(ValueError):
 
 
 def decoded(content: bytes) -> Any:
-    """Returns the value in UTF-8 JSON with unique keys and finite numbers in a float's range.
-
-    Raises:
-        ContentError: it is anything else.
-    """
+    """Returns the value of UTF-8 JSON with unique keys and numbers in a float's range; else ContentError."""
     if not content.strip():
         raise ContentError("is empty")
     try:

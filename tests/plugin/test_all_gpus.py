@@ -61,8 +61,8 @@ def host(monkeypatch, tmp_path, capfd):
 
 
 def test_each_gpu_is_recorded_and_then_compared_with_its_record_and_the_others(host, monkeypatch):
-    monkeypatch.setattr(all_gpus, "ROUNDS", 1)
-    monkeypatch.setattr(all_gpus, "FRESH_ROUNDS", 1)
+    monkeypatch.setattr(all_gpus.cards, "ROUNDS", 1)
+    monkeypatch.setattr(all_gpus.cards, "FRESH_ROUNDS", 1)
     folder = "--gpukern-baseline-dir=before"
     recording = ("--gpukern-baseline=append", "--gpukern-sessions=1", "--gpukern-report=run.json")
     status, out, _ = host(folder, *recording, records=TWO)

@@ -13,7 +13,7 @@ from pytest_gpukern.values.timer_table import TIMERS
 
 pytest_gpukern.timers.__path__.append(str(Path(__file__).parent / "library"))
 TIMERS["ticks"] = TIMERS["host"]._replace(
-    module="pytest_gpukern.timers.ticks", class_name="TicksTimer", label="ticks"
+    timer_class="pytest_gpukern.timers.ticks:TicksTimer", label="ticks"
 )
 """
 

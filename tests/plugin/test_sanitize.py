@@ -187,14 +187,14 @@ def test_only_what_uses_the_gpu_is_looked_at_and_a_broken_variant_must_be_found_
 INTERRUPTED = """
 from pytest_gpukern.sanitizer import sanitized_run
 
-run_under = sanitized_run.run_under
+run_under = sanitized_run.sessions.run_under
 
 def interrupted(program, tool, nodeids, *more):
     if "racing" in nodeids[0]:
         raise KeyboardInterrupt
     return run_under(program, tool, nodeids, *more)
 
-sanitized_run.run_under = interrupted
+sanitized_run.sessions.run_under = interrupted
 """
 
 

@@ -75,7 +75,7 @@ def test_suites_that_fail_are_a_missed_target(selftest, monkeypatch):
     status, table, beside = selftest()
     assert (status, table) == (2, "")
     assert "pytest ended with status 4 and wrote no results; see above" in beside
-    conclusions = command._with_suites(command.Conclusions((), ()))
+    conclusions = command._with_suites(command.targets.Conclusions((), ()))
     assert conclusions.missing == ("the suites failed with status 1",)
 
 

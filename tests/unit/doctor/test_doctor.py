@@ -213,7 +213,7 @@ def examined(monkeypatch):
 
         asked = []
         monkeypatch.setattr(machine.os, "environ", environ or {})
-        monkeypatch.setattr(machine, "open_nvml", open_nvml)
+        monkeypatch.setattr(machine.nvml, "open_nvml", open_nvml)
         monkeypatch.setattr(machine, "missing_gpu_reason", lambda environ: None if nvml else "no GPU")
         monkeypatch.setattr(machine, "_probe", lambda name, how: asked.append(name))
         monkeypatch.setattr(machine, "why_not_believed", lambda *_: "it finds nothing")

@@ -248,7 +248,7 @@ def counter(monkeypatch):
     module = ModuleType("counter_of_tests")
     module.Counter = Counter
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    row = TimerRow(module.__name__, "Counter", "the counter", True, True, 0.001, 0.002, 8.0, auto=-1)
+    row = TimerRow(f"{module.__name__}:Counter", "the counter", 0.001, 0.002, 8.0, auto=-1)
     monkeypatch.setitem(TIMERS, "counter", row)
     return row
 
