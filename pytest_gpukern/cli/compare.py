@@ -321,10 +321,10 @@ def _total(rows: list[ComparedTime], b: Side) -> str:
 
 
 def _table(rows: list[ComparedTime]) -> list[str]:
+    """Returns a row a time below the name of its case, which stays whole: short ones may be alike."""
     verdicts = [row.verdict for row in rows]
     several_models = len({(row.case, row.key) for row in rows}) < len(rows)
     columns = [
-        Column("case", exits.without_repeats([row.case for row in rows]), narrowest=20),
         Column("measured", tuple(row.key for row in rows)),
         *([Column("device", tuple(row.model for row in rows))] if several_models else []),
         Column("A", tuple(units.time(row.a_ns) for row in rows), numeric=True),
@@ -334,7 +334,11 @@ def _table(rows: list[ComparedTime]) -> list[str]:
         Column("90 % interval", tuple(units.change_range(v.ratio_low, v.ratio_high) for v in verdicts)),
         Column("verdict", tuple(verdict.kind.value for verdict in verdicts)),
     ]
-    return table(columns, exits.width())[0]
+    (titles, *texts), _ = table(columns, exits.width(), indent="  ")
+    lines = [titles]
+    for case, text in zip(exits.without_repeats([row.case for row in rows]), texts, strict=True):
+        lines += [*([case] if case else []), text]
+    return lines
 
 
 def _json(a: Side, b: Side, rows: list[ComparedTime]) -> JsonDict:

@@ -24,7 +24,7 @@ from pytest_gpukern.report import units
 from pytest_gpukern.report.records import accept, repeat
 from pytest_gpukern.report.rows import ceiling_shares, judged, scope_times, variant_label
 from pytest_gpukern.report.run import BASELINE, RunResults
-from pytest_gpukern.values.difference import DEVICE, SAME_CODE
+from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, sizes_text
 from pytest_gpukern.values.verdict_table import FAILED, INCORRECT, STATES, Tone, VerdictKind, severity
 
@@ -122,6 +122,12 @@ class Card:
     accept: str = ""
 
     @property
+    def advice(self) -> str:
+        if self.kind != INCORRECT:
+            return ""
+        return "no command accepts a wrong result: mend it, or declare the tolerance that it needs"
+
+    @property
     def title(self) -> str:
         return f"{self.name}: {_listed(self.sizes)}" if self.sizes else self.name
 
@@ -159,15 +165,17 @@ class Others:
             return self.names[0]
         parts = zip(*(name.split("/")[:-1] for name in self.names), strict=False)
         of = "/".join(same[0] for same in itertools.takewhile(lambda same: len({*same}) == 1, parts))
-        what = "times" if self.ratios else "cases"
+        what = "timings" if self.ratios else "cases"
         return f"{len(self.names)} {what}" + (f" of {of}" if of else "")
 
     @property
     def change(self) -> str:
-        """Returns the change, or from which to which; of what is undecided, the largest suspicion."""
+        """Returns the change, or from which to which; of what is undecided, whose suspicion is largest."""
         if not self.ratios:
             return ""
         first, last = units.change(self.ratios[0]), units.change(self.ratios[-1])
+        if self.is_doubtful and len(self.names) > 1:
+            return f"the largest suspicion {first}, {self.names[0]}"
         if first == last or self.is_doubtful:
             return first
         return f"{last} to {first}"
@@ -377,7 +385,9 @@ def _rounded_like(result: Result) -> tuple[str, ...]:
         for precision, roundoff in _ROUNDOFFS.items():
             if worst and ulp and roundoff / _NEAR < worst <= roundoff and ulp > TELLING_ULP:
                 bound = units.relative_error(worst)
-                told.append(f"no error of {name} exceeds {bound}: like values rounded to {precision}")
+                told.append(
+                    f"no relative error of {name} exceeds {bound}: like values rounded to {precision}"
+                )
     return tuple(told)
 
 
@@ -395,8 +405,10 @@ def _size(ratio: float | None) -> float:
 
 def _why(verdict: Verdict) -> tuple[str, ...]:
     """Returns what else changed; another card is said once, above all."""
-    causes = [difference for difference in verdict.differences if difference.is_cause]
-    told = [str(cause) for cause in causes if cause.what != DEVICE]
+    causes = [cause for cause in verdict.differences if cause.is_cause and cause.what != DEVICE]
+    told = [str(cause) for cause in causes]
+    if NEW_CODE in causes and not any(cause.what in OF_THE_MACHINE for cause in causes):
+        told.append("the code, not the machine")
     return tuple(told) or tuple(str(same) for same in verdict.differences if not same.is_cause)
 
 

@@ -19,7 +19,7 @@ from pytest_gpukern.values.result import Verdict
 _SHOWN = 3
 
 
-def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
+def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = False) -> list[str]:
     """Says what changed, whether outputs did, the common shift, and what changed beyond it, a sentence each.
 
     Where the machine is as it was recorded and there is no common shift, that is said if a time changed.
@@ -36,7 +36,7 @@ def head(compared: Sequence[Compared], shift: Shift | None) -> list[str]:
         verdicts = [verdict for entry in compared for verdict in entry.result.verdicts.values()]
         return [SAME_MACHINE] if any(verdict.kind.row.changed for verdict in verdicts) else []
     texts = [
-        f"since the record: {', '.join(said) or 'nothing recorded changed'}; {_outputs(compared)}",
+        f"since the record: {', '.join(said) or 'nothing recorded changed'}; {_outputs(compared, wrong=wrong)}",
         f"times: {_times(compared, shift, [*changes])}",
     ]
     if shift is not None and common:
@@ -70,11 +70,11 @@ def _clock(compared: Sequence[Compared]) -> Difference | None:
     return ClockChange(before, statistics.median(change.now_mhz for change in moved)).difference()
 
 
-def _outputs(compared: Sequence[Compared]) -> str:
+def _outputs(compared: Sequence[Compared], *, wrong: bool) -> str:
     kinds = (ACCURACY, BITS, DETERMINISM)
     count = sum(any(finding.kind in kinds for finding in entry.result.findings) for entry in compared)
     changed = f"outputs changed in {count} of {len(compared)} cases, see above"
-    return changed if count else "outputs as recorded"
+    return changed if count else f"outputs {'of all others ' * wrong}as recorded"
 
 
 def _times(compared: Sequence[Compared], shift: Shift | None, changes: Sequence[Difference]) -> str:

@@ -95,7 +95,8 @@ _TAIL = 5.0
 
 
 def page(runs: Sequence[RunResults]) -> str:
-    newest_first = sorted(runs, key=lambda run: run.created, reverse=True)
+    # A run comes before the records that it is shown with, which know no duration.
+    newest_first = sorted(runs, key=lambda run: (run.duration_s is not None, run.created), reverse=True)
     data = {
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
         "tones": {state: row.tone for state, row in STATES.items()},
@@ -551,7 +552,7 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
 def _facts_of(result: Result) -> list[tuple[str, str]]:
     facts = [
         ("correctness", result.correctness.value + (" in the simulator" if result.simulated else "")),
-        ("computes in", result.dtype or ""),
+        ("work declared in", result.dtype or ""),
         ("first call", units.time(result.first_call_ns) if result.first_call_ns else ""),
         ("compiling", units.time(result.compile_ns) if result.compile_ns else ""),
         ("checked at", ", ".join(result.corners)),

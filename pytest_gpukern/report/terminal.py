@@ -131,6 +131,7 @@ def _card(card: Card, width: int) -> list[Line]:
     say("why", [", ".join(card.why)])
     for label, command in (("repeat", card.repeat), ("accept", card.accept)):
         lines += [Line(f"{_INDENT}{label:<{_LABEL}}{command}")] if command else []  # to be copied whole
+    say("accept", [card.advice])
     return lines
 
 
@@ -143,8 +144,6 @@ def _others(run: RunResults, width: int, details: str) -> list[Line]:
     for kind, of_kind in by_kind.items():
         for other in of_kind[:_MOST_TOLD]:
             words = ": ".join(filter(None, (other.cases, other.change, other.cause)))
-            if other.is_doubtful and len(other.names) > 1:
-                words = f"{other.cases}, the largest suspicion {other.change}: {other.names[0]}"
             lines += wrapped(f"{kind.lower():<{_KIND}} {words}", width)
         more = sum(len(other.names) for other in of_kind[_MOST_TOLD:])
         lines += [Line(f"{kind.lower():<{_KIND}} {more} more; {details} tells each")] if more else []

@@ -455,6 +455,7 @@ class Controller:
             return
         from pytest_gpukern.findings.common_shift import Compared, shift_among
         from pytest_gpukern.report.head import head
+        from pytest_gpukern.values.result import Correctness
 
         compared = []
         for result in self.results:
@@ -472,7 +473,8 @@ class Controller:
             if past:
                 compared.append(Compared(result, past))
         self._shift = shift_among(compared)
-        self._since_record = head(compared, self._shift)
+        wrong = any(result.correctness is Correctness.INCORRECT for result in self.results)
+        self._since_record = head(compared, self._shift, wrong=wrong)
 
     def _write_baselines(self) -> None:
         """Writes baselines. A file that cannot be written fails the run, and does not crash it."""

@@ -74,7 +74,7 @@ def elementwise_kernel(x, weight, bias, y, mean, rstd):
     return launch
 
 
-@layer_norm.variant("cupy", block=(256, 512), layouts=("misaligned",))
+@layer_norm.variant("cupy", block=(256,), layouts=("misaligned",))
 def raw_row(x, weight, bias, y, mean, rstd, columns, block):
     """RawKernel: a block a row, reductions by shuffles; every row is read three times."""
     arguments = (x, weight, bias, y, mean, rstd, np.int64(columns), np.float32(EPS))

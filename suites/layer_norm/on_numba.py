@@ -56,7 +56,7 @@ def row_kernel(block):
     return layer_norm_row
 
 
-@layer_norm.variant("numba", block=(128, 256), layouts=("misaligned", "strided"), dtypes=("float16",))
+@layer_norm.variant("numba", block=(256,), layouts=("misaligned", "strided"), dtypes=("float16",))
 def block_a_row(x, weight, bias, y, mean, rstd, stream, block):
     """Every row is read three times; the last two come from the caches."""
     kernel = row_kernel(block)

@@ -62,8 +62,8 @@ def layer_norm_pieces(x, weight, bias, y, mean, rstd, columns, eps, BLOCK: tl.co
 
 
 @triton.jit
-def layer_norm_tuned(x, weight, bias, y, mean, rstd, columns, eps, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
-    """The loop, with what the autotuner chose for rows of about this LENGTH."""
+def layer_norm_tuned(x, weight, bias, y, mean, rstd, columns, eps, length, BLOCK: tl.constexpr):
+    """The loop, with what the autotuner chose for rows of about this length."""
     in_pieces(x, weight, bias, y, mean, rstd, columns, eps, BLOCK)
 
 
@@ -75,19 +75,19 @@ def briefly(launch, quantiles):
 CONFIGURATIONS = [
     triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in ((1024, 4), (4096, 8), (8192, 16))
 ]
-layer_norm_tuned = triton.autotune(CONFIGURATIONS, key=["LENGTH"], do_bench=briefly)(layer_norm_tuned)
+layer_norm_tuned = triton.autotune(CONFIGURATIONS, key=["length"], do_bench=briefly)(layer_norm_tuned)
 
 
 @layer_norm.variant(
     "triton",
-    per_thread=(8, 32),
+    per_thread=(8,),
     max_size={"columns": 32_768},
     layouts=("misaligned",),
     dtypes=("float16", "bfloat16"),
 )
 def row(x, weight, bias, y, mean, rstd, columns, per_thread):
-    """A row a program; so many warps that a thread has 8 or 32 elements."""
-    block = triton.next_power_of_2(columns)
+    """A row a program; a thread has 8 elements, if 32 warps suffice."""
+    block = max(128, triton.next_power_of_2(columns))  # short rows share a kernel
     warps = min(MOST_WARPS, max(1, block // (WARP * per_thread)))
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)
     return lambda: layer_norm_row[(len(x),)](*arguments, BLOCK=block, num_warps=warps)
@@ -105,4 +105,4 @@ def tuned(x, weight, bias, y, mean, rstd, columns):
     """The same loop with what Triton's autotuner finds best for the length, up to a power of two."""
     length = max(1024, triton.next_power_of_2(columns))
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)
-    return lambda: layer_norm_tuned[(len(x),)](*arguments, LENGTH=length)
+    return lambda: layer_norm_tuned[(len(x),)](*arguments, length)

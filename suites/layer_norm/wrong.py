@@ -11,8 +11,8 @@ BLOCK = 32
 
 
 @cuda.jit
-def by_moments(x, weight, bias, y, mean, rstd, whole, wanted):
-    """A warp a row: the variance by E[x²] - E[x]², or as it is `wanted`; writes the columns below `whole`."""
+def layer_norm_of_few(x, weight, bias, y, mean, rstd, written, two_passes):
+    """A warp a row: the variance by E[x²] - E[x]², or by a second pass; the first columns are written."""
     sums = cuda.shared.array(BLOCK, float32)
     squares = cuda.shared.array(BLOCK, float32)
     row = cuda.blockIdx.x
@@ -33,13 +33,13 @@ def by_moments(x, weight, bias, y, mean, rstd, whole, wanted):
     columns = np.float32(x.shape[1])
     centre = total / columns
     variance = max(square / columns - centre * centre, np.float32(0))
-    if wanted:
+    if two_passes:
         square = np.float32(0)
         for column in range(x.shape[1]):
             square += (x[row, column] - centre) * (x[row, column] - centre)
         variance = square / columns
     scale = np.float32(1) / math.sqrt(variance + np.float32(EPS))
-    for column in range(thread, whole, BLOCK):
+    for column in range(thread, written, BLOCK):
         y[row, column] = (x[row, column] - centre) * scale * weight[column] + bias[column]
     if thread == 0:
         mean[row] = centre
@@ -49,18 +49,18 @@ def by_moments(x, weight, bias, y, mean, rstd, whole, wanted):
 @layer_norm.wrong("numba", expected_fault="wrong values")
 def variance_by_moments(x, weight, bias, y, mean, rstd, columns, stream):
     """E[x²] - E[x]² in float32, one pass: the difference of two numbers of 10⁴ that should be 1."""
-    return lambda: by_moments[len(x), BLOCK, stream](x, weight, bias, y, mean, rstd, columns, False)
+    return lambda: layer_norm_of_few[len(x), BLOCK, stream](x, weight, bias, y, mean, rstd, columns, False)
 
 
 @layer_norm.wrong("numba", expected_fault="not written")
 def tail_missing(x, weight, bias, y, mean, rstd, columns, stream):
     """Writes whole warps of columns only."""
     whole = columns // BLOCK * BLOCK
-    return lambda: by_moments[len(x), BLOCK, stream](x, weight, bias, y, mean, rstd, whole, True)
+    return lambda: layer_norm_of_few[len(x), BLOCK, stream](x, weight, bias, y, mean, rstd, whole, True)
 
 
 @layer_norm.wrong("numba", expected_fault="not written")
 def last_row_missing(x, weight, bias, y, mean, rstd, columns, stream):
     """A block a row, and one row short."""
     rows = max(1, len(x) - 1)
-    return lambda: by_moments[rows, BLOCK, stream](x, weight, bias, y, mean, rstd, columns, True)
+    return lambda: layer_norm_of_few[rows, BLOCK, stream](x, weight, bias, y, mean, rstd, columns, True)

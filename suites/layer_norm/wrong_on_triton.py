@@ -8,9 +8,20 @@ from .problem import EPS, layer_norm
 
 @triton.jit
 def layer_norm_row(
-    x, weight, bias, y, mean, rstd, columns, eps, BLOCK: tl.constexpr, MASKS: tl.constexpr, HALF: tl.constexpr
+    x,
+    weight,
+    bias,
+    y,
+    mean,
+    rstd,
+    columns,
+    eps,
+    BLOCK: tl.constexpr,
+    VARIANCE: tl.constexpr,
+    STORE: tl.constexpr,
+    HALF: tl.constexpr,
 ):
-    """A row a program, which forgets the padding in its variance, or the masks of its stores, or 13 bits."""
+    """A row a program, with or without the masks of its VARIANCE and its STORE; it may add in float16."""
     row = tl.program_id(0)
     start = row.to(tl.int64) * columns
     at = tl.arange(0, BLOCK)
@@ -20,33 +31,35 @@ def layer_norm_row(
     if HALF:
         centre = tl.sum(values.to(tl.float16), axis=0).to(tl.float32) / columns
     deviations = values - centre
-    if MASKS != "in the variance":
+    if VARIANCE:
         deviations = tl.where(inside, deviations, 0.0)
     scale = tl.rsqrt(tl.sum(deviations * deviations, axis=0) / columns + eps)
     w = tl.load(weight + at, mask=inside)
     b = tl.load(bias + at, mask=inside)
-    tl.store(y + start + at, deviations * scale * w + b, mask=inside | (MASKS == "of the store"))
+    tl.store(y + start + at, deviations * scale * w + b, mask=inside | (not STORE))
     tl.store(mean + row, centre)
     tl.store(rstd + row, scale)
 
 
-def launch(x, weight, bias, y, mean, rstd, columns, *, block=0, forgotten="", half=False):
+def launch(x, weight, bias, y, mean, rstd, columns, *, block=0, variance=True, store=True, half=False):
     """A launch of the kernel over all rows."""
     block = block or triton.next_power_of_2(columns)
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)
-    return lambda: layer_norm_row[(len(x),)](*arguments, BLOCK=block, MASKS=forgotten, HALF=half)
+    return lambda: layer_norm_row[(len(x),)](
+        *arguments, BLOCK=block, VARIANCE=variance, STORE=store, HALF=half
+    )
 
 
 @layer_norm.wrong("triton", expected_fault="wrong values")
 def mask_of_variance_forgotten(x, weight, bias, y, mean, rstd, columns):
     """Zeros behind the end deviate by the whole mean: right where the row is a power of two."""
-    return launch(x, weight, bias, y, mean, rstd, columns, forgotten="in the variance")
+    return launch(x, weight, bias, y, mean, rstd, columns, variance=False)
 
 
 @layer_norm.wrong("triton", expected_fault="out of bounds")
 def mask_of_store_forgotten(x, weight, bias, y, mean, rstd, columns):
     """Writes behind the end of a row, and behind that of the matrix."""
-    return launch(x, weight, bias, y, mean, rstd, columns, forgotten="of the store")
+    return launch(x, weight, bias, y, mean, rstd, columns, store=False)
 
 
 @layer_norm.wrong("triton", expected_fault="not written")

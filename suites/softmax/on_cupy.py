@@ -68,7 +68,7 @@ def elementwise_kernel(x, y):
     return launch
 
 
-@softmax.variant("cupy", block=(256, 512), layouts=("misaligned",))
+@softmax.variant("cupy", block=(256,), layouts=("misaligned",))
 def raw_row(x, y, columns, block):
     """RawKernel: a block a row, online maximum, reduction by shuffles; every row is read twice."""
     arguments = (x, y, np.int64(columns))

@@ -50,7 +50,7 @@ def row_kernel(block):
     return softmax_row
 
 
-@softmax.variant("numba", block=(128, 256), layouts=("misaligned", "strided"), dtypes=("float16",))
+@softmax.variant("numba", block=(256,), layouts=("misaligned", "strided"), dtypes=("float16",))
 def block_a_row(x, y, stream, block):
     """Every row is read twice; the second time it comes from the caches."""
     kernel = row_kernel(block)

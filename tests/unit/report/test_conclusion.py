@@ -7,7 +7,7 @@ from made_up_results import CEILINGS, error, measured, result, verdict
 
 from pytest_gpukern.report.conclusion import cards, change_of, headline, others
 from pytest_gpukern.report.run import Failure, RunResults
-from pytest_gpukern.values.difference import DEVICE, SAME_CODE, Difference
+from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE, Difference
 from pytest_gpukern.values.result import Correctness, Finding, GateFailure
 
 KEY = "kernel/event/cold"
@@ -106,6 +106,10 @@ def test_why_leaves_out_the_card_and_says_what_is_the_same_if_nothing_differs():
     registers = Difference("registers", "30", "53")
     (card,) = cards(failing(slower(1.1, differences=(registers, other_card))))
     assert card.why == ("registers 30 → 53",)
+    (card,) = cards(failing(slower(1.1, differences=(NEW_CODE, registers, other_card))))
+    assert card.why == ("new machine code", "registers 30 → 53", "the code, not the machine")
+    (card,) = cards(failing(slower(1.1, differences=(NEW_CODE, Difference("CPUs", "16", "32")))))
+    assert card.why == ("new machine code", "CPUs 16 → 32")
     (card,) = cards(failing(slower(1.1, differences=(SAME_CODE, other_card))))
     assert card.why == ("same machine code",)
 
@@ -117,7 +121,7 @@ def test_why_leaves_out_the_card_and_says_what_is_the_same_if_nothing_differs():
 def test_an_error_of_the_size_of_another_precisions_rounding_is_why(rel, ulp, looks_like):
     run = failing(wrong("a.b", errors={"y": error(rel=rel, ulp=ulp)}))
     (card,) = cards(run)
-    told = f"no error of y exceeds {rel:.1e}: like values rounded to {looks_like}"
+    told = f"no relative error of y exceeds {rel:.1e}: like values rounded to {looks_like}"
     assert card.why == ((told,) if looks_like else ())
 
 
@@ -140,7 +144,7 @@ def test_what_changed_otherwise_is_grouped_by_its_cause_which_may_be_the_machine
     ]
     results.append(result("a.code", measured(), verdicts=[verdict("FASTER", 0.95)]))
     machine, code = others(RunResults(results))
-    assert (machine.cases, machine.change) == ("3 times of vector_exp", "−10.0 % to −40.0 %")
+    assert (machine.cases, machine.change) == ("3 timings of vector_exp", "−10.0 % to −40.0 %")
     assert machine.cause == "CPUs 16 → 32: the machine, not the change"
     assert (code.cases, code.change, code.cause) == ("vector_exp/a.code/n=1000", "−5.0 %", "")
 
@@ -150,7 +154,7 @@ def test_of_what_is_undecided_the_largest_suspicion_that_was_looked_at_comes_fir
     doubts[2] = dataclasses.replace(doubts[2], unconfirmed=True)
     results = [result(f"a.v{n}", measured(), verdicts=[doubt]) for n, doubt in enumerate(doubts)]
     (group,) = others(RunResults(results))
-    assert group.change == "+5.0 %"
+    assert group.change == "the largest suspicion +5.0 %, vector_exp/a.v2/n=1000"
     assert [name.split("/")[1] for name in group.names] == ["a.v2", "a.v0", "a.v1"]
 
 

@@ -45,8 +45,8 @@ def test_a_run_of_the_suites_takes_a_screen_without_v():
     assert "INCORRECT add_constant/cupy.elementwise_kernel: x=512, x=37 what" in text
     slower = f"SLOWER {SLOWER} kernel 37.4 → 46.8 µs, +25.4 % [+22.4, +28.4], threshold 2 % 51 → 40 % of copy"
     assert f"{slower} since new in this run; all 7 recorded sessions of 20 to 22 Nov were at the old" in text
-    assert "why new machine code, registers 30 → 53 repeat pytest " in text
-    assert "undecided 102 times, the largest suspicion +4.8 %: matmul/pycuda.naive/n=50" in text
+    assert "why new machine code, registers 30 → 53, the code, not the machine repeat pytest " in text
+    assert "undecided 102 timings: the largest suspicion +4.8 %, matmul/pycuda.naive/n=50" in text
     assert "32 threads: the machine, not the change" in text
     assert "gpukern: 246 passed, 2 incorrect, 1 failed by the gate, 59 skipped · baseline: 95 same" in text
 
@@ -70,7 +70,7 @@ def test_the_comment_names_what_failed_first(tmp_path):
     row = "**+25.4 %**<br>&#91;+22.4, +28.4&#93; | 37.4 → 46.8 µs | 51 → 40 %<br>of copy |"
     assert row in failed.replace("\N{NO-BREAK SPACE}", " ")
     assert "</code> x=512, x=37 |" in failed
-    assert "10 times of discount |" in folded[-1]
+    assert "10 timings of discount |" in folded[-1]
 
 
 def test_the_table_has_a_row_for_each_measurement(tmp_path):

@@ -82,7 +82,7 @@ def test_what_failed_comes_first_then_changes_with_the_largest_first(slower):
         *("| FASTER", "| resources", "| resources")
     ]
     (faster,) = [line for line in folded if line.startswith("| FASTER")]
-    assert "2 times of vector&#95;exp" in faster
+    assert "2 timings of vector&#95;exp" in faster
     assert f"−5.0{TIED}% to −50.0{TIED}%" in faster
 
 

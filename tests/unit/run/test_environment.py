@@ -99,7 +99,7 @@ def test_without_a_gpu_only_what_runs_on_the_host_is_opened(monkeypatch, opened)
     assert made.libraries.unusable("host") is None
     simulating = environment(monkeypatch, gpu=False, simulating=True)
     assert simulating.libraries.unusable("numba") is None
-    assert re.match("no GPU: the simulator runs Numba", simulating.libraries.unusable("skcuda"))
+    assert re.match("no GPU: the simulator runs kernels of Numba", simulating.libraries.unusable("skcuda"))
     assert opened["opened"] == ["host"]
 
 
