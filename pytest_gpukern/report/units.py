@@ -162,9 +162,10 @@ def _scaled(value: float | None, units: tuple[tuple[float, str], ...], digits: i
     if not is_number(value):
         return NOTHING
     rounded = abs(float(f"{value:.{digits - 1}e}"))
-    for scale, unit in reversed(units):  # the smallest also has what is below it
-        if rounded >= scale:
-            break
+    scale, unit = units[0]
+    for larger, name in units[1:]:
+        if rounded >= larger:
+            scale, unit = larger, name
     return f"{_significant(value / scale, digits)} {unit}"
 
 
