@@ -35,8 +35,9 @@ def head(compared: Sequence[Compared], shift: Shift | None, *, wrong: bool = Fal
     if not changes and not common:
         verdicts = [verdict for entry in compared for verdict in entry.result.verdicts.values()]
         return [SAME_MACHINE] if any(verdict.kind.row.changed for verdict in verdicts) else []
+    outputs = _outputs(compared, wrong=wrong)
     texts = [
-        f"since the record: {', '.join(said) or 'nothing recorded changed'}; {_outputs(compared, wrong=wrong)}",
+        f"since the record: {', '.join(said) or 'nothing recorded changed'}; {outputs}",
         f"times: {_times(compared, shift, [*changes])}",
     ]
     if shift is not None and common:

@@ -29,6 +29,12 @@ def test_an_unchanged_machine_without_a_shift_has_no_head():
     assert lines() == []
 
 
+def test_where_an_output_is_wrong_only_the_others_are_as_recorded():
+    entries = [compared(fingerprint=UPGRADED) for _ in range(8)]
+    for wrong, words in ((False, "outputs as recorded"), (True, "outputs of all others as recorded")):
+        assert head(entries, None, wrong=wrong)[0].endswith(f"; {words}")
+
+
 def test_outputs_come_before_times_and_what_is_beyond_the_shift_after_them():
     slower = {name: 1.03 * ns for name, ns in CANARIES.items()}
     entries = [compared(1.03, canaries=slower, fingerprint=UPGRADED) for _ in range(9)]
