@@ -160,7 +160,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isprintable() else printable_lines(value)
     if kind is list or isinstance(value, (list, tuple)):
-        return [item if type(item) is int else _plain(item) for item in value]
+        return [
+            item if (of := type(item)) is int or (of is str and item.isprintable()) else _plain(item)
+            for item in value
+        ]
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return value
@@ -335,7 +338,7 @@ class _RunData:
             "limit": verdict.threshold if verdict else None,
             "change": units.change(verdict.ratio) if verdict and verdict.ratio else "",
             "way": change.times if change else "",
-            "interval": units.change_range(verdict.ratio_low, verdict.ratio_high) if verdict else "",
+            "interval": units.change_interval(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
             "group": self.points.setdefault(point, len(self.points)),

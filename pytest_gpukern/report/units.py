@@ -161,8 +161,11 @@ def _scaled(value: float | None, units: tuple[tuple[float, str], ...], digits: i
     """Returns the value in the largest unit in which it is at least one, after rounding to `digits`."""
     if not is_number(value):
         return NOTHING
-    rounded = float(f"{value:.{digits - 1}e}")
-    scale, unit = next((entry for entry in reversed(units) if abs(rounded) >= entry[0]), units[0])
+    rounded = abs(float(f"{value:.{digits - 1}e}"))
+    scale, unit = units[0]
+    for larger, name in units[1:]:
+        if rounded >= larger:
+            scale, unit = larger, name
     return f"{_significant(value / scale, digits)} {unit}"
 
 

@@ -539,7 +539,7 @@
       const bounds = [0, ...steps.map(([place]) => place), ns.length];
       const levels = steps.length ? [steps[0][1], ...steps.map(([, , after]) => after)].map((level, i) => [bounds[i], bounds[i + 1] - 1, level]) : [];
       const moments = points.map((point) => DATA.trends.points[point]);
-      const drawn = ns.map((y, i) => ({ y, role: i === ns.length - 1 && run.name.startsWith(moments[i][0]) ? "measured" : "recorded" }));
+      const drawn = ns.map((y, i) => ({ y, role: run.name.startsWith(moments[i][0]) ? "measured" : "recorded" }));
       const [oldest, latest] = [moments[0], moments.at(-1)].map(([moment]) => moment.slice(0, 10));
       const name = el("a", { href: linkTo(run, labels.get(`${id} ${scope}`).case) }, ...named(`${id}`), ` ${scope}`);
       return el("figure", {}, el("figcaption", {}, name), small(drawn, { format: asTime, steps: levels, title: `${id} ${scope}, ${ns.length} sessions from ${oldest} to ${latest}: ${change || "no step"}`, height: 90 }), el("output", {}, change || `no step, ${oldest} to ${latest}`));
@@ -867,30 +867,10 @@
     const cells = COLUMNS.map((column) => {
       if (column.title === "case") return el("td", { class: "case" }, name, " ", el("span", { class: "quiet" }, row.size));
       if (column.title === "verdict") return el("td", {}, badge(row.state));
-      if (column.title === "change") return changeCell(row);
+      if (column.title === "change") return el("td", { class: "number" }, row.change, row.interval && el("small", { title: "90 % interval" }, ` ${row.interval}`));
       return el("td", { class: classes(column, column.number) }, (column.title === "time" && row.way) || (row[column.text] ?? ""));
     });
     return el("tr", { class: tone(row.state) }, ...cells);
-  }
-
-  function changeCell(row) {
-    if (!known(row.ratio)) return el("td", { class: "number" });
-    return el("td", { class: "number", title: row.interval && `90 %: ${row.interval}` }, row.change, strip(row));
-  }
-
-  // Draws a change with its interval between −10 % and +10 %, beside zero and the threshold; an arrow leads beyond.
-  function strip({ ratio, low, high, limit, state }) {
-    const at = (value) => 40 + Math.max(-37, Math.min(37, 370 * (value - 1)));
-    const drawing = svg("svg", { class: `strip ${tone(state)}`, viewBox: "0 0 80 12", "aria-hidden": "true" });
-    drawing.append(svg("path", { class: "zero", d: "M40 0V12" }));
-    if (known(limit)) drawing.append(svg("path", { class: "limit", d: `M${at(1 + limit)} 0V12` }));
-    if (known(low) && known(high)) {
-      const [left, right] = [at(low), at(high)];
-      drawing.append(svg("rect", { x: left, y: 4, width: Math.max(right - left, 1), height: 4, rx: 2 }));
-    }
-    const beyond = Math.abs(ratio - 1) > 0.1;
-    drawing.append(beyond ? svg("path", { class: "beyond", d: ratio > 1 ? "M72 1L79 6L72 11Z" : "M8 1L1 6L8 11Z" }) : svg("circle", { cx: at(ratio), cy: 6, r: 3 }));
-    return drawing;
   }
 
   function caseTable(run, place, heading) {
@@ -1039,7 +1019,7 @@
   }
 
   // Draws a few points in their order as a small picture, in which this run's stand apart.
-  function small(points, { format, band, steps = [], tone: colour, title, height = 120 }) {
+  function small(points, { format, band, steps = [], tone: colour = "", title, height = 120 }) {
     const [width, left, right, top] = [420, 58, 10, 10];
     const [low, high] = around([...points.map((point) => point.y), ...(band || [])], { part: 0.08 });
     const x = (i) => left + ((i + 0.5) * (width - left - right)) / points.length;

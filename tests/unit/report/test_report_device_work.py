@@ -60,6 +60,14 @@ def test_a_kernels_time_is_its_own_timers_even_where_events_were_judged():
         assert split(row)[0] == "100.0 %"
 
 
+def test_no_part_takes_more_than_all_of_a_call():
+    _, _, row, *_ = texts(kernel(48_000.0))  # the median of other calls than the kernel's own
+    assert split(row)[0] == "100.0 %"
+    _, _, row, *_, note, _ = texts(end_to_end(host_ns=8e5, device_ns=1.6e6))
+    assert split(row)[0] == "100.0 %"
+    assert note == "  cupti saw other calls than host timed, of 1.60 ms"
+
+
 def test_time_between_kernels_is_named_for_what_it_is():
     second = dataclasses.replace(EXP_KERNEL, name="sum_kernel", time_ns=20_000.0)
     found = texts(kernel(80_000.0, (EXP_KERNEL, second, MEMSET)))

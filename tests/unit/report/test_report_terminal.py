@@ -503,10 +503,18 @@ def test_copies_to_and_from_the_host_have_their_own_ceiling():
     device = measured(1.3e6, "end_to_end", timer="cupti", beside=True, work=work)
     made = result("cupy.exp", measured(2e6, **END), device, ceilings=CEILINGS)
     assert "60 % host copy" in row_with("cupy.exp", made).text  # 16 MB at 20 GB/s, 4 MB at 10 GB/s: 1.2 ms
+    for ns in (2e8, 1.0e5):  # a call that hardly copies, and one faster than the copies that were measured
+        faster = dataclasses.replace(made, measurements=(measured(ns, **END), device))
+        assert "host copy" not in text_of(faster)
     for memory in ("pinned", "managed"):
         other = dataclasses.replace(COPY_IN, host_copy=HostCopy("HtoD", memory))
         seen = (made.measurements[0], dataclasses.replace(device, work=(other,)))
         assert "host copy" not in text_of(dataclasses.replace(made, measurements=seen))
+
+
+def test_a_kernel_above_the_measured_copy_is_at_the_limit():
+    made = result("cupy.exp", measured(1000.0, traffic_bytes=2e7), ceilings=CEILINGS)
+    assert "≥ 100 % copy" in row_with("cupy.exp", made).text
 
 
 def test_without_ceilings_and_on_the_host_no_share_is_shown():
