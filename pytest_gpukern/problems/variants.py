@@ -160,6 +160,7 @@ class Registration:
 
 def refuse_unknown(whose: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raises ProblemError, which begins with `whose`, for a given name that is not known."""
+    known = [*known]  # an enumeration of Python 3.11 refuses to be asked for other words
     for name in given:
         if name not in known:
             names = ", ".join(known) or "the problem's, which declares none"
