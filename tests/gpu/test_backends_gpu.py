@@ -174,12 +174,33 @@ def dask_work(arrays, stream):
     return launch
 
 
+def triton_work(arrays, stream):
+    import torch
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def add_one(x, y, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+    size = arrays["x"].numel()
+
+    def launch():
+        with torch.cuda.stream(stream):
+            for _ in range(PASSES):
+                add_one[(triton.cdiv(size, 1024),)](arrays["x"], arrays["y"], size, BLOCK=1024)
+
+    return launch
+
+
 WORK = {
     "numba": numba_work,
     "cupy": cupy_work,
     "pycuda": pycuda_work,
     "skcuda": skcuda_work,
     "torch": torch_work,
+    "triton": triton_work,
     "dask": dask_work,
 }
 
@@ -323,7 +344,7 @@ def test_what_a_variant_allocated_is_given_back(runtime, backend, workspace):
 # the suites
 
 
-@pytest.mark.parametrize("name", ["pycuda", "skcuda", "torch", "dask"])
+@pytest.mark.parametrize("name", ["pycuda", "skcuda", "torch", "triton", "dask"])
 def test_every_variant_of_the_suites_is_right_and_every_broken_one_rejected(pytester, plugin_option, name):
     skip_without(name)
     args = (SUITES, *plugin_option, f"--gpukern-backend={name}", "-v", "-p", "no:cacheprovider")
