@@ -296,7 +296,7 @@ class _RunData:
 
     def _card_of(self, card: Card) -> JsonDict:
         """Returns a failure with what it is called here, and with the places of its cases."""
-        texts = ("kind", "name", "sizes", "scope", "what", "since", "why", "repeat", "accept")
+        texts = ("kind", "name", "sizes", "scope", "what", "since", "why", "repeat", "accept", "advice")
         change = card.change
         figures = ("times", "percent", "interval", "before_ns", "limit", "share_before", "share_now")
         return {

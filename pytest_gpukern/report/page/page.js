@@ -682,10 +682,10 @@
     const problem = [view.shownProblem, worst.problem].find((each) => problems.includes(each)) || problems[0];
     const groups = groupsOf(timed.filter((row) => row.problem === problem));
     const wrong = [...groups.values()].find((group) => group.some((row) => tone(row.state) === "bad"));
-    const group = groups.get(view.shownGroup) || wrong || [...groups.values()][0];
     const axis = longestAxis(run, [...groups.values()].flat());
     const size = (each) => [each[0].group, run.cases[each[0].case].point || "its only size"];
     const ordered = [...groups.values()].map(size).sort((a, b) => collator.compare(a[1], b[1]));
+    const group = groups.get(view.shownGroup) || wrong || groups.get(ordered.at(-1)[0]);
     const by = axis && view.by;
     host.append(
       picks("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
@@ -725,9 +725,10 @@
     const middle = (name) => {
       const times = ranked.flatMap((each) => (each[name] ? [each[name].ns] : [])).sort((a, b) => a - b);
       const limit = OUTLYING * times[Math.floor((times.length - 1) / 2)];
-      return { limit, most: Math.max(...times.filter((ns) => ns <= limit)), least: times[0] };
+      return { limit, most: Math.max(...times.filter((ns) => ns <= limit)) };
     };
     const [scale, scale2] = [middle("first"), middle("second")];
+    const best = Math.min(...run.rows.filter((row) => row.group === rows[0].group && row.scope === main && positive(row.ns)).map((row) => row.ns));
     const far = ranked.filter((each) => each.first && each.first.ns > scale.limit);
     const shown = run.view.outliers ? ranked : ranked.filter((each) => !far.includes(each));
     const limits = [...new Set(rows.filter((row) => row.scope === main && row.of_limit).map((row) => row.of_limit))];
@@ -748,14 +749,14 @@
       const worst = [first, second].find((row) => row && TONES.get(row.state) === "bad");
       const name = el("th", { scope: "row" }, el("a", { href: linkTo(run, index) }, ...breakable(one.variant)), " ", el("small", {}, one.with), " ", worst ? badge(worst.state) : "");
       const limit = first && (limits.length === 1 ? first.reached : first.ceiling);
-      const cells = [bar(first, scale), number(first && first.time), number(first && asTimes(first.ns / scale.least)), number(limit), ...(against ? [number(first && first.speedup)] : [])];
+      const cells = [bar(first, scale), number(first && first.time), number(first && asTimes(first.ns / best)), number(limit), ...(against ? [number(first && first.speedup)] : [])];
       const others = beside ? [bar(second, scale2), number(second && second.time, "second"), ...(against ? [number(second && second.speedup)] : [])] : [];
       return el("tr", {}, name, ...cells, ...others);
     });
     const head = titles.map((title) => el("th", { scope: "col", class: ["variant", spoken(main), more[0]].includes(title) ? null : "number" }, title));
     host.append(el("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "variants" }, el("table", { class: "bars" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body))));
     if (!far.length) return;
-    const times = far.map((each) => asTimes(each.first.ns / scale.least));
+    const times = far.map((each) => asTimes(each.first.ns / best));
     const text = run.view.outliers ? "hide what is far slower" : `show ${far.length} far slower: ${[...new Set([times[0], times.at(-1)])].join(" to ")} the best`;
     host.append(el("p", { "data-pick": "outliers" }, el("button", { type: "button", "aria-pressed": String(Boolean(run.view.outliers)), on: { click: () => again({ outliers: !run.view.outliers }) } }, text)));
   }
@@ -952,9 +953,9 @@
       el(
         "div",
         { class: "answers" },
-        el("dl", {}, line(card.times ? "from → to" : "what", card.times && change(card), card.what.length && told(card.what)), line("why", card.why.length && el("ul", {}, ...card.why.map((text) => el("li", {}, text))))),
+        el("dl", {}, line(card.times ? "from → to" : "what", card.times && change(card), card.what.length && told(card.what, card.times ? "span" : "b")), line("why", card.why.length && el("ul", {}, ...card.why.map((text) => el("li", {}, text))))),
         el("dl", {}, line("since when", ...card.since.map((text) => el("p", {}, text)), scope && card.times && pastOf(run, card, scope))),
-        el("dl", { class: "both" }, line("what to do", command("repeat", card.repeat), card.accept && command("accept", card.accept))),
+        el("dl", { class: "both" }, line("what to do", command("repeat", card.repeat), card.accept && command("accept", card.accept), card.advice && el("p", { class: "quiet" }, card.advice))),
       ),
     );
   }
@@ -963,10 +964,10 @@
   const named = (name) => name.split(/(?<=[/,])/).flatMap((part) => [part, el("wbr")]);
 
   // Shows the first lines of the first diagnosis, and the rest on request.
-  function told([first, ...others]) {
+  function told([first, ...others], tag) {
     const lines = first.split("\n");
     const rest = [lines.slice(2).join("\n"), ...others].filter(Boolean);
-    return el("div", { class: "what" }, el("p", {}, lines.slice(0, 2).join("\n")), rest.length ? folded("more", false, (body) => body.append(...rest.map((text) => el("p", {}, text)))) : "");
+    return el("div", { class: "what" }, el("p", {}, el(tag, {}, lines[0]), lines[1] ? `\n${lines[1].trim()}` : ""), rest.length ? folded("more", false, (body) => body.append(...rest.map((text) => el("p", {}, text)))) : "");
   }
 
   function change(card) {
@@ -1285,7 +1286,7 @@
       overview(run);
       if (last?.onCase) document.querySelector(`.cases a[href="${CSS.escape(last.hash)}"]`)?.focus({ preventScroll: true });
       if (last && !last.onCase && last.run === run && place.size) show("cases");
-      else requestAnimationFrame(() => window.scrollTo(0, run.view.scroll));
+      else setTimeout(() => window.scrollTo(0, run.view.scroll), 100); // once the plots above are drawn
     } else {
       casePage(run, index);
       document.querySelector("h1").focus({ preventScroll: true });
