@@ -216,7 +216,7 @@ def _record(host: _Host, given: _Given, command: Callable[..., list[str]], folde
             arguments = command([_KERNELS_ONLY, *given.options, *own])
             process = stack.enter_context(_started(arguments, os.environ | seeing(uuid), log))
             runs.append((uuid, process, log))
-        _say(f"recording {exits.count(len(runs), 'GPU')} side by side")
+        _say(f"recording {units.counted(len(runs), 'GPU')} side by side")
         statuses = []
         for uuid, process, log in runs:
             statuses.append(process.wait())
@@ -399,7 +399,7 @@ class _Validation:
             sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
         if run is None:
             raise DeviceError(f"pytest ended with status {status}, so the GPUs were not compared")
-        _say(f"{what}: {exits.count(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
+        _say(f"{what}: {units.counted(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
         return _times(_on_cards(run))
 
     def _round(
@@ -455,9 +455,9 @@ def _report(
     for uuid, finding in judged.items():
         lines += _lines_of(host, uuid, finding)
     slow, failures = sum(finding.bad for finding in judged.values()), sum(failed.values())
-    text = f"{exits.count(slow, 'GPU')} slow" if slow else "no GPU is slow"
-    text += f"; {exits.count(failures, 'failed test')}" if failures else ""
-    last = f"gpukern {_COMMAND}: {exits.count(len(judged), 'GPU')}, {text}"
+    text = f"{units.counted(slow, 'GPU')} slow" if slow else "no GPU is slow"
+    text += f"; {units.counted(failures, 'failed test')}" if failures else ""
+    last = f"gpukern {_COMMAND}: {units.counted(len(judged), 'GPU')}, {text}"
     return [*lines, *_not_validated(host), last]
 
 

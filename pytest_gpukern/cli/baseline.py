@@ -186,7 +186,7 @@ def _epoch_lines(epochs: dict[str, list[JsonDict]]) -> list[str]:
             continue
         lines += ["", name]
         for epoch in listed:
-            count = exits.count(epoch["sessions"], "session")
+            count = units.counted(epoch["sessions"], "session")
             text = f"  {epoch['opened'][:10]}, {count}, problem version {epoch['problem_version']}"
             lines.append(text + (f": {epoch['reason']}" if epoch["reason"] else ""))
     return lines
@@ -226,7 +226,7 @@ def _prune(known: argparse.Namespace) -> int:
 def _held(baseline: Baseline, record: Record) -> str:
     """Returns `2 epochs, 10 sessions, the newest of 2026-11-20`."""
     moments = [baseline.sessions[session.session].recorded for session in record.sessions]
-    epochs, sessions = exits.count(len(record.epochs), "epoch"), exits.count(len(moments), "session")
+    epochs, sessions = units.counted(len(record.epochs), "epoch"), units.counted(len(moments), "session")
     return f"{epochs}, {sessions}, the newest of {max(moments)[:10]}"
 
 

@@ -306,7 +306,7 @@ def _total(rows: list[ComparedTime], b: Side) -> str:
     texts += [f"{len(b.incorrect)} incorrect"] if b.incorrect else []
     if not texts:
         return "nothing to compare: no case is in both"
-    return f"{exits.count(len(rows), 'measurement')} compared: {', '.join(texts)}"
+    return f"{units.counted(len(rows), 'measurement')} compared: {', '.join(texts)}"
 
 
 def _table(rows: list[ComparedTime]) -> list[str]:

@@ -82,10 +82,6 @@ def without_repeats(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple("" if i and texts[i - 1] == text else text for i, text in enumerate(texts))
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def show(lines: Iterable[str]) -> None:
     """Prints lines with control characters escaped; a reader that leaves early is no error."""
     try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
 from pytest_gpukern.cli.baseline import baseline_files
 from pytest_gpukern.findings.trend import FEWEST_SESSIONS, SeriesKey, Trend
+from pytest_gpukern.report import units
 from pytest_gpukern.report.forms import file_text
 from pytest_gpukern.report.recorded import is_baseline, read, trends
 from pytest_gpukern.report.run import EmptyReportError, RunResults
@@ -128,7 +128,7 @@ def _show(runs: Sequence[RunResults], known: argparse.Namespace, trends: Sequenc
 def _trend_lines(trends: Mapping[SeriesKey, Trend]) -> list[str]:
     """Says each time whose newest level differs from the one before, the largest change first."""
     changed = [(case, key.partition("/")[0], trend) for (case, key), trend in trends.items() if trend.steps]
-    changed.sort(key=lambda entry: -abs(math.log(entry[2].ratio)))
+    changed.sort(key=lambda entry: -units.size_of_change(entry[2].ratio))
     lines = [f"{case} {scope}: {trend.change}" for case, scope, trend in changed]
     long = sum(len(trend.points) >= FEWEST_SESSIONS for trend in trends.values())
     of = f"gpukern: {len(lines)} of {long} times with {FEWEST_SESSIONS} sessions or more have a new level"

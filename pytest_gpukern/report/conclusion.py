@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_gpukern.findings.explain import OF_THE_MACHINE
 from pytest_gpukern.findings.regressions import TELLING_ULP
@@ -181,41 +182,46 @@ class Others:
         return f"{last} to {first}"
 
 
-def headline(run: RunResults) -> str:
-    """Says in one line whether the run is good and what is worst: `FAILED: 1 kernel +25.4 %`."""
+class Headline(NamedTuple):
+    """Says in one line whether a run is good, and what is worst."""
+
+    outcome: str
+    text: str = ""
+
+    def __str__(self) -> str:
+        """Returns `FAILED: 1 kernel +25.4 %`."""
+        return ": ".join(filter(None, self))
+
+
+def headline(run: RunResults, failed: Sequence[Card]) -> Headline:
+    """Returns the headline of a run whose failures are these `cards`."""
     if run.failures or run.problems:
-        parts = [*_failures_in_words(run)]
-        count = len(run.problems)
-        parts += [f"{count} problem{'s' * (count > 1)} of the run"] if count else []
-        return f"{FAILED}: {', '.join(parts)}"
+        parts = [*_failures_in_words(failed)]
+        parts += [f"{units.counted(len(run.problems), 'problem')} of the run"] if run.problems else []
+        return Headline(FAILED, ", ".join(parts))
     if not run.ran:
-        return NOTHING_RAN
-    return f"{PASSED}: {', '.join(_passed_in_words(run))}"
+        return Headline(NOTHING_RAN)
+    return Headline(PASSED, ", ".join(_passed_in_words(run)))
 
 
-def outcome(run: RunResults) -> str:
-    """Returns the word that the headline begins with."""
-    return headline(run).partition(":")[0]
-
-
-def _failures_in_words(run: RunResults) -> Iterable[str]:
+def _failures_in_words(failed: Sequence[Card]) -> Iterable[str]:
     by_kind: dict[str, list[Card]] = {}
-    for card in cards(run):
+    for card in failed:
         by_kind.setdefault(card.kind, []).append(card)
     for kind, of_kind in by_kind.items():
         count = sum(len(card.nodeids) for card in of_kind)
         changes = [card.change for card in of_kind if card.change is not None]
         if kind == INCORRECT:
-            yield f"{count} wrong result{'s' * (count > 1)}"
+            yield units.counted(count, "wrong result")
         elif kind == FAILED:
-            yield f"{count} failed test{'s' * (count > 1)}"
+            yield units.counted(count, "failed test")
         elif changes:
             noun = "kernel" if all(card.scope == "kernel" for card in of_kind) else "time"
-            worst = max((change.ratio for change in changes), key=lambda ratio: abs(math.log(ratio)))
-            yield f"{count} {noun}{'s' * (count > 1)} {'up to ' * (count > 1)}{units.change(worst)}"
+            worst = max((change.ratio for change in changes), key=units.size_of_change)
+            yield f"{units.counted(count, noun)} {'up to ' * (count > 1)}{units.change(worst)}"
         else:
             noun, by = ("time", kind) if kind in STATES else ("test", f"by {kind.lower()}")
-            yield f"{_count(count, noun)} {by}"
+            yield f"{units.counted(count, noun)} {by}"
 
 
 def _passed_in_words(run: RunResults) -> Iterable[str]:
@@ -229,7 +235,7 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
         where = " in the simulator" if simulated == len(right) else where
         yield f"{len(right)} case{' is' if len(right) == 1 else 's are'} right{where}"
     if run.rejected:
-        yield f"{len(run.rejected)} broken case{'s' * (len(run.rejected) > 1)} rejected"
+        yield f"{units.counted(len(run.rejected), 'broken case')} rejected"
     if unchecked:
         yield f"{unchecked} without a check"
     if compared:
@@ -268,14 +274,10 @@ def _record_of(run: RunResults) -> str:
     points = points_of(times.values(), run.recorded_sessions)
     on_cards = {point.card for point in points if point.card}
     others = "other " if on_cards and not on_cards & cards_now else ""
-    of_cards = f" on {_count(len(on_cards), f'{others}card')}" if on_cards else ""
+    of_cards = f" on {units.counted(len(on_cards), f'{others}card')}" if on_cards else ""
     days = days_of(points)
     when = f", {days}" if days else ""
-    return f"compared with the record: {_count(len(points), 'session')}{of_cards}{when}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+    return f"compared with the record: {units.counted(len(points), 'session')}{of_cards}{when}"
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -396,11 +398,7 @@ def _first_line(text: str) -> str:
 
 
 def _worst_first(card: Card) -> tuple[int, float]:
-    return severity(card.kind), -_size(card.change.ratio if card.change else None)
-
-
-def _size(ratio: float | None) -> float:
-    return abs(math.log(ratio)) if units.is_number(ratio) and ratio > 0 else 0.0
+    return severity(card.kind), -units.size_of_change(card.change.ratio if card.change else None)
 
 
 def _why(verdict: Verdict) -> tuple[str, ...]:
@@ -483,7 +481,7 @@ def others(run: RunResults) -> list[Others]:
             row, size = STATES[kind], 0.0
             ratio = verdict.ratio if verdict is not None and row.compared else None
             if units.is_number(ratio) and ratio > 0:
-                size = _size(ratio)
+                size = units.size_of_change(ratio)
                 if row.tone is Tone.DOUBTFUL and verdict is not None and not verdict.unconfirmed:
                     size = math.log(ratio) - 1.0  # behind what fresh sessions looked at
             cause = _cause(verdict) if verdict is not None and row.changed else ""
@@ -497,7 +495,10 @@ def others(run: RunResults) -> list[Others]:
         entries.sort(key=lambda entry: -entry[0])
         ratios = tuple(ratio for *_, ratio in entries if units.is_number(ratio))
         said.append(Others(kind, tuple(name for _, name, _ in entries), ratios, cause))
-    return sorted(said, key=lambda other: (severity(other.kind), -max(map(_size, other.ratios), default=0.0)))
+    return sorted(
+        said,
+        key=lambda other: (severity(other.kind), -max(map(units.size_of_change, other.ratios), default=0.0)),
+    )
 
 
 def _cause(verdict: Verdict) -> str:

@@ -107,7 +107,7 @@ def _residual(compared: Sequence[Compared], shift: Shift) -> str:
                 changed.append((left, f"{result.case_name} {units.change(left)} (of {whole})"))
     if not changed:
         return "no kernel's time changed"
-    changed.sort(key=lambda entry: -abs(math.log(entry[0])))
+    changed.sort(key=lambda entry: -units.size_of_change(entry[0]))
     more = f", and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     return ", ".join(text for _, text in changed[:_SHOWN]) + more
 

@@ -261,12 +261,13 @@ class _RunData:
             "scopes": _table(scope for result in self.results for scope in self._scopes(result)),
             "rows": _table(map(self._row, self.rows)),
         }
+        failed = cards(run)
         texts = {
             "name": f"{_moment(run.created)}, {_device(run)}",
-            "headline": headline(run),
+            "headline": headline(run, failed),
             "context": context(run),
             "verdict": totals(run),
-            "failures": [self._card_of(card) for card in cards(run)],
+            "failures": [self._card_of(card) for card in failed],
             "others": [(other.kind, other.cases, other.change, other.cause) for other in others(run)],
             "facts": _facts(run),
             "problems": run.problems,

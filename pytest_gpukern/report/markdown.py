@@ -50,7 +50,7 @@ def summary(run: RunResults, *, most: int) -> str:
     The headline and the counts are never cut; of the rest whole lines are left out from the end.
     """
     failed, changed = cards(run), others(run)
-    title = f"### gpukern: {_text(headline(run))}"
+    title = f"### gpukern: {_text(str(headline(run, failed)))}"
     counted = [
         _links(run),
         *map(_text, (outcomes(run) if changed else totals(run), *context(run), *run.problems)),
@@ -135,10 +135,6 @@ def _links(run: RunResults) -> str:
     urls = (result.provenance.ci_url or "" for result in run.results if result.provenance)
     url = next((url for url in urls if _URL.fullmatch(url)), "")
     return f"[run]({url})" if url else ""
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 def _code(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -90,13 +89,9 @@ def needs_a_reader(rows: Iterable[ResultRow]) -> dict[str, list[Remark]]:
         remark = Remark(footnote, results, tuple(result.case_name + key for result in results))
         kinds.setdefault(footnote.kind, []).append(remark)
     return {
-        kind: sorted(kinds[kind], key=lambda remark: -_change(remark.footnote.ratio))
+        kind: sorted(kinds[kind], key=lambda remark: -units.size_of_change(remark.footnote.ratio))
         for kind in sorted(kinds, key=_rank)
     }
-
-
-def _change(ratio: float | None) -> float:
-    return abs(math.log(ratio)) if units.is_number(ratio) and ratio > 0 else 0.0
 
 
 def _rank(kind: str) -> tuple[int, int, str]:

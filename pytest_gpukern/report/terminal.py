@@ -100,9 +100,9 @@ def _told_of(run: RunResults, width: int, verbose: bool, details: str) -> list[L
 
 
 def _conclusion(run: RunResults, failed: Sequence[Card], width: int) -> list[Line]:
-    text = headline(run)
-    word = text.partition(":")[0]
-    lines = [Line(text, markup_of(word) or _BOLD, (word,))]
+    conclusion = headline(run, failed)
+    word = conclusion.outcome
+    lines = [Line(str(conclusion), markup_of(word) or _BOLD, (word,))]
     lines += [part for line in context(run) for part in wrapped(line, width)]
     return [*lines, Line("")] if failed or len(lines) > 1 else lines
 
@@ -136,7 +136,7 @@ def _card(card: Card, width: int) -> list[Line]:
 
 
 def _others(run: RunResults, width: int, details: str) -> list[Line]:
-    """Returns `faster  10 times of discount: −22.9 % to −41.0 %: CPUs 16 → 32: the machine, not …`."""
+    """Returns `faster  10 timings of discount: −22.9 % to −41.0 %: CPUs 16 → 32: the machine, not …`."""
     by_kind: dict[str, list[Others]] = {}
     for other in others(run):
         by_kind.setdefault(other.kind, []).append(other)

@@ -99,6 +99,10 @@ def factor(value: float | None) -> str:
     return f"{_significant(value, 3)}×" if is_number(value) else NOTHING
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def change(ratio: float | None) -> str:
     """Writes new ÷ old as a signed change: 1.053 → `+5.3 %`; from a tenfold value on as a factor, `×12.3`."""
     if not is_number(ratio):
@@ -107,6 +111,11 @@ def change(ratio: float | None) -> str:
         return f"×{_significant(ratio, 3)}"
     text = f"{100 * (ratio - 1):+.1f} %"
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", "−")
+
+
+def size_of_change(ratio: float | None) -> float:
+    """Returns |ln(new ÷ old)|: twice and half are equally large. Without a positive number it is 0."""
+    return abs(math.log(ratio)) if is_number(ratio) and ratio > 0 else 0.0
 
 
 def change_range(low: float | None, high: float | None) -> str:

@@ -1124,12 +1124,12 @@
     const compared = run.rows.some((row) => known(row.ratio));
     const timed = run.rows.some((row) => positive(row.ns));
     const on_roof = run.rows.some((row) => row.scope === "kernel" && known(row.share));
-    const [word, ...rest] = run.headline.split(": ");
+    const [word, rest] = run.headline;
     const brief = run.failures.map((card, i) => el("li", {}, el("a", { href: `#failure-${i + 1}`, on: { click: (event) => { event.preventDefault(); show(`failure-${i + 1}`); } } }, badge(card.kind), " ", ...named(card.name)), " ", card.times ? `${card.times}, ${card.percent}` : ""));
     const part = (title, count, children) => (count ? folded(title, false, (body) => body.append(...children())) : "");
     main.replaceChildren(
       ...[
-        el("h1", {}, el("span", { class: tone(word) }, rest.length ? `${word}:` : word), rest.length ? ` ${rest.join(": ")}` : ""),
+        el("h1", {}, el("span", { class: tone(word) }, rest ? `${word}:` : word), rest ? ` ${rest}` : ""),
         el("p", { class: "quiet" }, run.context.join(" · ")),
         el("p", { class: "quiet tally" }, run.verdict),
         brief.length > 1 && el("ul", { class: "brief no-print" }, ...brief),
@@ -1154,7 +1154,7 @@
     );
     const showRows = caseTable(run, cases, heading);
     showRows();
-    document.title = run.headline;
+    document.title = run.headline.filter(Boolean).join(": ");
   }
 
 

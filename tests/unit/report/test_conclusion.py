@@ -54,7 +54,7 @@ def failing(*results, reason=None, **others):
     ],
 )
 def test_a_headline_begins_with_the_outcome_and_says_what_is_worst(run, text):
-    assert headline(run) == text
+    assert str(headline(run, cards(run))) == text
 
 
 def test_failures_come_worst_first_and_large_before_small():

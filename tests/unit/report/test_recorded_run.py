@@ -59,7 +59,7 @@ def test_the_page_is_small_and_holds_each_case(tmp_path):
     ids = [result.case.id for result in read_run(RECORDED).results]
     blocks = [block["columns"]["id"]["values"] for block in shown["cases"]]
     assert sorted(itertools.chain(*blocks)) == sorted(ids)
-    assert shown["headline"] == "FAILED: 2 wrong results, 1 kernel +25.4 %"
+    assert ": ".join(shown["headline"]) == "FAILED: 2 wrong results, 1 kernel +25.4 %"
     assert "246 passed, 2 incorrect, 1 failed by the gate" in shown["verdict"]
 
 

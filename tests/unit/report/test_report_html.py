@@ -87,7 +87,7 @@ def test_uplot_is_there_with_its_licence():
 def test_it_says_what_the_terminal_says():
     run = made_up_runs.gpu_run(48)
     data = data_of(run)["runs"][0]
-    assert (data["headline"], data["verdict"]) == (headline(run), totals(run))
+    assert (tuple(data["headline"]), data["verdict"]) == (headline(run, cards(run)), totals(run))
     assert [card["name"] for card in data["failures"]] == [card.name for card in cards(run)]
     assert data["since"][:2] == list(run.since_record)
     slower = next(each for each in data["rows"] if each["state"] == "SLOWER")
@@ -109,7 +109,7 @@ def test_it_says_what_the_terminal_says():
 )
 def test_a_run_failed_if_a_test_or_the_run_as_a_whole_did(changes, begins):
     run = RunResults(**{"results": (made_up.result("cupy.exp"),), **changes})
-    assert data_of(run)["runs"][0]["headline"].startswith(begins)
+    assert ": ".join(data_of(run)["runs"][0]["headline"]).startswith(begins)
 
 
 def test_two_revisions_are_named_above_all_else_that_is_said_of_the_run():
