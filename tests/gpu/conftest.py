@@ -26,10 +26,11 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _torch_stays_imported():
-    """`pytester` forgets what was imported during its test, and PyTorch cannot be imported a second time."""
-    with contextlib.suppress(ImportError):
-        importlib.import_module("torch")
+def _torch_and_triton_stay_imported():
+    """`pytester` forgets what was imported during its test, and these cannot be imported a second time."""
+    for library in ("torch", "triton"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(library)
 
 
 @pytest.fixture(autouse=True)
