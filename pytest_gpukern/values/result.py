@@ -87,6 +87,10 @@ class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         blocks_per_sm: blocks that fit on a multiprocessor at once; None where its limits are not known.
         occupancy: their share of the warps that a multiprocessor holds, or None likewise.
         limited_by: why no more blocks fit, in words; None at full occupancy.
+        spill_bytes: the part of `local_bytes` that holds spilled registers; None where only a timer saw it.
+        stack_bytes: the frame of a thread: spilled registers, arrays, and what it calls with; None likewise.
+        code_bytes: size of its instructions; None likewise.
+        instructions: class → instructions of that class in the code; empty likewise.
     """
 
     name: str
@@ -100,6 +104,10 @@ class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     blocks_per_sm: int | None = None
     occupancy: float | None = None
     limited_by: str | None = None
+    spill_bytes: Whole | None = None
+    stack_bytes: Whole | None = None
+    code_bytes: Whole | None = None
+    instructions: dict[str, int] = {}
 
     @property
     def executed(self) -> tuple[object, ...]:
