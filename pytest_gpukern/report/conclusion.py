@@ -229,7 +229,13 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
     simulated = sum(result.simulated for result in right)
     kinds = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
     compared = sum(kinds[kind] for kind in VerdictKind if kind.row.compared)
-    unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results)
+    compiled = sum(bool(result.code) for result in run.results)
+    unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results) - compiled
+    if compiled:
+        kinds = Counter(judged(result, None).kind for result in run.results)
+        found = ((VerdictKind.CHANGED, "changed"), (VerdictKind.SAME_CODE, "as recorded"), (VerdictKind.NEW, "new"))
+        told = [f"{kinds[kind]} {word}" for kind, word in found if kinds[kind]]
+        yield f"{units.counted(compiled, 'case')} compiled: {', '.join(told)}"
     if right:
         where = f", {simulated} of them in the simulator" if simulated else ""
         where = " in the simulator" if simulated == len(right) else where

@@ -188,7 +188,7 @@ def judged(result: Result, time: ScopeTime | None, failure: str | None = None) -
     """
     if result.correctness is Correctness.INCORRECT:
         return Judged(INCORRECT, (result.diagnosis or "").strip())
-    came_to = _by_time(result, time) if time is not None else Judged()
+    came_to = _by_time(result, time) if time is not None else _by_code(result)
     return came_to if failure is None else came_to._replace(kind=FAILED, reason=failure)
 
 
@@ -199,6 +199,16 @@ def _by_time(result: Result, time: ScopeTime) -> Judged:
             return Judged(VerdictKind.INVALID.value, f"{by}{measurement.invalid}")
     verdict = result.verdicts.get(time.shown.key)
     return Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
+
+
+def _by_code(result: Result) -> Judged:
+    """Returns the worst that became of its machine code, with what is to be said of each architecture."""
+    verdicts = [result.verdicts[name] for name in result.code if name in result.verdicts]
+    if not verdicts:
+        return Judged()
+    worst = min((verdict.kind for verdict in verdicts), key=lambda kind: kind.row.severity)
+    reasons = dict.fromkeys(verdict.reason for verdict in verdicts if verdict.kind is worst)
+    return Judged(worst.value, "; ".join(reasons))
 
 
 def variant_label(result: Result) -> str:
@@ -252,8 +262,9 @@ def rows_of(
 def _unmeasured(case: ResultRow, failure: str | None) -> ResultRow:
     result = case.result
     kind, reason, _ = judged(result, None, failure)
-    unchecked = result.correctness is Correctness.UNCHECKED and not result.simulated
+    unchecked = result.correctness is Correctness.UNCHECKED and not (result.simulated or result.code)
     state = "simulated" if result.simulated else "unchecked" if unchecked else "checked"
+    state = "compiled" if result.code else state
     return dataclasses.replace(
         case,
         state=kind or state,
@@ -349,6 +360,8 @@ def error_text(result: Result) -> str:
 
     Near a zero in the reference, as in a sum that cancels, any error is many ULP: the absolute one tells.
     """
+    if result.code:
+        return ""
     if result.correctness is Correctness.UNCHECKED:
         return ": ".join(["unchecked", ", ".join(result.unchecked)] if result.unchecked else ["unchecked"])
     if not result.errors:

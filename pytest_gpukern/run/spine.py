@@ -250,7 +250,8 @@ def settle(
         result = explained(settled.result, past, deciding=settled.deciding)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     failing = failures(result, settings.fail_on, accepts=settings.accepts)
-    if "unchecked" in settings.fail_on and expects_check and result.correctness is Correctness.UNCHECKED:
+    unchecked = result.correctness is Correctness.UNCHECKED and not result.code  # of what ran
+    if "unchecked" in settings.fail_on and expects_check and unchecked:
         failing.insert(0, GateFailure("unchecked", _why_unchecked(result)))
     return dataclasses.replace(settled, result=result, failures=tuple(failing))
 

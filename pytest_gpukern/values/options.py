@@ -102,6 +102,14 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             metavar="N|random",
         ),
     ),
+    "GPU kernels, machine code without a GPU": (
+        Option(
+            "code",
+            "compile what Numba and Triton would launch, for these architectures, and run nothing",
+            metavar="sm_90[,sm_80…]|recorded",
+            more="It needs the extra `code` and no GPU. The code is compared with the record.",
+        ),
+    ),
     "GPU kernels, how to measure": (
         Option("timer", "how to time (default: auto, the best timer that works)", choices=("auto", *TIMERS)),
         Option(

@@ -121,6 +121,20 @@ class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         return (self.symbol, self.grid, self.block, self.registers, self.shared_bytes, self.local_bytes)
 
 
+class CompiledCode(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Says what the kernels that a case launches are compiled to for one architecture.
+
+    Attributes:
+        compiler: what compiled them, with versions.
+        kernels: each kernel in the order of its first launch.
+        refused: the compiler's message, if one does not compile for it.
+    """
+
+    compiler: str = ""
+    kernels: tuple[KernelFacts, ...] = ()
+    refused: str = ""
+
+
 @dataclass(frozen=True)
 class Choice:
     """Says what a library chose among several ways to run a call; equal where two sessions chose the same.
@@ -484,6 +498,8 @@ class Result:
             suspicion. None if it did not come to its end.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
         inputs: hash of the inputs that it was timed on, in sessions that compare revisions, or None.
+        code: architecture → what its kernels are compiled to, in a run with `--gpukern-code`. Verdicts on
+            that have the architecture as their key.
     """
 
     case: CaseInfo
@@ -515,6 +531,7 @@ class Result:
     inputs: str | None = None
     unchecked: tuple[str, ...] = ()
     provenance: Provenance = NO_PROVENANCE
+    code: dict[str, CompiledCode] = field(default_factory=dict)
 
     @property
     def gpu_in_name(self) -> str:
