@@ -131,7 +131,7 @@ class NumbaStandIn:
         self._compile, dispatcher._Kernel = dispatcher._Kernel, self._recorded_kernel
         of = dispatcher.CUDADispatcher
         of.enable_caching = lambda _: None  # a cubin of yesterday, and a file of a kernel that is none
-        codegen.CUDACodeLibrary.get_cufunc = _Function
+        codegen.CUDACodeLibrary.get_cufunc = lambda library: _Function(library)
         compile_device, call = of.compile_device, of.call
 
         def compiled_device_function(this: Any, args: Any, return_type: Any = None) -> Any:
