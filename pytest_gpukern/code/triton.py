@@ -31,7 +31,7 @@ _REMEDY = "pip install 'pytest-gpukern[triton]'"
 
 # What host code is told about the device, whatever is compiled for: figures of an H100 or H200 (SXM).
 _CAPABILITY = (9, 0)
-_PROPERTIES = {
+_PROPERTIES = {  # PyTorch's names and Triton's
     "name": "no device: machine code only",
     "major": _CAPABILITY[0],
     "minor": _CAPABILITY[1],
@@ -42,27 +42,20 @@ _PROPERTIES = {
     "shared_memory_per_block": 48 << 10,
     "shared_memory_per_block_optin": 227 << 10,
     "shared_memory_per_multiprocessor": 228 << 10,
-    "L2_cache_size": 50 << 20,
     "warp_size": 32,
-    # These have other names in Triton:
     "max_shared_mem": 227 << 10,
     "max_num_regs": 65536,
     "multiprocessor_count": 132,
     "warpSize": 32,
 }
-_WARP = 32
-_MOST_THREADS = 1024
-_MOST_SHARED_KB = {70: 96, 72: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227}
-_MOST_SHARED_KB |= {100: 227, 101: 227, 103: 227, 110: 227, 120: 99, 121: 99}
+_MOST_SHARED_KB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99}
 """KB of shared memory that a block may ask for (CUDA C++ Programming Guide, Compute Capabilities)."""
 
 _READS = "host code reads the contents of an array of the device"
 _UNKNOWN = {
     r"\.numpy\(\) is not supported for tensor subclasses": _READS,
-    "hasPrimaryContext|Cannot access accelerator device": "PyTorch's backward pass needs a device",
-    "NVIDIA driver|CUDA driver|compiled with CUDA|without ATen_cuda|requires CUDA|attribute '_cuda_": (
-        "host code asks PyTorch for what only a driver knows"
-    ),
+    "hasPrimaryContext|accelerator device": "PyTorch's backward pass needs a device",
+    "NVIDIA driver|CUDA driver|with CUDA|ATen_cuda|requires CUDA|'_cuda_": "host code asks for a CUDA driver",
 }
 """How PyTorch words what only a device can answer, where its error has no class of its own."""
 
@@ -74,9 +67,6 @@ class TritonStandIn:
     kernel's own pruning leaves, in its author's order.
 
     Compile a launch within `record`: Triton reads a kernel's global variables as it compiles.
-
-    Attributes:
-        stream: stands for any stream of PyTorch: all that it is asked to do is done already.
     """
 
     def __init__(self) -> None:
@@ -103,8 +93,7 @@ class TritonStandIn:
         self._record, self._driver, self._compile = record, _driver(), JITFunction.run
         driver.set_active(self._driver)
         JITFunction.run = lambda function, *args, **options: self._launch(function, args, **options)
-        # All configurations take equally long, and Triton takes the first of the fastest. What it keeps on
-        # disk (`cache_results`) must neither decide nor get these times.
+        # All take equally long: Triton takes the first, and neither reads nor keeps times on disk.
         Autotuner._bench = _always([0.0, 0.0, 0.0])
         Autotuner.check_disk_cache = lambda _tuner, _key, _configs, benchmark: bool(benchmark())
 
@@ -118,7 +107,7 @@ class TritonStandIn:
         skipped = array.ctypes.data % 16 // array.itemsize
         strides = [stride // array.itemsize for stride in array.strides]
         last = sum((length - 1) * stride for length, stride in zip(array.shape, strides, strict=True))
-        length = skipped + last + 1 if array.size else skipped
+        length = skipped + (last + 1) * (array.size > 0)
         memory = torch.empty(length, dtype=getattr(torch, array.dtype.name), device="cuda")
         return memory.as_strided(array.shape, strides, skipped)
 
@@ -167,15 +156,11 @@ class TritonStandIn:
                 kernel = self._compile(function, *args, grid=(1,), warmup=True, **options)
         except Exception as error:  # noqa: BLE001 - of Triton: also ValueError, KeyError and AssertionError
             raise DoesNotCompile(_told(error, function)) from None
-        shared, threads = kernel.metadata.shared, kernel.metadata.num_warps * _WARP
-        most_shared = _MOST_SHARED_KB.get(self._driver.capability, math.inf) * 1024
-        for needed, most, what in (
-            (shared, most_shared, "B of shared memory"),
-            (threads, _MOST_THREADS, "threads"),
-        ):
-            if needed > most:  # Triton asks the device for its limits as it loads a kernel
-                limit = f"a block needs {needed:,} {what}, and {architecture} has {most:,}"
-                raise DoesNotCompile(f"{_line(function)}: in {function.__name__}: {limit}")
+        shared, threads = kernel.metadata.shared, kernel.metadata.num_warps * 32
+        most = _MOST_SHARED_KB.get(self._driver.capability, math.inf) * 1024
+        if shared > most or threads > 1024:  # what Triton asks the device as it loads a kernel
+            needed = f"{shared:,} of {most:,} B of shared memory and {threads:,} of 1,024 threads"
+            raise DoesNotCompile(f"{_line(function)}: a block of {function.__name__} needs {needed}")
         return Compiled(kernel.kernel, kernel.name, (threads, 1, 1), shared)
 
 
@@ -209,14 +194,14 @@ def _driver() -> Any:
         get_device_capability=_always(_CAPABILITY),
         get_active_torch_device=_always(torch.device("cuda", 0)),
         get_device_interface=_always(torch.cuda),
-        get_benchmarker=_always(do_bench),
+        get_benchmarker=_always(do_bench),  # `get_empty_cache…` and `clear_cache` are what it calls
         get_empty_cache_for_benchmark=_always(None),
         clear_cache=_always(None),
         utils=SimpleNamespace(get_device_properties=_always(_PROPERTIES)),
     )
     driver.capability = 10 * _CAPABILITY[0] + _CAPABILITY[1]
     driver.get_current_device = lambda: driver.capability  # Triton keeps kernels by device
-    driver.get_current_target = lambda: GPUTarget("cuda", driver.capability, _WARP)
+    driver.get_current_target = lambda: GPUTarget("cuda", driver.capability, 32)
     return driver
 
 
