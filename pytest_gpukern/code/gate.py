@@ -115,7 +115,9 @@ class CodeGate:
             self._controller.closing = [f"wrote {os.path.relpath(path)}" for path in written]
 
     def _of_record(self, result: Result) -> Mapping[str, CompiledCode]:
-        return {} if self._settings.baseline == "off" else self._records.file_of(result.case).of(result.case.id)
+        return (
+            {} if self._settings.baseline == "off" else self._records.file_of(result.case).of(result.case.id)
+        )
 
     def _architectures(self, cases: Sequence[CaseInfo]) -> Sequence[str]:
         if self._settings.code != (RECORDED_CODE,):
@@ -136,9 +138,7 @@ def _concluded(result: Result, before: Mapping[str, CompiledCode]) -> Result:
     return dataclasses.replace(result, verdicts=verdicts, findings=tuple(grown))
 
 
-def _other_compilers(
-    result: Result, before: Mapping[str, CompiledCode]
-) -> dict[tuple[str, str], int]:
+def _other_compilers(result: Result, before: Mapping[str, CompiledCode]) -> dict[tuple[str, str], int]:
     """Returns (compiler on record, compiler now) → kernels whose code is another now."""
     changed: Counter[tuple[str, str]] = Counter()
     for name, code in result.code.items():

@@ -125,9 +125,7 @@ def _shortened(cases: Mapping[str, Mapping[str, CompiledCode]]) -> dict[str, Rec
 
 def as_recorded(code: CompiledCode) -> CompiledCode:
     """Returns code without what differs from machine to machine or can be computed; equal kernels once."""
-    kernels = (
-        structs.replace(kernel, grid=None, symbol=None, blocks_per_sm=None) for kernel in code.kernels
-    )
+    kernels = (structs.replace(kernel, grid=None, symbol=None, blocks_per_sm=None) for kernel in code.kernels)
     distinct: list[KernelFacts] = []
     for kernel in kernels:
         if kernel not in distinct:

@@ -203,8 +203,8 @@ def _by_time(result: Result, time: ScopeTime) -> Judged:
 
 def _by_code(result: Result) -> Judged:
     """Returns the worst that became of its machine code, with what is to be said of each architecture."""
-    verdicts = [result.verdicts[name] for name in result.code if name in result.verdicts]
-    if not verdicts:
+    verdicts = list(result.verdicts.values())
+    if result.measurements or not verdicts:
         return Judged()
     worst = min((verdict.kind for verdict in verdicts), key=lambda kind: kind.row.severity)
     reasons = dict.fromkeys(verdict.reason for verdict in verdicts if verdict.kind is worst)

@@ -184,7 +184,7 @@ def run(subject: Subject, evidence: Evidence, environment: Environment) -> None:
 def with_facts(result: Result, environment: Environment) -> Result:
     """Returns a measured result with the facts of its kernels, and with the best that the device does."""
     device = environment.gpu.device
-    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
+    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu or not result.measurements:
         return result
     from pytest_gpukern.gpu.runtime import at_home
     from pytest_gpukern.timers.cupti.machine_code import machine_code

@@ -130,6 +130,13 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             more="With `--gpukern-against`, as many measure each revision.",
         ),
         Option(
+            "only-changed",
+            "check everything, and time only kernels whose machine code or launches differ from the record",
+            more="A kernel is timed, too, where libraries, driver, clocks, the card's model or the problem "
+            "differ. The others are SAME CODE. Only scope `kernel` is measured, and no host variant.",
+            flag=True,
+        ),
+        Option(
             "trace",
             "record one more execution of each case, for --gpukern-report=RUN.json or FILE.trace.json",
             more="It needs CUPTI, and nothing is timed meanwhile.",

@@ -93,6 +93,7 @@ class Settings:
     against_setup: str | None = None
     fail_on: frozenset[str] = frozenset(BY_DEFAULT)
     trace: bool = False
+    only_changed: bool = False
     threshold: float = DEFAULT_THRESHOLD
     isolate: bool | None = None
     timeout_s: float | None = DEFAULT_TIMEOUT_S
@@ -151,6 +152,7 @@ class Settings:
             "fail_on": frozenset() if NOTHING in more else frozenset((*usual, *more)),
             "isolate": {"on": True, "off": False}.get(values.get("isolate", "")),
             "bounds_tests": values.get("timeout") is not None,
+            "scopes": ("kernel",) if values.get("only-changed") else values.get("scope", ()),
             "sanitize": () if benchmark else values.get("sanitize", ()),
             "code": () if benchmark else values.get("code", ()),
         }
@@ -319,6 +321,16 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("sanitize", (), "simulator", ("always",), "the simulator has no kernels to look into"),
     ("sanitize", (), "backend", _HOST, "only host variants are selected, which launch nothing on a GPU"),
     ("sanitize", (), "isolate", ("on",), "each tool has processes of its own"),
+    (
+        "only-changed",
+        (),
+        "baseline",
+        (*_WRITES, "off"),
+        "it compares with a record, and times what to record",
+    ),
+    ("only-changed", (), "against", (), "that compares with no record"),
+    ("only-changed", (), "simulator", ("always",), "the simulator has no machine code"),
+    ("only-changed", (), "scope", (), "it measures the scope kernel"),
     ("device", (), "simulator", ("always",), "the simulator has no GPU to choose"),
     ("size", ("full", "huge"), "simulator", ("always",), "such sizes never end in the simulator, use smoke"),
     ("trace", (), "simulator", ("always",), "the simulator has no activity to record"),
@@ -356,7 +368,7 @@ def _contradictions(
     if benchmark and given("code"):
         yield "code", "kernels are compiled, and none runs; drop it or --gpu-benchmark"
     if not benchmark:
-        idle = [name for name in ("all", "sessions", "trace") if given(name)]
+        idle = [name for name in ("all", "sessions", "trace", "only-changed") if given(name)]
         idle += ["against"] * (given("against") and not given("code"))
         for name in ["baseline"] * (writes and not given("code")) + idle:
             yield name, "nothing is measured; add --gpu-benchmark"
