@@ -233,12 +233,7 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
     unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results) - compiled
     if compiled:
         kinds = Counter(judged(result, None).kind for result in run.results)
-        found = (
-            (VerdictKind.CHANGED, "changed"),
-            (VerdictKind.SAME_CODE, "as recorded"),
-            (VerdictKind.NEW, "new"),
-        )
-        told = [f"{kinds[kind]} {word}" for kind, word in found if kinds[kind]]
+        told = [f"{kinds[kind]} {kind.lower()}" for kind in VerdictKind if kinds[kind]]
         yield f"{units.counted(compiled, 'case')} compiled: {', '.join(told)}"
     if right:
         where = f", {simulated} of them in the simulator" if simulated else ""

@@ -326,7 +326,7 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
         (),
         "baseline",
         (*_WRITES, "off"),
-        "it compares with a record, and times what to record",
+        "it compares with a record",
     ),
     ("only-changed", (), "against", (), "that compares with no record"),
     ("only-changed", (), "simulator", ("always",), "the simulator has no machine code"),
