@@ -37,7 +37,8 @@ _FACTS = (
     ("stack_bytes", "stack", " B"),
     ("code_bytes", "code", " B"),
 )
-_BLOCK = re.compile(r"\[\s+(\d+),\s+(\d+),\s+(\d+)\s+\]")
+_ON_A_LINE = re.compile(r"\[\s+(?:\d+,\s+\d+,\s+\d+|\"\w[^\"]*\",\s+\d+)\s+\]")
+"""Blocks, and instructions of a class."""
 _NEVER_MORE = ("spill_bytes", "local_bytes", "shared_bytes")
 """Resources of which any growth counts; of registers, growth that costs occupancy."""
 
@@ -160,7 +161,7 @@ def load(path: Path, problem: str) -> CodeFile:
 def rendered(file: CodeFile) -> bytes:
     """Returns a file's content: a fact a line, so that a change of one reads as one line."""
     text = json.dumps(msgspec.to_builtins(file), indent=1, ensure_ascii=False)
-    return (_BLOCK.sub(r"[\1, \2, \3]", text) + "\n").encode()
+    return (_ON_A_LINE.sub(lambda found: " ".join(found[0].split()), text) + "\n").encode()
 
 
 def judged(case: CaseInfo, architecture: str, now: CompiledCode, before: CompiledCode | None) -> Verdict:
@@ -187,7 +188,7 @@ def growth(architecture: str, now: CompiledCode, before: CompiledCode | None) ->
         occupancy = (kernel.occupancy or 0.0) < (old.occupancy or 0.0)
         grown = [name for name in _NEVER_MORE if (getattr(kernel, name) or 0) > (getattr(old, name) or 0)]
         grown += ["registers"] if kernel.registers > old.registers and occupancy else []
-        doubles = kernel.instructions.get(DOUBLES, 0) and not old.instructions.get(DOUBLES, 0)
+        doubles = dict(kernel.instructions).get(DOUBLES) and not dict(old.instructions).get(DOUBLES)
         if grown or doubles:
             text = ", ".join(_changes((kernel,), (old,)))
             yield Finding(RESOURCES, f"{kernel.name} {architecture}: {text}")
@@ -217,8 +218,9 @@ def _changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> Itera
             was, is_ = getattr(old, field), getattr(kernel, field)
             if was != is_ and not (field == "code_bytes" and kernel.instructions != old.instructions):
                 said[f"{label} {was or 0} → {is_ or 0}{unit}"] = None
-        for kind in dict.fromkeys((*old.instructions, *kernel.instructions)):
-            was, is_ = old.instructions.get(kind, 0), kernel.instructions.get(kind, 0)
+        counts, old_counts = dict(kernel.instructions), dict(old.instructions)
+        for kind in dict.fromkeys((*old_counts, *counts)):
+            was, is_ = old_counts.get(kind, 0), counts.get(kind, 0)
             if was != is_:
                 said[f"{kind} instructions {was} → {is_}"] = None
         if old.block != kernel.block:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import tempfile
 import traceback
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import pytest
 from pytest_gpukern.backends.backend import missing_library
 from pytest_gpukern.code.disassembly import Store, facts
 from pytest_gpukern.code.launches import CannotBeKnown, DoesNotCompile, Launch, StandIn
+from pytest_gpukern.code.tools import DisassemblyError, tool
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.measure.ceilings import default_cache_dir
 from pytest_gpukern.problems.call_by_name import ProblemError, call_by_name, place_of
@@ -91,7 +93,11 @@ def install(backends: tuple[str, ...]) -> StandIns:
 def install_for(config: pytest.Config) -> StandIns:
     """Installs them as a run asks for; raises pytest.UsageError where that cannot be."""
     try:
+        for name in ("cuobjdump", "nvdisasm"):
+            tool(name)
         return install(settings_of(config).backends)
+    except DisassemblyError as error:
+        raise pytest.UsageError(f"--gpukern-code: {error}") from error
     except SettingsError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -134,8 +140,8 @@ class Recorder:
             if why is not None:
                 reason = NotRun(CANNOT_BE_KNOWN, f"{self._users_line(error)}: {why}")
                 raise pytest.skip.Exception(reason, _use_item_location=True) from None
-            if isinstance(error, DoesNotCompile):
-                raise pytest.fail.Exception(f"does not compile: {error}", pytrace=False) from None
+            if isinstance(error, (DoesNotCompile, DisassemblyError)):
+                raise pytest.fail.Exception(str(error), pytrace=False) from None
             missing = missing_gpu_in_error(error)
             if missing is None and "CUDA" not in type(error).__module__.upper():
                 raise
@@ -276,7 +282,7 @@ def _compiled(launches: list[tuple[str, Launch]], architecture: str) -> Compiled
 @functools.cache
 def _store() -> Store:
     folder = default_cache_dir()
-    return Store(None if folder is None else folder / "code")
+    return Store((folder or Path(tempfile.mkdtemp())) / "code")
 
 
 @functools.cache

@@ -90,7 +90,7 @@ class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         spill_bytes: the part of `local_bytes` that holds spilled registers; None where only a timer saw it.
         stack_bytes: the frame of a thread: spilled registers, arrays, and what it calls with; None likewise.
         code_bytes: size of its instructions; None likewise.
-        instructions: class → instructions of that class in the code; empty likewise.
+        instructions: class of instructions, and how many there are in the code; empty likewise.
     """
 
     name: str
@@ -107,7 +107,7 @@ class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     spill_bytes: Whole | None = None
     stack_bytes: Whole | None = None
     code_bytes: Whole | None = None
-    instructions: dict[str, int] = {}
+    instructions: tuple[tuple[str, Whole], ...] = ()
 
     @property
     def executed(self) -> tuple[object, ...]:
