@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from pytest_gpukern.findings.trend import days_of, points_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
 from pytest_gpukern.report.records import accept, repeat
-from pytest_gpukern.report.rows import ceiling_shares, judged, scope_times, variant_label
+from pytest_gpukern.report.rows import ceiling_shares, scope_times, variant_label
 from pytest_gpukern.report.run import BASELINE, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, sizes_text
@@ -227,8 +226,7 @@ def _failures_in_words(failed: Sequence[Card]) -> Iterable[str]:
 def _passed_in_words(run: RunResults) -> Iterable[str]:
     right = [result for result in run.results if result.correctness is Correctness.PASSED]
     simulated = sum(result.simulated for result in right)
-    kinds = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
-    compared = sum(kinds[kind] for kind in VerdictKind if kind.row.compared)
+    compared = sum(run.kinds[kind] for kind in VerdictKind if kind.row.compared)
     unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results)
     if right:
         where = f", {simulated} of them in the simulator" if simulated else ""
@@ -239,7 +237,7 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
     if unchecked:
         yield f"{unchecked} without a check"
     if compared:
-        yield f"{kinds[VerdictKind.SLOWER] or 'none is'} slower"
+        yield f"{run.kinds[VerdictKind.SLOWER] or 'none is'} slower"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -427,24 +425,24 @@ _commits = functools.cache(commits_touching)
 
 def change_of(run: RunResults, result: Result, key: str) -> Change | None:
     """Returns the change of a time, or None where it has nothing to be compared with."""
-    verdict = result.verdicts.get(key)
-    if verdict is None or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
+    verdict, sides = result.verdicts.get(key), sides_of(run, result, key)
+    if verdict is None or verdict.ratio is None or sides is None:
         return None
-    before_ns, now_ns = _sides(run, result, key, verdict)
-    if before_ns is None or now_ns is None:
-        return None
-    change = Change(before_ns, now_ns, verdict.ratio, verdict.ratio_low, verdict.ratio_high)
+    change = Change(*sides, verdict.ratio, verdict.ratio_low, verdict.ratio_high)
     for time in scope_times(result):
         shown_ns, shares = time.shown.summary.median_ns, ceiling_shares(result, time)
         if time.shown.key == key and shares and units.is_number(shown_ns):
             limit = max(shares, key=lambda name: shares[name])
-            now, before = (shares[limit] * shown_ns / ns for ns in (now_ns, before_ns))
+            before, now = (shares[limit] * shown_ns / ns for ns in sides)
             return dataclasses.replace(change, limit=limit, share_before=before, share_now=now)
     return change
 
 
-def _sides(run: RunResults, result: Result, key: str, verdict: Verdict) -> tuple[float | None, float | None]:
+def sides_of(run: RunResults, result: Result, key: str) -> tuple[float, float] | None:
     """Returns the times that a ratio is of: of the pairs, else of the record and the deciding sessions."""
+    verdict = result.verdicts.get(key)
+    if verdict is None or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
+        return None
     pairs = [pair for pair in verdict.pairs if all(units.is_number(ns) and ns > 0 for ns in pair)]
     if pairs:
         base, head = (statistics.geometric_mean(side) for side in zip(*pairs, strict=True))
@@ -458,8 +456,10 @@ def _sides(run: RunResults, result: Result, key: str, verdict: Verdict) -> tuple
         if measurement.key == key
     ]
     known = [time for time in times if units.is_number(time) and time > 0]
-    now = statistics.geometric_mean(known) if known else None
-    return now and now / (verdict.ratio or 1.0), now
+    if not known:
+        return None
+    now_ns = statistics.geometric_mean(known)
+    return now_ns / verdict.ratio, now_ns
 
 
 # --- what changed otherwise -----------------------------------------------------------------------
@@ -471,11 +471,10 @@ def others(run: RunResults) -> list[Others]:
     Those with one cause are told together; of what is undecided the largest suspicion is enough.
     """
     groups: dict[tuple[str, str], list[tuple[float, str, float | None]]] = {}
-    for result in run.results:
+    for result, times in run.judged:
         if result.nodeid in run.failures:
             continue
-        for time in (*scope_times(result), *([None] if not result.measurements else [])):
-            kind, reason, verdict = judged(result, time)
+        for time, (kind, reason, verdict) in times:
             if kind not in STATES or not STATES[kind].told:
                 continue
             row, size = STATES[kind], 0.0
@@ -514,5 +513,4 @@ def _cause(verdict: Verdict) -> str:
 
 def counts(run: RunResults) -> dict[str, int]:
     """Returns how many times have each kind of verdict of which nothing is to be said."""
-    kinds = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
-    return {kind: kinds[kind] for kind in STATES if kinds[kind] and not STATES[kind].told}
+    return {kind: run.kinds[kind] for kind in STATES if run.kinds[kind] and not STATES[kind].told}

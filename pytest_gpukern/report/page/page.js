@@ -43,6 +43,8 @@
       return rows;
     });
 
+  DATA.trends.series = records(DATA.trends.series);
+
   function digits(value) {
     return Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
   }
@@ -351,7 +353,7 @@
   }
 
   function plotDistribution(host, scope) {
-    const { low, high, counts, notes } = scope.distribution;
+    const [low, high, counts, notes] = scope.distribution;
     const width = (high - low) / counts.length || Math.abs(low) * 0.001 || 1;
     const marks = counts.map((count, i) => ({
       x: low + (i + 0.5) * width,
@@ -392,7 +394,7 @@
   }
 
   function plotOverTime(host, scope) {
-    const { low, high, stride, packed, count } = scope.series;
+    const [count, stride, low, high, packed] = scope.series;
     const marks = unpacked(packed, low, high).map((y, i) => ({
       x: 1 + i * stride,
       y,
@@ -826,7 +828,7 @@
     run.cases = records(run.cases);
     run.places = new Map(run.cases.map((each, i) => [each.id, i]));
     run.rows = records(run.rows);
-    for (const one of run.cases) one.scopes = [];
+    for (const one of run.cases) Object.assign(one, { scopes: [], sizes: Object.fromEntries(one.sizes) });
     for (const scope of records(run.scopes)) run.cases[scope.case].scopes.push(scope);
     run.rows.forEach((row, i) => {
       const found = run.cases[row.case];
@@ -1235,7 +1237,7 @@
       el("p", { class: "quiet" }, scope.told),
       scope.reason && !one.told.some(([, text]) => text === scope.reason) ? el("p", {}, badge(scope.state), " ", scope.reason) : "",
       el("div", { class: "plots" }),
-      ...(scope.work ? [el("h3", {}, scope.work.title), tableOf(run.work_titles, scope.work.rows), listOf(scope.work.notes)] : []),
+      ...(scope.work ? [el("h3", {}, scope.work[0]), tableOf(run.work_titles, scope.work[1]), listOf(scope.work[2])] : []),
     );
   }
 
