@@ -264,18 +264,20 @@ def _record_of(run: RunResults) -> str:
     if run.compared_with != BASELINE:
         return f"compared with {run.compared_with}"
     cards_now = {of.device_uuid for of in run.on_gpus()}
-    times = {
-        time.session: time for known in run.history.values() for of in known.times.values() for time in of
-    }
+    of_cases = [
+        {time.session: time for of in known.times.values() for time in of} for known in run.history.values()
+    ]
+    times = {session: time for of_case in of_cases for session, time in of_case.items()}
     if not times:
         return ""
     points = points_of(times.values(), run.recorded_sessions)
     on_cards = {point.card for point in points if point.card}
     others = "other " if on_cards and not on_cards & cards_now else ""
+    of_all = " of all cases" if any(0 < len(of_case) < len(times) for of_case in of_cases) else ""
     of_cards = f" on {units.counted(len(on_cards), f'{others}card')}" if on_cards else ""
     days = days_of(points)
     when = f", {days}" if days else ""
-    return f"compared with the record: {units.counted(len(points), 'session')}{of_cards}{when}"
+    return f"compared with the record{of_all}: {units.counted(len(points), 'session')}{of_cards}{when}"
 
 
 # --- failures -------------------------------------------------------------------------------------

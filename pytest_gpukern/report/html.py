@@ -56,7 +56,7 @@ from pytest_gpukern.report.rows import (
     timing_of,
     variant_label,
 )
-from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.report.run import Advice, RunResults
 from pytest_gpukern.report.summary import (
     Remark,
     false_alarms,
@@ -131,6 +131,7 @@ def _data(runs: Sequence[RunResults]) -> JsonDict:
     return {
         "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
         "tones": {state: row.tone for state, row in STATES.items()},
+        "barred": [state for state, row in STATES.items() if row.always_fails],
         "runs": [_RunData(run).json() for run in newest_first],
         "trends": _trends(newest_first),
     }
@@ -280,7 +281,7 @@ class _RunData:
                 for remark in of_kind
                 if kind not in STATES  # cards and the other changes tell these
             ],
-            "closing": run.closing,
+            "closing": [line if isinstance(line, Advice) else (line, "") for line in run.closing],
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),
             "moments": list(self.moments),
@@ -324,6 +325,7 @@ class _RunData:
         return {
             "case": self.places[id(result)],
             "scope": time.shown.scope if time else "",
+            "like": _like(result, time.shown) if time else "",
             **{name: getattr(row, name) for name in _TEXTS},
             "rank": severity(row.state),
             "ns": ns,
@@ -429,6 +431,12 @@ class _RunData:
 
     def _card(self, uuid: str | None) -> int | None:
         return self.cards.setdefault(uuid.removeprefix("GPU-")[:8], len(self.cards)) if uuid else None
+
+
+def _like(result: Result, measurement: Measurement) -> str:
+    """Returns what times of one case have in common that may be compared."""
+    model = result.fingerprint.model_key(on_gpu=result.case.on_gpu)
+    return f"{measurement.key} {result.case.problem_version} {model} {result.simulated}"
 
 
 def _size(result: Result, axis: str) -> float | None:

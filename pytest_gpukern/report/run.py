@@ -44,6 +44,16 @@ class Skip(NamedTuple):
     kind: str = ""
 
 
+class Advice(NamedTuple):
+    """Says in a few words what a command is for; a form prints both, or lets the command be copied."""
+
+    label: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.command}"
+
+
 @dataclass(frozen=True)
 class Failure:
     """Says why a test failed.
@@ -98,7 +108,7 @@ class RunResults:
     since_record: Sequence[str] = ()
     compared_with: str = BASELINE
     heading: Sequence[str] = ()
-    closing: Sequence[str] = ()
+    closing: Sequence[str | Advice] = ()
     problems: Sequence[str] = ()
     duration_s: float | None = None
     spent_s: Mapping[str, float] = field(default_factory=dict)
