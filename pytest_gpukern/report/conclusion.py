@@ -95,16 +95,11 @@ class Card:
         kind: word of the verdict, INCORRECT, FAILED, or the kind of a finding in capitals.
         name: the case, as every form and every command names it; the variant where there are several.
         sizes: what tells several cases apart, one text each; empty for a single one.
-        results: those that failed; None for a test without a result.
-        nodeids: their tests.
+        results: those that failed, None for a test without a result; `nodeids` are their tests.
         scope: what was timed; empty for a failure that is not about a time.
-        change: of the time; None where nothing was compared.
-        threshold: smallest change that counts, 0.02 for 2 %.
         what: what is wrong, one text a case; for a time, the reason in words.
-        since: since when it is so, and what may have done it, in words; empty where nothing is recorded.
-        why: what else changed, in words.
-        repeat: the command that runs the tests again.
-        accept: the command that takes the change for the new normal; empty where there is none.
+        since: since when it is so, and what may have done it.
+        repeat, accept: commands that run the tests again, and that take the change for the new normal.
     """
 
     kind: str
@@ -416,9 +411,9 @@ def _since(run: RunResults, result: Result, key: str = "") -> tuple[str, ...]:
     if since is None:
         return ()
     folder = Path(result.case.baseline_dir).parent
-    if since.span is not None and result.case.baseline_dir:
-        since = since.with_commits(_commits(folder, *since.span), folder.name)
-    return tuple(filter(None, (str(since), since.touching)))
+    known = since.span is not None and bool(result.case.baseline_dir)
+    touching = since.touching(_commits(folder, *since.span), folder.name) if known and since.span else ""
+    return tuple(filter(None, (str(since), touching)))
 
 
 _commits = functools.cache(commits_touching)

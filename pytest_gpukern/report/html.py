@@ -275,12 +275,7 @@ class _RunData:
             "since": [text for text in since if text],
             "canaries": _canaries(run),
             "shifts": {name: (of.ratio, of.low, of.high) for name, of in class_shifts(run.results).items()},
-            "told": [
-                (kind or "note", remark.footnote.text, self._who(remark))
-                for kind, of_kind in remarks.items()
-                for remark in of_kind
-                if kind not in STATES  # cards and the other changes tell these
-            ],
+            "notes": [(remark.footnote.text, self._who(remark)) for remark in remarks.get("", ())],
             "closing": [line if isinstance(line, Advice) else (line, "") for line in run.closing],
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),

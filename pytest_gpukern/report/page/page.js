@@ -69,8 +69,9 @@
   const tone = (state) => TONES.get(state) || "faint";
   const badge = (state, more = "") => (state ? el("span", { class: `badge ${tone(state)} ${more}` }, state) : "");
 
-  // Lets a long name break behind its dots and underscores.
-  const breakable = (name) => name.split(/(?<=[._])/).flatMap((part) => [part, el("wbr")]);
+  // Lets a long name break behind its dots and underscores, or behind its parts alone.
+  const breakable = (name, behind = /(?<=[._])/) => name.split(behind).flatMap((part) => [part, el("wbr")]);
+  const named = (name) => breakable(name, /(?<=[/,])/);
 
   // Shows what is in it once it is opened: plots need a width, and thousands of them time.
   function folded(title, open, fill) {
@@ -994,9 +995,6 @@
     );
   }
 
-  // Breaks a long name behind its parts alone.
-  const named = (name) => name.split(/(?<=[/,])/).flatMap((part) => [part, el("wbr")]);
-
   // Shows the first lines of the first diagnosis, and the rest on request.
   function told([first, ...others], tag) {
     const lines = first.split("\n");
@@ -1176,7 +1174,7 @@
         ...run.failures.slice(0, FEW).map((card, i) => failureCard(run, card, i)),
         part(`${run.failures.length - FEW} more failures`, run.failures.length > FEW, () => run.failures.slice(FEW).map((card, i) => failureCard(run, card, i + FEW))),
         otherChanges(run),
-        part(`${run.told.length} findings and notes`, run.told.length, () => [toldList(run)]),
+        part(`${run.notes.length} ${run.notes.length === 1 ? "note" : "notes"}`, run.notes.length, () => [notes(run)]),
         part("To record and to accept", run.closing.length, () => run.closing.map(([text, line]) => (line ? command(text, line) : el("p", {}, text)))),
         part("Machine and libraries", run.facts.length, () => [facts(run.facts)]),
         part(`Did not run: ${run.skips.length} ${run.skips.length === 1 ? "reason" : "reasons"}`, run.skips.length, () => [listOf(run.skips)]),
@@ -1211,16 +1209,16 @@
     return run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries) : "";
   }
 
-  function toldList(run) {
-    const entry = ([kind, text, who]) => {
+  function notes(run) {
+    const entry = ([text, who]) => {
       const links = who.slice(0, 3).flatMap(([index, label], i) => [
         i ? ", " : "",
         known(index) ? el("a", { href: linkTo(run, index) }, label) : label,
       ]);
       const more = who.length > 3 ? ` and ${who.length - 3} more` : "";
-      return el("li", {}, badge(kind), " ", ...links, more, el("div", { class: "reason" }, text));
+      return el("li", {}, ...links, more, el("div", { class: "reason" }, text));
     };
-    return el("ul", { class: "told" }, ...run.told.slice(0, FIRST).map(entry));
+    return el("ul", { class: "told" }, ...run.notes.slice(0, FIRST).map(entry));
   }
 
   function casePage(run, index) {
