@@ -11,9 +11,7 @@ from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import (
     Footnote,
     ResultRow,
-    judged,
     rows_of,
-    scope_times,
     shared_sizes,
     variant_label,
 )
@@ -107,9 +105,7 @@ def totals(run: RunResults) -> str:
 
     Verdicts are counted by scope.
     """
-    verdicts = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
-    verdicts.update(judged(result, None).kind for result in run.results if result.code)
-    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in VerdictKind if verdicts[kind]]
+    compared = [f"{run.kinds[kind]} {kind.lower()}" for kind in VerdictKind if run.kinds[kind]]
     return " · ".join([outcomes(run), *([f"{run.compared_with}: {', '.join(compared)}"] if compared else [])])
 
 

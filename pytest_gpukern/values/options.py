@@ -151,7 +151,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             repeatable=True,
             more=" ".join(f"`{name}`: {FORMS[name].holds}." for name in suffixes()),
         ),
-        *(option for form in FORMS.values() for option in form.options),
     ),
     "GPU kernels, baselines": (
         Option(

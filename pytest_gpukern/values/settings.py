@@ -61,7 +61,6 @@ class Settings:
         seed: seed of all inputs; None for each problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
         reports: files to write, each once; each ends in a suffix of `FORMS`.
-        of_forms: option that a form brings → its value; for those that were given.
         fail_on: kinds of `FAILURES` that fail the run.
         threshold: relative slowdown that matters, 0.02 for 2 %.
         isolate: None if nobody said.
@@ -88,7 +87,6 @@ class Settings:
     reason: str | None = None
     baseline_dir: Path | None = None
     reports: tuple[Path, ...] = ()
-    of_forms: dict[str, Any] = field(default_factory=dict)
     against: str | None = None
     against_setup: str | None = None
     fail_on: frozenset[str] = frozenset(BY_DEFAULT)
@@ -147,7 +145,6 @@ class Settings:
             "asked": benchmark or bool(values),
             "sessions": values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
             "baseline": "off" if against is not None else values.get("baseline", "compare"),
-            "of_forms": {name: values[name] for name in _OF_FORMS if name in values},
             "against": against,
             "fail_on": frozenset() if NOTHING in more else frozenset((*usual, *more)),
             "isolate": {"on": True, "off": False}.get(values.get("isolate", "")),
@@ -217,7 +214,6 @@ def parse_option(option: Option, value: Any, label: str) -> Any:
     return str(value)
 
 
-_OF_FORMS = tuple(option.name for form in FORMS.values() for option in form.options)
 _SEEDS = 2**32
 
 
@@ -393,10 +389,6 @@ def _contradictions(
     for suffix, form in forms.items():
         if form.needs and not given(form.needs):
             yield "report", f"without --gpukern-{form.needs}, {suffix} has nothing to hold; add that"
-    for suffix in suffixes():
-        for option in FORMS[suffix].options:
-            if given(option.name) and suffix not in forms:
-                yield option.name, f"only FILE{suffix} heeds it; add --gpukern-report=FILE{suffix}"
     kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]
     if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds):
         yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"
