@@ -27,7 +27,7 @@ from pytest_gpukern.findings import cards
 from pytest_gpukern.gate.change import ratio_of
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import Device, short_uuid
-from pytest_gpukern.gpu.nvml import Configuration, Nvml, PcieLink, PowerLimits, open_nvml
+from pytest_gpukern.gpu.nvml import Configuration, Nvml, PowerLimits, open_nvml
 from pytest_gpukern.gpu.selection import visible_devices
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.processes.sessions import environment, seeing
@@ -48,7 +48,6 @@ _RAN = (0, 1)
 """pytest's statuses of a run to its end."""
 _KERNELS_OF_A_CLASS = 16
 """Kernels of a class that further rounds measure: their median is known better than cards differ."""
-_LOOK_EVERY_S = 1.0
 _TO_END_S = 20.0
 """Time for a run of pytest to end after Ctrl-C."""
 _REPORT = "--gpukern-report"
@@ -237,21 +236,11 @@ def _of_gpu(path: Path, gpu: str) -> Path:
 
 
 class _Watch:
-    """Asks NVML about the GPUs while others use them."""
+    """Asks NVML what the GPUs did while others used them."""
 
     def __init__(self, nvml: Nvml, uuids: Sequence[str]) -> None:
         self.nvml = nvml
-        self.uuids = uuids
         self.limited_ns = {uuid: self._limited_ns(uuid) for uuid in uuids}
-        self.links: dict[str, PcieLink] = {}
-
-    def look(self) -> None:
-        """Notes the links to the host: an idle GPU may have another."""
-        for uuid in self.uuids:
-            with contextlib.suppress(DeviceError):
-                now, before = self.nvml.pcie_link(uuid), self.links.get(uuid)
-                if before is None or (now.generation or 0) >= (before.generation or 0):
-                    self.links[uuid] = now
 
     def facts(self, uuid: str, results: Iterable[Result]) -> cards.CardFacts:
         """Returns what is known of a GPU by NVML, and by what was seen behind its batches.
@@ -279,7 +268,6 @@ class _Watch:
             ),
             limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
             setup=setup,
-            pcie=self.links.get(uuid, PcieLink()),
         )
 
     def _limited_ns(self, uuid: str) -> Mapping[str, int]:
@@ -409,15 +397,11 @@ class _Validation:
         tests: Sequence[str] = (),
         log: IO[bytes] | None = None,
     ) -> RunResults | None:
-        """Runs a pytest, and looks at the GPUs meanwhile; returns None if it did not come to its end."""
+        """Runs a pytest; returns None if it did not come to its end."""
         output = self.folder / f"{len(self.statuses)}.json"
         given = [_KERNELS_ONLY, *options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"]
-        status = None
         with _started(self.command(given, tests), environ, log) as process:
-            while status is None:
-                self.watch.look()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    status = process.wait(timeout=_LOOK_EVERY_S)
+            status = process.wait()
         self.statuses.append(status)
         if status not in _RAN:
             return None
@@ -497,7 +481,6 @@ def _facts_table(host: _Host, facts: Mapping[str, cards.CardFacts]) -> list[str]
         numbers("ECC corrected", lambda gpu: _known(gpu.setup.corrected_errors)),
         numbers("uncorrected", lambda gpu: _known(gpu.setup.uncorrected_errors)),
         numbers("replaced rows", lambda gpu: _known(gpu.setup.remapped_rows)),
-        Column("PCIe", tuple(_link(gpu.pcie) for gpu in facts.values())),
     ]
     return table(columns, exits.width(), indent="  ")[0]
 
@@ -514,14 +497,6 @@ def _limited(facts: cards.CardFacts) -> str:
         return _UNKNOWN
     held = [f"{event} {seconds:.1f} s" for event, seconds in facts.limited_s.items() if seconds >= 0.05]
     return ", ".join(held) or "never"
-
-
-def _link(link: PcieLink) -> str:
-    now = f"{_known(link.generation)} x{_known(link.width)}"
-    most = f"{_known(link.max_generation)} x{_known(link.max_width)}"
-    if now == most:
-        return now if link.width is not None else _UNKNOWN
-    return f"{now} of {most}"
 
 
 def _lines_of(host: _Host, uuid: str, finding: cards.CardFinding) -> list[str]:
