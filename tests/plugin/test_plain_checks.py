@@ -113,25 +113,9 @@ def leaves_two(x, out):
 def add(x, out):
     out += x
 
-pool = [np.empty(N)]
-
 @declared
 def test_leaves_two(gpu_benchmark):
     gpu_benchmark(leaves_two, x, out=2 * x)
-
-@pytest.mark.gpu_benchmark(inout="into")
-def test_sets_what_it_updates(gpu_benchmark):
-    into = np.array([10, 20, 30, 40])
-    gpu_benchmark(lambda data, into: np.copyto(into, np.bincount(data)), data, into)
-    gpu_benchmark.verify(into, [11, 22, 31, 41])
-
-@pytest.mark.gpu_benchmark(outputs="0[1]", written={"0[1]": np.s_[1:-1]})
-def test_leaves_its_part(gpu_benchmark):
-    gpu_benchmark(lambda arrays: None, (x, np.full(N, 7.0)))
-
-@declared
-def test_unverified(gpu_benchmark):
-    gpu_benchmark(add, np.arange(1, 10), out=np.zeros(9, "int64"))
 
 @declared
 def test_verified(gpu_benchmark):
@@ -142,18 +126,11 @@ def test_verified(gpu_benchmark):
 @pytest.mark.gpu_benchmark(outputs="out", determinism="bitwise")
 def test_noisy(gpu_benchmark):
     gpu_benchmark(noisy(), x, out=np.empty(N))
-
-def test_handed_out_twice(gpu_benchmark):
-    gpu_benchmark(lambda x: np.multiply(2, x, out=pool[0])[:], x)
 """
 DIAGNOSES = {
     "test_leaves_two": "out: 2 of 9 elements still hold poison, the first at [7], in call 2: ",
-    "test_sets_what_it_updates": "into: wrong values: 4 of 4 ",
-    "test_leaves_its_part": "arrays[1]: 7 of 9 ",
-    "test_unverified": "out: wrong values: ",
     "test_verified": "out: wrong values: ",
     "test_noisy": "out: not deterministic: 2 results from 2 launches",
-    "test_handed_out_twice": "returned: aliased: it shares memory with returned of an earlier call",
 }
 
 
@@ -184,17 +161,12 @@ def test_called_already(gpu_benchmark):
 def test_declared_in_the_call(gpu_benchmark):
     gpu_benchmark(double, x, np.empty(N), outputs="out")
 
-@pytest.mark.gpu_benchmark(outputs="a")
-def test_no_array(gpu_benchmark):
-    gpu_benchmark(lambda x, out, *, a: double(a * x, out), x, np.empty(N), a=2.0)
-
 def test_check_that_takes_less(gpu_benchmark):
     gpu_benchmark.pedantic(double, setup=lambda: (x, np.zeros(N)), check=lambda returned, x: None)
 
-@declared
-def test_lambda(gpu_benchmark):
-    out = np.empty(N)
-    gpu_benchmark(lambda: double(x, out))
+@pytest.mark.gpu_benchmark(outputs="a")
+def test_no_array(gpu_benchmark):
+    gpu_benchmark(lambda x, out, *, a: double(a * x, out), x, np.empty(N), a=2.0)
 
 @pytest.mark.gpu_benchmark(outputs="result")
 def test_ufunc(gpu_benchmark):
@@ -221,13 +193,12 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
         "-W",
         "default",
     )
-    result.assert_outcomes(passed=5, failed=9)
+    result.assert_outcomes(passed=5, failed=8)
     result.stdout.fnmatch_lines_random(
         [
             "*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*",
             "*the call takes no outputs; *the marker: @pytest.mark.gpu_benchmark(outputs=…)",
             "test_doubling.py::test_no_array: gpu_benchmark(outputs=…): a is float 2.0, not*",
-            "*outputs='out'): a lambda hides its arrays: gpu_benchmark(kernel[[]grid, block], x, out)",
             "*: pass it behind the inputs and write outputs=2",
             "*DeclarationError: gpu_benchmark was given Case to call: call gpu_benchmark.run(case)",
             "INCORRECT: nothing was called before this verify; call gpu_benchmark(kernel, …) first",
@@ -393,11 +364,12 @@ kept = []
 def test_first(gpu_benchmark):
     out = np.empty(N)
     kept.append(weakref.ref(out))
+    kept.append(weakref.ref(gpu_benchmark.guarded(x)))
     kept.append(weakref.ref(gpu_benchmark(lambda x, out: double(x, out) or 2 * x, x, out=out)))
 
 def test_second(gpu_benchmark):
     gc.collect()
-    assert [each() for each in kept] == [None, None]
+    assert [each() for each in kept] == [None, None, None]
 """
     ).assert_outcomes(passed=2)
 
@@ -438,32 +410,6 @@ def test_elsewhere(gpu_benchmark):
     assert [name for name, each in found.items() if each["correctness"] == "INCORRECT"] == [
         *("test_wrong", "test_not_declared", "test_elsewhere"),
     ]
-
-
-def test_guarded_arrays_end_with_the_test_also_where_it_fails(plain, pytester):
-    result = plain(
-        """
-import gc
-from pytest_gpukern.check.check_call import GuardedArrays
-
-closed = []
-closing = GuardedArrays.close
-
-def close(self):
-    closed.append(len(self.held))
-    closing(self)
-
-GuardedArrays.close = close
-
-def test_fails(gpu_benchmark):
-    gpu_benchmark.guarded(x)
-    assert False
-
-def test_closed():
-    assert closed[0] == 1
-"""
-    )
-    result.assert_outcomes(passed=1, failed=1)
 
 
 def test_a_thread_is_a_note_unless_what_the_call_has_written_changes_after_it_returned(plain, pytester):

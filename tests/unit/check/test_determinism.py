@@ -76,13 +76,6 @@ def determinism_of(prepare, backend="host", environment=None, **arguments):
     return found, found.errors["out"].determinism
 
 
-def test_one_whose_launches_differ_within_the_tolerance_is_tolerant_and_passes(gpu, timer):
-    environment = FakeEnvironment(gpu, settings=measuring())
-    found, kind = determinism_of(drifting(1), "numba", environment)
-    assert found.correctness is Correctness.PASSED
-    assert kind == "tolerant"
-
-
 def other_bits_from(launch):
     """Off by an ULP from one launch on, as what a library chooses anew, or a race that is seldom lost."""
     launches = itertools.count()

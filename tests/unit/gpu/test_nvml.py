@@ -320,11 +320,26 @@ def test_only_newer_samples_of_the_utilization_are_kept(opened):
 
 
 def test_the_setup_is_told_and_unknown_where_the_driver_refuses(opened):
-    nvml = opened(FakePynvml(nvmlDeviceGetRemappedRows=[3, 1, 1, 0], nvmlDeviceGetComputeMode=3))
+    answers = {
+        "PersistenceMode": 0,
+        "EccMode": [1, 0],
+        "MigMode": [0, 1],
+        "ComputeMode": 3,
+        "TotalEccErrors": 2,
+        "RemappedRows": [3, 1, 1, 0],
+    }
+    nvml = opened(FakePynvml(**{f"nvmlDeviceGet{name}": answer for name, answer in answers.items()}))
     assert nvml.configuration(UUIDS[0]) == dataclasses.replace(
-        HEALTHY, remapped_rows=4, row_remap_pending=True, compute_mode="exclusive_process"
+        HEALTHY,
+        persistence=False,
+        ecc_pending=False,
+        mig_pending=True,
+        compute_mode="exclusive_process",
+        corrected_errors=2,
+        uncorrected_errors=2,
+        remapped_rows=4,
+        row_remap_pending=True,
     )
-    refused = ("PersistenceMode", "EccMode", "MigMode", "ComputeMode", "TotalEccErrors", "RemappedRows")
-    refused += ("PowerManagementDefaultLimit",)
+    refused = (*answers, "PowerManagementDefaultLimit")
     nvml = opened(FakePynvml({f"nvmlDeviceGet{name}": NOT_SUPPORTED for name in refused}))
     assert nvml.configuration(UUIDS[0]) == Configuration()
