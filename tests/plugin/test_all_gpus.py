@@ -218,11 +218,6 @@ def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, round
     assert "0.json: cannot be read" in err
 
 
-def test_each_gpu_that_is_recorded_has_reports_of_its_own():
-    named = [str(all_gpus._of_gpu(Path(name), "GPU-8d1f0a2c")) for name in ("out/run.json", "t.trace.json")]
-    assert named == ["out/run-GPU-8d1f0a2c.json", "t-GPU-8d1f0a2c.trace.json"]
-
-
 def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):
     rounds(slow(2, 4, kinds=(2,)))
     status, out, _ = host()
