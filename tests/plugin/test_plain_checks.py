@@ -314,17 +314,13 @@ def test_call(benchmark):
 def test_pedantic(benchmark):
     benchmark.pedantic(leaves_some, setup=lambda: ((x, 2 * x), {}), rounds=3)
 
-@declared
-def test_pedantic_right(benchmark):
-    benchmark.pedantic(double, setup=lambda: ((x, 2 * x), {}), rounds=3)
-
 def test_unmarked(benchmark):
     kept = np.empty(N)
     benchmark(lambda x: np.multiply(2, x, out=kept)[:], x)
 """
     )
     result = gpu("--gpukern-all")
-    result.assert_outcomes(passed=3, failed=2)
+    result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
     result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
 
@@ -429,14 +425,9 @@ def test_writes_later(gpu_benchmark):
     out = np.empty(N)
     gpu_benchmark(call, x, out=out)
 
-def test_has_it_written_by_a_thread(gpu_benchmark):
-    out = np.empty(N)
-    gpu_benchmark(lambda x, out: threading.Timer(0.02, double, (x, out)).start(), x, out)
-    threading.Event().wait(0.1)
-    gpu_benchmark.verify(out, 2 * x)
 """
     )
-    result.assert_outcomes(passed=2, failed=2)
+    result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         ["INCORRECT: *started by the call * still running: *Thread-*", "out changed after the call had *"]
     )

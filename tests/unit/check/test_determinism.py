@@ -86,18 +86,6 @@ def other_bits_from(launch):
     return prepare
 
 
-def test_launches_that_are_made_anyhow_show_it_also_those_that_are_timed(gpu, timer, monkeypatch):
-    """Two buffer sets hold the first contents in turn; none is launched for determinism alone."""
-    monkeypatch.setattr(engine, "REPEATED_NS", 0)
-    seen = []
-    monkeypatch.setattr(check_module, "repeat_while_bitwise", seen.append)
-    environment = FakeEnvironment(gpu, settings=measuring())
-    assert determinism_of(right, "numba", environment)[1] == "bitwise"
-    assert [len(bits) for bits in seen[0].seen_bits.values()] in ([5], [6]), (
-        "first, on a copy, timed there, twice at last, and perhaps while it is timed"
-    )
-
-
 @pytest.mark.parametrize("declared", [None, "bitwise"])
 def test_other_bits_from_timed_launches_on_are_seen(gpu, timer, declared):
     environment = FakeEnvironment(gpu, settings=measuring())

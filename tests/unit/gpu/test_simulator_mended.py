@@ -297,17 +297,19 @@ def check_impossible_launches_fail_as_on_the_hardware():
     from numba.cuda.cudadrv.driver import CudaAPIError
 
     nothing = cuda.jit(lambda: None)
-    for grid, block, what in (
-        (1, 1025, "1025"),
-        (0, 1, "grid.x is 0"),
-        (-1, 1, "grid.x is -1"),
-        (1, (32, 64), "2048"),
+    for grid, block, shared, what in (
+        (1, 1025, 0, "1025"),
+        (1, (32, 33), 0, "1056 threads in a block; the limit is 1024"),
+        (0, 1, 0, "grid.x is 0"),
+        ((1, -1), 1, 0, "grid.y is -1"),
+        ((1, 65536), 1, 0, "grid.y is 65536; it must be between 1 and 65535"),
+        (1, (1, 1, 65), 0, "block.z is 65"),
+        (1, 1, 49153, "49153 bytes of dynamic shared memory"),
     ):
         for kind in (CudaAPIError, ValueError):
             with pytest.raises(kind, match=f"CUDA_ERROR_INVALID_VALUE: .*{what}"):
-                nothing[grid, block]()
-    with pytest.raises(ValueError, match="dynamic shared memory"):
-        nothing[1, 1, 0, 50000]()
+                nothing[grid, block, 0, shared]()
+    nothing[1, 1024, 0, 49152]()
 
 
 def check_jit_takes_the_real_keywords_and_no_others():

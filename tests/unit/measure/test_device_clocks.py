@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from fake_nvml import state
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess
 from pytest_gpukern.measure import observers as observers_module
@@ -188,23 +186,6 @@ def test_without_a_probe_the_note_has_nvmls_clocks():
 def test_a_process_that_shares_the_device_is_noted():
     (note,) = notes({"foreign": (STRANGER,)})
     assert note.startswith("other processes on the device, idle as far as we can tell: pid 4711")
-
-
-@given(
-    st.lists(st.sampled_from([*CLOCK_EVENTS.values(), "unknown_0x8000"]), max_size=4, unique=True),
-    st.none() | st.floats(100, 3000),
-    st.none() | st.integers(100, 12000),
-    st.dictionaries(st.sampled_from([*INVALIDATING, *ORDINARY]), st.integers(0, 10**9), max_size=4),
-)
-def test_no_state_breaks_the_judges_and_every_fault_has_a_remedy(events, sm_mhz, memory_mhz, limited_ns):
-    after = {"clock_events": tuple(events), "memory_clock_mhz": memory_mhz, "limited_ns": limited_ns}
-    found = fault(sm_mhz=sm_mhz, **after)
-    device_notes([BEFORE, state(50, **after)], (sm_mhz,))
-    if found is not None:
-        assert found.kind
-        assert str(found) == f"{found.seen}; {found.remedy}"
-    if set(events) & set(INVALIDATING):
-        assert found is not None
 
 
 # pauses
