@@ -75,8 +75,7 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
             host = _Host.of(nvml)
             if given.records:
                 return _record(host, given, command, Path(folder))
-            watch = _Watch(nvml, host.uuids)
-            return _Validation(host, watch, options, given.further, command, Path(folder)).run()
+            return _Validation(host, nvml, options, given.further, command, Path(folder)).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
         exits.complain(_COMMAND, error)
         return exits.BAD
@@ -235,46 +234,41 @@ def _of_gpu(path: Path, gpu: str) -> Path:
 # --- measuring ------------------------------------------------------------------------------------
 
 
-class _Watch:
-    """Asks NVML what the GPUs did while others used them."""
+def _limited_ns(nvml: Nvml, uuid: str) -> Mapping[str, int]:
+    """Returns how long each clock event has held down the clocks, as far as NVML tells."""
+    with contextlib.suppress(DeviceError):
+        return nvml.state(uuid).limited_ns
+    return {}
 
-    def __init__(self, nvml: Nvml, uuids: Sequence[str]) -> None:
-        self.nvml = nvml
-        self.limited_ns = {uuid: self._limited_ns(uuid) for uuid in uuids}
 
-    def facts(self, uuid: str, results: Iterable[Result]) -> cards.CardFacts:
-        """Returns what is known of a GPU by NVML, and by what was seen behind its batches.
+def _facts(nvml: Nvml, uuid: str, results: Iterable[Result], before: Mapping[str, int]) -> cards.CardFacts:
+    """Returns what is known of a GPU by NVML, and by what was seen behind its batches.
 
-        Invalid times count, too: they say what the GPU did. Take it while all GPUs have done the same work.
-        """
-        clocks = [
-            DeviceClocks.of(measurement)
-            for result in results
-            if result.fingerprint.device_uuid == uuid
-            for measurement in result.measurements
-            if measurement.scope == "kernel"
-        ]
-        setup, limits = Configuration(), PowerLimits()
-        with contextlib.suppress(DeviceError):
-            setup, limits = self.nvml.configuration(uuid), self.nvml.limits(uuid)
-        before, after = self.limited_ns[uuid], self._limited_ns(uuid)
-        return cards.CardFacts(
-            sm_mhz=cards.median_of_known(seen.sm_mhz for seen in clocks),
-            memory_mhz=cards.median_of_known(seen.memory_mhz for seen in clocks),
-            power_w=max((seen.power_w for seen in clocks if seen.power_w is not None), default=None),
-            power_limit_w=limits.power_w,
-            temperature_c=max(
-                (seen.temperature_c for seen in clocks if seen.temperature_c is not None), default=None
-            ),
-            limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
-            setup=setup,
-        )
-
-    def _limited_ns(self, uuid: str) -> Mapping[str, int]:
-        """Returns how long each clock event has held down the clocks, as far as NVML tells."""
-        with contextlib.suppress(DeviceError):
-            return self.nvml.state(uuid).limited_ns
-        return {}
+    Invalid times count, too: they say what the GPU did. Take it while all GPUs have done the same work.
+    `before` has the clock events as of `_limited_ns` before that work.
+    """
+    clocks = [
+        DeviceClocks.of(measurement)
+        for result in results
+        if result.fingerprint.device_uuid == uuid
+        for measurement in result.measurements
+        if measurement.scope == "kernel"
+    ]
+    setup, limits = Configuration(), PowerLimits()
+    with contextlib.suppress(DeviceError):
+        setup, limits = nvml.configuration(uuid), nvml.limits(uuid)
+    after = _limited_ns(nvml, uuid)
+    return cards.CardFacts(
+        sm_mhz=cards.median_of_known(seen.sm_mhz for seen in clocks),
+        memory_mhz=cards.median_of_known(seen.memory_mhz for seen in clocks),
+        power_w=max((seen.power_w for seen in clocks if seen.power_w is not None), default=None),
+        power_limit_w=limits.power_w,
+        temperature_c=max(
+            (seen.temperature_c for seen in clocks if seen.temperature_c is not None), default=None
+        ),
+        limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
+        setup=setup,
+    )
 
 
 _OnCards = dict[str, dict[str, tuple["Result", "Measurement"]]]
@@ -327,7 +321,7 @@ class _Validation:
     """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
 
     host: _Host
-    watch: _Watch
+    nvml: Nvml
     options: Sequence[str]
     further: Sequence[str]
     command: Callable[..., list[str]]
@@ -338,6 +332,7 @@ class _Validation:
 
     def run(self) -> int:
         uuids = self.host.uuids
+        limited_ns = {uuid: _limited_ns(self.nvml, uuid) for uuid in uuids}
         run = self._round(self.options, os.environ | seeing(*uuids))
         if run is None:
             return self.statuses[0]
@@ -348,7 +343,7 @@ class _Validation:
         again = [self._again(f"session {number} of {cards.ROUNDS}", uuids, classes) for number in further]
         by_card = cards.combined(cards.shifts_in(times, classes) for times in (_times(on_cards), *again))
         shifts = {uuid: by_card.get(uuid, {}) for uuid in uuids}
-        facts = {uuid: self.watch.facts(uuid, self.results) for uuid in uuids}
+        facts = {uuid: _facts(self.nvml, uuid, self.results, limited_ns[uuid]) for uuid in uuids}
         suspects, held = self._decided(shifts, classes)
         judged = cards.findings(
             shifts, suspects, held, facts, cards.since_own_record(run.results, run.history)
