@@ -303,7 +303,7 @@ def _chosen(on_cards: _OnCards) -> dict[str, str]:
     groups: dict[str, dict[str, list[tuple[float, str]]]] = {}
     for kernel, by_card in on_cards.items():
         name = cards.class_of(list(by_card.values())) if len(by_card) > 1 else None
-        if name is not None:
+        if name in cards.LIMITS:
             results = [result for result, _ in by_card.values()]
             took_s = max(result.duration_s or 0.0 for result in results)
             groups.setdefault(name, {}).setdefault(results[0].case.problem, []).append((took_s, kernel))

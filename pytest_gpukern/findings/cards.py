@@ -45,6 +45,7 @@ FRESH_ROUNDS = 3
 FEWEST_CASES = 5
 """Kernels of a class; fewer say nothing about a card."""
 
+COPIES = "copies"
 _LIMITED_BY_POWER = "power-limited"
 LIMITS = {
     "memory": math.log1p(0.0125),
@@ -52,21 +53,22 @@ LIMITS = {
     "short": math.log1p(0.0125),
     _LIMITED_BY_POWER: math.log1p(0.05),
 }
-"""Class → the shift, as a log ratio, from which a card is suspected."""
+"""Class of kernels → the shift, as a log ratio, from which a card is suspected."""
 
 _SHORT_NS = 10_000.0
 _NEAR_MEMORY = 0.5
 
 
 def class_of(on_cards: Sequence[tuple[Result, Measurement]]) -> str | None:
-    """Returns what limits a kernel, by its measurements on all cards: a key of `LIMITS`, or None.
+    """Returns what limits a kernel, by its measurements on all cards: a key of `LIMITS`, `COPIES` or None.
 
     A kernel is `power-limited` if the power limit held down the clocks of more than half of the cards,
     `short` below 10 µs, and bound by `memory` if its declared bytes move at half the rate of a copy or more.
-    All others are `compute`: they follow the clock of the multiprocessors. Copies and times of the host have
-    none.
+    All others are `compute`: they follow the clock of the multiprocessors. Times of the host have no class.
     """
     result, measurement = on_cards[0]
+    if measurement.scope == "transfer":
+        return COPIES
     if measurement.scope != "kernel" or not result.case.on_gpu:
         return None
     held = sum("sw_power_cap" in DeviceClocks.of(measurement).clock_events for _, measurement in on_cards)

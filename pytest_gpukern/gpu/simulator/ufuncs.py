@@ -83,6 +83,7 @@ def mend_ufuncs() -> None:
     from numba.cuda import vectorizers
     from numba.cuda.simulator import kernel as simulated
     from numba.cuda.simulator import kernelapi
+    from numba.cuda.simulator.cudadrv import devicearray
 
     for owner, name in (
         (simulated, "_push_kernel_context"),
@@ -92,7 +93,9 @@ def mend_ufuncs() -> None:
         original(owner, name)
     _mend_vectorize(original(vectorizers, "CUDAVectorize"))
     _mend_guvectorize(original(vectorizers, "CUDAGUFuncVectorize"))
-    _mend_views()
+    # The real methods that broadcast make strided views of arrays.
+    add(original(devicearray, "FakeCUDAArray"), "gpu_data", property(lambda self: self._ary))
+    add(devicearray, "DeviceNDArray", _strided_view)
     for name in ("CUDAUFuncDispatcher", "CUDAGeneralizedUFunc"):
         add(original(vectorizers, name), "simulated", True)
 
@@ -130,14 +133,6 @@ def _mend_guvectorize(builder: Any) -> None:
 
     replace(builder, "_get_globals", get_globals)
     replace(builder, "_compile_kernel", compile_kernel)
-
-
-def _mend_views() -> None:
-    """Lets the real methods that broadcast make strided views of fake arrays."""
-    from numba.cuda.simulator.cudadrv import devicearray
-
-    add(original(devicearray, "FakeCUDAArray"), "gpu_data", property(lambda self: self._ary))
-    add(devicearray, "DeviceNDArray", _strided_view)
 
 
 def _strided_view(shape: Any, strides: Any, dtype: Any, gpu_data: Any, stream: Any = 0) -> Any:  # noqa: ARG001

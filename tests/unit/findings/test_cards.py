@@ -16,6 +16,7 @@ import pytest
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.findings.cards import (
+    COPIES,
     FRESH_ROUNDS,
     LIMITS,
     ROUNDS,
@@ -199,7 +200,7 @@ HALF_OF_A_COPY = 0.5 * made_up.CEILINGS["device_copy_bytes_per_s"] * 50e-6
         ("cupy.exp", {"traffic_bytes": HALF_OF_A_COPY}, "memory"),
         ("cupy.exp", {"traffic_bytes": 0.99 * HALF_OF_A_COPY}, "compute"),
         ("cupy.exp", {}, "compute"),
-        ("cupy.exp", {"scope": "transfer", "timer": "host"}, None),
+        ("cupy.exp", {"scope": "transfer", "timer": "host"}, COPIES),
         ("cupy.exp", {"scope": "end_to_end", "timer": "host"}, None),
         ("host.exp", {"timer": "host"}, None),
     ],
