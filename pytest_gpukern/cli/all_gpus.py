@@ -27,7 +27,7 @@ from pytest_gpukern.findings import cards
 from pytest_gpukern.gate.change import ratio_of
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import Device, short_uuid
-from pytest_gpukern.gpu.nvml import Configuration, Nvml, PowerLimits, open_nvml
+from pytest_gpukern.gpu.nvml import Configuration, Nvml, PcieLink, PowerLimits, open_nvml
 from pytest_gpukern.gpu.selection import visible_devices
 from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.processes.sessions import environment, seeing
@@ -48,6 +48,7 @@ _RAN = (0, 1)
 """pytest's statuses of a run to its end."""
 _KERNELS_OF_A_CLASS = 16
 """Kernels of a class that further rounds measure: their median is known better than cards differ."""
+_LOOK_EVERY_S = 1.0
 _TO_END_S = 20.0
 """Time for a run of pytest to end after Ctrl-C."""
 _REPORT = "--gpukern-report"
@@ -75,7 +76,8 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
             host = _Host.of(nvml)
             if given.records:
                 return _record(host, given, command, Path(folder))
-            return _Validation(host, nvml, options, given.further, command, Path(folder)).run()
+            watch = _Watch(nvml, host.uuids)
+            return _Validation(host, watch, options, given.further, command, Path(folder)).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
         exits.complain(_COMMAND, error)
         return exits.BAD
@@ -234,41 +236,57 @@ def _of_gpu(path: Path, gpu: str) -> Path:
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def _limited_ns(nvml: Nvml, uuid: str) -> Mapping[str, int]:
-    """Returns how long each clock event has held down the clocks, as far as NVML tells."""
-    with contextlib.suppress(DeviceError):
-        return nvml.state(uuid).limited_ns
-    return {}
+class _Watch:
+    """Asks NVML about the GPUs while others use them."""
 
+    def __init__(self, nvml: Nvml, uuids: Sequence[str]) -> None:
+        self.nvml = nvml
+        self.uuids = uuids
+        self.limited_ns = {uuid: self._limited_ns(uuid) for uuid in uuids}
+        self.links: dict[str, PcieLink] = {}
 
-def _facts(nvml: Nvml, uuid: str, results: Iterable[Result], before: Mapping[str, int]) -> cards.CardFacts:
-    """Returns what is known of a GPU by NVML, and by what was seen behind its batches.
+    def look(self) -> None:
+        """Notes the links to the host: an idle GPU may have another."""
+        for uuid in self.uuids:
+            with contextlib.suppress(DeviceError):
+                now, before = self.nvml.pcie_link(uuid), self.links.get(uuid)
+                if before is None or (now.generation or 0) >= (before.generation or 0):
+                    self.links[uuid] = now
 
-    Invalid times count, too: they say what the GPU did. Take it while all GPUs have done the same work.
-    `before` has the clock events as of `_limited_ns` before that work.
-    """
-    clocks = [
-        DeviceClocks.of(measurement)
-        for result in results
-        if result.fingerprint.device_uuid == uuid
-        for measurement in result.measurements
-        if measurement.scope == "kernel"
-    ]
-    setup, limits = Configuration(), PowerLimits()
-    with contextlib.suppress(DeviceError):
-        setup, limits = nvml.configuration(uuid), nvml.limits(uuid)
-    after = _limited_ns(nvml, uuid)
-    return cards.CardFacts(
-        sm_mhz=cards.median_of_known(seen.sm_mhz for seen in clocks),
-        memory_mhz=cards.median_of_known(seen.memory_mhz for seen in clocks),
-        power_w=max((seen.power_w for seen in clocks if seen.power_w is not None), default=None),
-        power_limit_w=limits.power_w,
-        temperature_c=max(
-            (seen.temperature_c for seen in clocks if seen.temperature_c is not None), default=None
-        ),
-        limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
-        setup=setup,
-    )
+    def facts(self, uuid: str, results: Iterable[Result]) -> cards.CardFacts:
+        """Returns what is known of a GPU by NVML, and by what was seen behind its batches.
+
+        Invalid times count, too: they say what the GPU did. Take it while all GPUs have done the same work.
+        """
+        clocks = [
+            DeviceClocks.of(measurement)
+            for result in results
+            if result.fingerprint.device_uuid == uuid
+            for measurement in result.measurements
+            if measurement.scope == "kernel"
+        ]
+        setup, limits = Configuration(), PowerLimits()
+        with contextlib.suppress(DeviceError):
+            setup, limits = self.nvml.configuration(uuid), self.nvml.limits(uuid)
+        before, after = self.limited_ns[uuid], self._limited_ns(uuid)
+        return cards.CardFacts(
+            sm_mhz=cards.median_of_known(seen.sm_mhz for seen in clocks),
+            memory_mhz=cards.median_of_known(seen.memory_mhz for seen in clocks),
+            power_w=max((seen.power_w for seen in clocks if seen.power_w is not None), default=None),
+            power_limit_w=limits.power_w,
+            temperature_c=max(
+                (seen.temperature_c for seen in clocks if seen.temperature_c is not None), default=None
+            ),
+            limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
+            setup=setup,
+            pcie=self.links.get(uuid, PcieLink()),
+        )
+
+    def _limited_ns(self, uuid: str) -> Mapping[str, int]:
+        """Returns how long each clock event has held down the clocks, as far as NVML tells."""
+        with contextlib.suppress(DeviceError):
+            return self.nvml.state(uuid).limited_ns
+        return {}
 
 
 _OnCards = dict[str, dict[str, tuple["Result", "Measurement"]]]
@@ -303,7 +321,7 @@ def _chosen(on_cards: _OnCards) -> dict[str, str]:
     groups: dict[str, dict[str, list[tuple[float, str]]]] = {}
     for kernel, by_card in on_cards.items():
         name = cards.class_of(list(by_card.values())) if len(by_card) > 1 else None
-        if name in cards.LIMITS:
+        if name is not None:
             results = [result for result, _ in by_card.values()]
             took_s = max(result.duration_s or 0.0 for result in results)
             groups.setdefault(name, {}).setdefault(results[0].case.problem, []).append((took_s, kernel))
@@ -321,7 +339,7 @@ class _Validation:
     """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
 
     host: _Host
-    nvml: Nvml
+    watch: _Watch
     options: Sequence[str]
     further: Sequence[str]
     command: Callable[..., list[str]]
@@ -332,7 +350,6 @@ class _Validation:
 
     def run(self) -> int:
         uuids = self.host.uuids
-        limited_ns = {uuid: _limited_ns(self.nvml, uuid) for uuid in uuids}
         run = self._round(self.options, os.environ | seeing(*uuids))
         if run is None:
             return self.statuses[0]
@@ -343,7 +360,7 @@ class _Validation:
         again = [self._again(f"session {number} of {cards.ROUNDS}", uuids, classes) for number in further]
         by_card = cards.combined(cards.shifts_in(times, classes) for times in (_times(on_cards), *again))
         shifts = {uuid: by_card.get(uuid, {}) for uuid in uuids}
-        facts = {uuid: _facts(self.nvml, uuid, self.results, limited_ns[uuid]) for uuid in uuids}
+        facts = {uuid: self.watch.facts(uuid, self.results) for uuid in uuids}
         suspects, held = self._decided(shifts, classes)
         judged = cards.findings(
             shifts, suspects, held, facts, cards.since_own_record(run.results, run.history)
@@ -392,11 +409,15 @@ class _Validation:
         tests: Sequence[str] = (),
         log: IO[bytes] | None = None,
     ) -> RunResults | None:
-        """Runs a pytest; returns None if it did not come to its end."""
+        """Runs a pytest, and looks at the GPUs meanwhile; returns None if it did not come to its end."""
         output = self.folder / f"{len(self.statuses)}.json"
         given = [_KERNELS_ONLY, *options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"]
+        status = None
         with _started(self.command(given, tests), environ, log) as process:
-            status = process.wait()
+            while status is None:
+                self.watch.look()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(timeout=_LOOK_EVERY_S)
         self.statuses.append(status)
         if status not in _RAN:
             return None
@@ -476,6 +497,7 @@ def _facts_table(host: _Host, facts: Mapping[str, cards.CardFacts]) -> list[str]
         numbers("ECC corrected", lambda gpu: _known(gpu.setup.corrected_errors)),
         numbers("uncorrected", lambda gpu: _known(gpu.setup.uncorrected_errors)),
         numbers("replaced rows", lambda gpu: _known(gpu.setup.remapped_rows)),
+        Column("PCIe", tuple(_link(gpu.pcie) for gpu in facts.values())),
     ]
     return table(columns, exits.width(), indent="  ")[0]
 
@@ -492,6 +514,14 @@ def _limited(facts: cards.CardFacts) -> str:
         return _UNKNOWN
     held = [f"{event} {seconds:.1f} s" for event, seconds in facts.limited_s.items() if seconds >= 0.05]
     return ", ".join(held) or "never"
+
+
+def _link(link: PcieLink) -> str:
+    now = f"{_known(link.generation)} x{_known(link.width)}"
+    most = f"{_known(link.max_generation)} x{_known(link.max_width)}"
+    if now == most:
+        return now if link.width is not None else _UNKNOWN
+    return f"{now} of {most}"
 
 
 def _lines_of(host: _Host, uuid: str, finding: cards.CardFinding) -> list[str]:

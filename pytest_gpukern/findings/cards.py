@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from typing import NamedTuple
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.gate.change import percent
-from pytest_gpukern.gpu.nvml import Configuration
+from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.measure.device_clocks import INVALIDATING, ORDINARY, DeviceClocks
 from pytest_gpukern.values.result import Measurement, Result
 
@@ -52,15 +53,19 @@ LIMITS = {
     "compute": math.log1p(0.0125),
     "short": math.log1p(0.0125),
     _LIMITED_BY_POWER: math.log1p(0.05),
+    COPIES: math.log1p(0.25),
 }
-"""Class of kernels → the shift, as a log ratio, from which a card is suspected."""
+"""Class → the shift, as a log ratio, from which a card is suspected.
+
+Copies take time of the host: single sessions of one H200 differed by 6 % (root mean square) there.
+"""
 
 _SHORT_NS = 10_000.0
 _NEAR_MEMORY = 0.5
 
 
 def class_of(on_cards: Sequence[tuple[Result, Measurement]]) -> str | None:
-    """Returns what limits a kernel, by its measurements on all cards: a key of `LIMITS`, `COPIES` or None.
+    """Returns what limits a kernel, by its measurements on all cards: a key of `LIMITS`, or None.
 
     A kernel is `power-limited` if the power limit held down the clocks of more than half of the cards,
     `short` below 10 µs, and bound by `memory` if its declared bytes move at half the rate of a copy or more.
@@ -186,6 +191,7 @@ class CardFacts:
         temperature_c: highest temperature behind a batch.
         limited_s: clock event → seconds for which it held down the clocks.
         setup: among other things, errors and rows of its memory.
+        pcie: the link to the host, at its best while the card was in use.
     """
 
     sm_mhz: float | None = None
@@ -195,6 +201,7 @@ class CardFacts:
     temperature_c: float | None = None
     limited_s: Mapping[str, float] = field(default_factory=dict)
     setup: Configuration = field(default_factory=Configuration)
+    pcie: PcieLink = field(default_factory=PcieLink)
 
 
 class Cause(NamedTuple):
@@ -213,8 +220,9 @@ class Cause(NamedTuple):
     fault: bool = True
 
 
-_MEMORY, _ALL = frozenset({"memory"}), frozenset(LIMITS)
-_POWER = _ALL - {"short"}
+_COPIES, _MEMORY = frozenset({COPIES}), frozenset({"memory"})
+_KERNELS = frozenset(LIMITS) - _COPIES
+_POWER = _KERNELS - {"short"}
 _LOWER = 0.01
 """Clocks and limits that are lower by less are the same: NVML's steps are up to 0.8 %."""
 _MANY_CORRECTED = 100
@@ -226,20 +234,24 @@ _LIMITED_S = 1.0
 def causes(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
     """Yields in what a card differs from the others and may be slower for; unknown values are no cause."""
     look = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE -i {index}"
+    reseat = "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link"
     for event, seconds in card.limited_s.items():
         usual = median_of_known(other.limited_s.get(event) for other in others)
         if usual is not None and seconds >= usual + max(_LIMITED_S, usual):
             words = (INVALIDATING | ORDINARY)[event]
             text = f"{words} ({event}) for {seconds:.0f} s, on the others {usual:.0f} s"
             remedy = f"{'improve the cooling' if 'thermal' in event else 'check power and cooling'}: {look}"
-            slows = _POWER if event == "sw_power_cap" else _ALL
+            slows = _POWER if event == "sw_power_cap" else _KERNELS
             yield Cause(text, remedy, slows, fault=event in INVALIDATING)
     for name, words, remedy, slows in (
         ("power_limit_w", "power limit in W", "nvidia-smi -pl sets it, as root", _POWER),
-        ("sm_mhz", "SM clock in MHz", f"see what lowers it: {look}", _ALL),
+        ("sm_mhz", "SM clock in MHz", f"see what lowers it: {look}", _KERNELS),
         ("memory_mhz", "memory clock in MHz", f"see what lowers it: {look}", _MEMORY),
+        ("pcie.width", "PCIe lanes", reseat, _COPIES),
+        ("pcie.generation", "PCIe generation", reseat, _COPIES),
     ):
-        own, usual = getattr(card, name), median_of_known(getattr(other, name) for other in others)
+        figure = operator.attrgetter(name)
+        own, usual = figure(card), median_of_known(map(figure, others))
         if own is not None and usual is not None and own < (1 - _LOWER) * usual:
             yield Cause(f"{words}: {own:.0f}, of the others {usual:.0f}", remedy, slows)
     setup, setups = card.setup, [other.setup for other in others]
@@ -329,7 +341,7 @@ def findings(
         if card in suspects:
             verdict = CardVerdict.NOT_CONFIRMED
         if slower:
-            several = len(slower) > 1
+            several = sum(name != COPIES for name in slower) > 1
             verdict = CardVerdict.SLOW if several or explained else CardVerdict.ONE_CLASS
             if len(shifts) == 2 and several and not (explained or _recorded_faster(card, since_record)):
                 verdict = CardVerdict.ONE_OF_TWO

@@ -101,6 +101,23 @@ class PowerLimits:
 
 
 @dataclass(frozen=True)
+class PcieLink:
+    """The link of a GPU to its host; None if unknown.
+
+    Attributes:
+        generation: now; an idle GPU may use an older one to save power.
+        width: lanes now.
+        max_generation: the newest that both the GPU and its slot can use.
+        max_width: the most lanes that both can use.
+    """
+
+    generation: int | None = None
+    width: int | None = None
+    max_generation: int | None = None
+    max_width: int | None = None
+
+
+@dataclass(frozen=True)
 class Configuration:
     """How a GPU is set up, for administrators; None if unknown.
 
@@ -323,6 +340,15 @@ class Nvml:
             row_remap_pending=rows and bool(rows[2]),
             row_remap_failed=rows and bool(rows[3]),
             default_power_w=None if power_mw is None else power_mw / 1000,
+        )
+
+    def pcie_link(self, uuid: str) -> PcieLink:
+        gpu = self._whole_gpu(uuid)
+        return PcieLink(
+            generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
+            width=self._ask("nvmlDeviceGetCurrPcieLinkWidth", gpu),
+            max_generation=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu),
+            max_width=self._ask("nvmlDeviceGetMaxPcieLinkWidth", gpu),
         )
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:

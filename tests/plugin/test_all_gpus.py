@@ -13,7 +13,7 @@ from made_up_runs import write_run_file
 from pytest_gpukern.cli import all_gpus, validate
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.errors import NvmlUnavailable
-from pytest_gpukern.gpu.nvml import Configuration
+from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness
@@ -156,7 +156,7 @@ class Rounds:
     def __exit__(self, *exc):
         pass
 
-    def wait(self):
+    def wait(self, timeout):
         return self.statuses.pop(0) if self.statuses else 0
 
 
@@ -218,6 +218,11 @@ def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, round
     assert "0.json: cannot be read" in err
 
 
+def test_each_gpu_that_is_recorded_has_reports_of_its_own():
+    named = [str(all_gpus._of_gpu(Path(name), "GPU-8d1f0a2c")) for name in ("out/run.json", "t.trace.json")]
+    assert named == ["out/run-GPU-8d1f0a2c.json", "t-GPU-8d1f0a2c.trace.json"]
+
+
 def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):
     rounds(slow(2, 4, kinds=(2,)))
     status, out, _ = host()
@@ -225,18 +230,19 @@ def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):
     assert f"GPU 2 {SHORT[2]}: +4.0 % in memory, confirmed by 3 fresh sessions, but in one class" in out
     broken = {UUIDS[2]: Configuration(**{**vars(HEALTHY), "remapped_rows": 2})}
     monkeypatch.setattr(FakeNvml, "configuration", lambda self, uuid: broken.get(uuid, HEALTHY))
-    status, out, _ = host()
+    status, out, _ = host(links={UUIDS[0]: PcieLink(5, 8, 5, 16)})
     assert status == 1
+    assert "5 x8 of 5 x16" in out
     assert f"GPU 2 {SHORT[2]}: 2 replaced memory rows, on the others 0" in out
     assert "nvidia-smi -r -i 2" in out
 
 
 def test_what_nvml_refuses_is_unknown(host, rounds):
     rounds()
-    _, out, _ = host(setup=Configuration())
+    _, out, _ = host(setup=Configuration(), links=dict.fromkeys(UUIDS, PcieLink()))
     (line,) = [each for each in out.splitlines() if each.startswith(f"  1 {SHORT[1]}") and "MHz" in each]
     assert line.split()[2:4] == ["1980", "MHz"]
-    assert line.split()[-3:] == ["unknown"] * 3, "errors and rows"
+    assert line.split()[-4:] == ["unknown"] * 4, "errors, rows and link"
 
 
 def test_failed_tests_fail_the_host_and_wrong_outputs_are_not_compared(host, rounds):

@@ -16,6 +16,7 @@ from pytest_gpukern.gpu.nvml import (
     GpuRecord,
     MigRecord,
     Nvml,
+    PcieLink,
     PowerLimits,
     Utilization,
 )
@@ -97,6 +98,7 @@ class FakeNvml(Nvml):
     bus_bits: int | None = 6144
     max_clocks: tuple[int | None, int | None] = (1980, 3201)
     setup: Configuration = HEALTHY
+    links: dict[str, PcieLink] = field(default_factory=dict)
     pcie: list[int] = field(default_factory=list)
     closed: bool = False
 
@@ -124,6 +126,9 @@ class FakeNvml(Nvml):
 
     def configuration(self, uuid: str) -> Configuration:
         return self.setup
+
+    def pcie_link(self, uuid: str) -> PcieLink:
+        return self.links.get(uuid, PcieLink(5, 16, 5, 16))
 
     def memory_bus_width_bits(self, uuid: str) -> int | None:
         return self.bus_bits

@@ -34,7 +34,7 @@ from pytest_gpukern.findings.cards import (
     suspected,
 )
 from pytest_gpukern.gate.comparability import SessionTime
-from pytest_gpukern.gpu.nvml import Configuration
+from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.values.result import Result
 
 DATA = Path(__file__).parents[2] / "data"
@@ -156,7 +156,7 @@ ALL = ["memory", "compute", "short"]
         ([slower("memory", 1.01251), every(100)], {"A": ["memory"]}),
         # a card without times in a class, or with few, is no neighbour there
         ([every(100.4), every(105), every(100, "short"), every(100, "short")], {"B": ALL}),
-        # of two neighbours it is the one that is nearer to the usual
+        # of two neighbours it is the one that is nearer to the usual, be that by its copies
         ([every(104), {**every(100), **every(97, "short")}, every(100.5)], {"A": ALL}),
         ([every(101.5), every(98), every(100.2), every(100)], {"A": ALL}),
     ],
@@ -225,6 +225,7 @@ def facts(**changes):
         "memory_mhz": 3200.0,
         "power_limit_w": 700.0,
         "limited_s": {"hw_thermal_slowdown": 0.0, "sw_power_cap": 0.5, "hw_slowdown": 4.0},
+        "pcie": PcieLink(5, 16, 5, 16),
     }
     memory = {"ecc": True, **dict.fromkeys(("corrected_errors", "uncorrected_errors", "remapped_rows"), 0)}
     memory |= {"row_remap_pending": False, "row_remap_failed": False}
@@ -241,6 +242,7 @@ REMEDIES = {
     "hw_thermal_slowdown": f"improve the cooling: {LOOK}",
     "hw_slowdown": f"check power and cooling: {LOOK}",
     "sw_power_cap": f"check power and cooling: {LOOK}",
+    "pcie": "reseat the card, or look at its slot in the BIOS: nvidia-smi -q -i {index} shows the link",
 }
 RESET = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it replaced"
 
@@ -259,6 +261,8 @@ RESET = "reset the GPU: nvidia-smi -r -i {index}; if that does not help, have it
         ("remapped_rows", 1, 0, "1 replaced memory rows, on the others 0", {"memory"}),
         ("row_remap_pending", True, False, "broken memory rows wait to be replaced, or could", {"memory"}),
         ("row_remap_failed", True, False, "broken memory rows wait to be replaced, or could", {"memory"}),
+        ("pcie", PcieLink(5, 8, 5, 16), PcieLink(5, 16), "PCIe lanes: 8, of the others 16", {COPIES}),
+        ("pcie", PcieLink(4, 16, 5, 16), PcieLink(5, 16), "PCIe generation: 4, of the others 5", {COPIES}),
     ],
 )
 def test_a_physical_difference_is_told_with_values_and_what_to_do(field, value, nearly, text, slows):
@@ -292,6 +296,8 @@ LIMIT = LIMITS["compute"]
         (["memory"], 3, {}, {"remapped_rows": 1}, SLOW),
         (["short"], 3, {}, {"remapped_rows": 1}, ONE_CLASS),
         (["memory"], 3, {}, {}, ONE_CLASS),
+        (["memory", COPIES], 3, {}, {}, ONE_CLASS),  # copies are no class of kernels
+        ([COPIES], 3, {}, {"pcie": PcieLink(5, 4, 5, 16)}, SLOW),
         ([], 3, {}, {}, CardVerdict.NOT_CONFIRMED),
         # of two cards, one is named by a cause or by its own record only
         (BOTH, 2, {}, {}, ONE_OF_TWO),

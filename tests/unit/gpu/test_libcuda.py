@@ -12,19 +12,25 @@ from pathlib import Path
 import pytest
 
 from pytest_gpukern import gpu as device_package
-from pytest_gpukern.gpu import libcuda
+from pytest_gpukern.gpu.libcuda import CudaError, uuids_in_cuda_order
 
 ROOT = Path(device_package.__file__).parents[2]
 COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler")
 
-# Two devices, the second first.
+# Two devices, the second first by default; any CUDA_VISIBLE_DEVICES shows one.
 SOURCE = r"""
 #include <stdlib.h>
+#include <string.h>
 static int ready = 0;
+static int swapped(void) {
+    const char *order = getenv("CUDA_DEVICE_ORDER");
+    return !(order && !strcmp(order, "PCI_BUS_ID"));
+}
 int cuInit(unsigned flags) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (getenv("STUB_BROKEN")) return 999;
-    if (getenv("STUB_EMPTY")) return 100;
+    if (visible && !*visible) return 100;
     ready = 1; return 0;
 }
 static int current = 0, active = 0;
@@ -34,8 +40,12 @@ int cuCtxGetCurrent(void **context) { *context = current ? &current : 0; return 
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is) {
     *flags = 0; *is = device + 1 == active; return ready ? 0 : 3;
 }
-int cuDeviceGetCount(int *count) { *count = 2; return ready ? 0 : 3; }
-int cuDeviceGet(int *device, int ordinal) { *device = 1 - ordinal; return 0; }
+int cuDeviceGetCount(int *count) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (!ready) return 3;
+    *count = visible ? 1 : 2; return 0;
+}
+int cuDeviceGet(int *device, int ordinal) { *device = swapped() ? 1 - ordinal : ordinal; return 0; }
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
     for (int i = 0; i < 16; i++) uuid[i] = 16 * device + i;
     return 0;
@@ -63,21 +73,16 @@ def environ(tmp_path_factory):
     return {**kept, "LD_LIBRARY_PATH": str(folder)}
 
 
-def run(script, environ):
-    return subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True
-    )
+@needs_compiler
+def test_a_process_of_its_own_lists_the_devices_in_the_order_of_cuda(environ):
+    assert uuids_in_cuda_order(environ) == [ONE, ZERO]
+    assert uuids_in_cuda_order({**environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == [ZERO, ONE]
 
 
 @needs_compiler
-def test_devices_are_listed_in_the_order_of_cuda_and_a_refusal_is_named_with_call_and_code(environ):
-    script = (
-        "from pytest_gpukern.gpu.libcuda import LibCuda\nfor each in LibCuda().devices(): print(each.uuid)"
-    )
-    assert run(script, environ).stdout.split() == [ONE, ZERO]
-    assert run(script, {**environ, "STUB_EMPTY": "1"}).stdout == ""
-    refused = run(script, {**environ, "STUB_BROKEN": "1"})
-    assert "cuInit failed with CUDA_ERROR_UNKNOWN (999)" in refused.stderr
+def test_a_refusal_is_named_with_call_and_code(environ):
+    with pytest.raises(CudaError, match=r"cuInit failed with CUDA_ERROR_UNKNOWN \(999\)"):
+        uuids_in_cuda_order({**environ, "STUB_BROKEN": "1"})
 
 
 @needs_compiler
@@ -102,12 +107,19 @@ library.make(1)  # the primary context of a device
 look()
 print(json.dumps(states))
 """
-    done = run(script, environ)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == [[False, False]] * 2 + [[True, False]] + [[True, True]] * 2
 
 
-def test_a_missing_library_is_said_to_be_missing(monkeypatch):
-    monkeypatch.setattr(libcuda, "LIBRARY", "libnowhere.so.1")
-    with pytest.raises(libcuda.CudaError, match=r"CUDA library missing \(libnowhere.so.1"):
-        libcuda.load_library()
-    assert not libcuda.LibCuda().is_initialized()
+def test_a_missing_library_is_said_to_be_missing(tmp_path):
+    try:
+        uuids_in_cuda_order({"CUDA_VISIBLE_DEVICES": "", "LD_LIBRARY_PATH": str(tmp_path)})
+    except CudaError as error:
+        message = str(error)
+    else:
+        pytest.skip("this machine has a CUDA driver")
+    assert message.startswith(
+        "CUDA could not be asked in a process of its own: CUDA library missing (libcuda.so.1"
+    )

@@ -17,6 +17,7 @@ from pytest_gpukern.gpu.nvml import (
     Configuration,
     DeviceState,
     GpuProcess,
+    PcieLink,
     PowerLimits,
     Utilization,
     open_nvml,
@@ -319,27 +320,20 @@ def test_only_newer_samples_of_the_utilization_are_kept(opened):
     assert nvml.utilization(UUIDS[0], 100) == (Utilization(8, 200, 60),)
 
 
-def test_the_setup_is_told_and_unknown_where_the_driver_refuses(opened):
+def test_the_link_to_the_host_and_the_setup_are_told_and_unknown_where_the_driver_refuses(opened):
     answers = {
-        "PersistenceMode": 0,
-        "EccMode": [1, 0],
-        "MigMode": [0, 1],
-        "ComputeMode": 3,
-        "TotalEccErrors": 2,
-        "RemappedRows": [3, 1, 1, 0],
+        "nvmlDeviceGetCurrPcieLinkGeneration": 1,
+        "nvmlDeviceGetCurrPcieLinkWidth": 8,
+        "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+        "nvmlDeviceGetMaxPcieLinkWidth": 16,
     }
-    nvml = opened(FakePynvml(**{f"nvmlDeviceGet{name}": answer for name, answer in answers.items()}))
+    nvml = opened(FakePynvml(nvmlDeviceGetRemappedRows=[3, 1, 1, 0], nvmlDeviceGetComputeMode=3, **answers))
+    assert nvml.pcie_link(UUIDS[0]) == PcieLink(1, 8, 5, 16)
     assert nvml.configuration(UUIDS[0]) == dataclasses.replace(
-        HEALTHY,
-        persistence=False,
-        ecc_pending=False,
-        mig_pending=True,
-        compute_mode="exclusive_process",
-        corrected_errors=2,
-        uncorrected_errors=2,
-        remapped_rows=4,
-        row_remap_pending=True,
+        HEALTHY, remapped_rows=4, row_remap_pending=True, compute_mode="exclusive_process"
     )
-    refused = (*answers, "PowerManagementDefaultLimit")
-    nvml = opened(FakePynvml({f"nvmlDeviceGet{name}": NOT_SUPPORTED for name in refused}))
-    assert nvml.configuration(UUIDS[0]) == Configuration()
+    refused = ("PersistenceMode", "EccMode", "MigMode", "ComputeMode", "TotalEccErrors", "RemappedRows")
+    refused += ("PowerManagementDefaultLimit",)
+    failing = [*answers, *(f"nvmlDeviceGet{name}" for name in refused)]
+    nvml = opened(FakePynvml(dict.fromkeys(failing, NOT_SUPPORTED), **answers))
+    assert (nvml.pcie_link(UUIDS[0]), nvml.configuration(UUIDS[0])) == (PcieLink(), Configuration())
