@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from fake_nvml import state
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_gpukern.gpu.nvml import CLOCK_EVENTS, DeviceState, GpuProcess
 from pytest_gpukern.measure import observers as observers_module
@@ -188,10 +190,35 @@ def test_a_process_that_shares_the_device_is_noted():
     assert note.startswith("other processes on the device, idle as far as we can tell: pid 4711")
 
 
+@given(
+    st.lists(st.sampled_from([*CLOCK_EVENTS.values(), "unknown_0x8000"]), max_size=4, unique=True),
+    st.none() | st.floats(100, 3000),
+    st.none() | st.integers(100, 12000),
+    st.dictionaries(st.sampled_from([*INVALIDATING, *ORDINARY]), st.integers(0, 10**9), max_size=4),
+)
+def test_no_state_breaks_the_judges_and_every_fault_has_a_remedy(events, sm_mhz, memory_mhz, limited_ns):
+    after = {"clock_events": tuple(events), "memory_clock_mhz": memory_mhz, "limited_ns": limited_ns}
+    found = fault(sm_mhz=sm_mhz, **after)
+    device_notes([BEFORE, state(50, **after)], (sm_mhz,))
+    if found is not None:
+        assert found.kind
+        assert str(found) == f"{found.seen}; {found.remedy}"
+    if set(events) & set(INVALIDATING):
+        assert found is not None
+
+
 # pauses
 
 HOT = Disturbance("hw_thermal_slowdown", "too hot (91 °C)", "cool it")
 SHARED = Disturbance("other process", "another process ran kernels", "stop it")
+
+
+def test_pauses_double_from_50_ms_to_half_a_second_and_end():
+    slept = []
+    recovery = Recovery(sleep=slept.append)
+    while recovery.pause(HOT):
+        assert len(slept) < 100
+    assert slept == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5, 0.5])
 
 
 def test_a_case_that_is_given_up_says_what_was_seen_how_often_and_what_to_do():
@@ -201,6 +228,13 @@ def test_a_case_that_is_given_up_says_what_was_seen_how_often_and_what_to_do():
         "could not be measured cleanly: 9 batches were disturbed, even after 2.75 s of pauses: "
         "8 × too hot (91 °C), 1 × another process ran kernels. Remedy: stop it; cool it"
     )
+
+
+def test_a_case_that_became_clean_says_what_was_repeated():
+    recovery = Recovery(sleep=lambda seconds: None)
+    assert recovery.note is None
+    recovery.pause(HOT)
+    assert recovery.note == "1 batch was disturbed and left out: 1 × too hot (91 °C)"
 
 
 THROTTLED = {"clock_events": ("hw_thermal_slowdown",), "temperature_c": 92}
@@ -285,17 +319,20 @@ def test_beside_a_main_timer_the_look_behind_its_samples_will_do_for_a_tenth_of_
     assert finished(watch).values["memory_mhz"] == state().memory_clock_mhz
 
 
-def test_beside_a_main_timer_the_device_is_looked_at_after_a_tenth_of_a_second():
+def test_beside_a_main_timer_the_device_is_looked_at_after_a_tenth_of_a_second_and_where_the_clock_is_low():
     instruments = FakeInstruments()
     watch = watching(instruments, beside=True)
     assert batches(watch, instruments, 0.11, 0.05) == [(None, True), (None, False)]
     assert instruments.asked == 1 + 1
+    slow = FakeInstruments(clock=1484.0)
+    ((said, settled),) = batches(watching(slow, beside=True), slow, 0.01)
+    assert said.startswith("the SM clock was 1484 MHz")
+    assert settled
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_low_clock_has_nvml_asked_at_once(beside):
+def test_a_low_clock_has_nvml_asked_at_once():
     instruments = FakeInstruments(clock=1484.0)
-    watch = watching(instruments, beside=beside)
+    watch = watching(instruments)
     watch.before()
     look = watch.after(BATCH, last=False)
     assert look.fault.startswith("the SM clock was 1484 MHz, 75 % of 1980 MHz")
@@ -361,8 +398,7 @@ def test_after_each_disturbed_batch_there_is_a_pause_until_the_measurement_is_gi
         instruments.age_s = 0.2
         looks.append(watch.after(BATCH, last=False))
         assert "too hot" in looks[-1].fault
-    assert watch.pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5, 0.5])
-    assert len(looks) == len(watch.pauses) + 1
+    assert len(looks) == len(watch.pauses) + 1 == 9
     assert looks[-1].hopeless.startswith("could not be measured cleanly: 9 batches were disturbed")
     assert "improve the cooling" in looks[-1].hopeless
 
