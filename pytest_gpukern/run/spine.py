@@ -521,15 +521,11 @@ class TimedScope:
         try:
             if scope == "kernel" and self.elsewhere:
                 raise NothingLaunched(ELSEWHERE)
-            measurements = measured_by(
-                self.by, self.context.timer, scope=scope, stream=stream, any_stream=any_stream
-            )
+            return measured_by(self.by, self.context.timer, scope=scope, stream=stream, any_stream=any_stream)
         except NothingLaunched as reason:
             if leaves_host_calls:
                 raise
-            measurements = [not_of_the_device(self.by, stream, f"{reason}; {HOST_REMEDY}")]
-        observers = self.context.environment.gpu.observers
-        return [observers.measured(self._call, measurements[0]), *measurements[1:]]
+            return [not_of_the_device(self.by, stream, f"{reason}; {HOST_REMEDY}")]
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:
         """Measures it by one timer, alone or beside the main one.

@@ -233,14 +233,10 @@ def test_an_impossible_threshold_is_refused_with_a_possible_one(text):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1000", 1000),
         ("1_000", 1000),
         ("10**7", 10_000_000),
         ("1e7", 10_000_000),
-        ("2**20+1", 1_048_577),
-        ("-3", -3),
         ("0.5", 0.5),
-        ("float32", "float32"),
         ("grid-stride", "grid-stride"),
         ("1 000", "1 000"),
     ],
