@@ -1,9 +1,13 @@
-"""Facts about kernels that ptxas makes here, and what is said if a tool is missing or prints something else."""
+"""Facts about kernels that ptxas makes here; what is said if a tool is missing or prints something else."""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -15,103 +19,99 @@ from pytest_gpukern.code.tools import DisassemblyError, Tool, ToolsMissing, tool
 from pytest_gpukern.gpu import cubin
 
 try:
-    PTXAS = tool("ptxas")
-    MISSING = "; ".join(name for name in ("cuobjdump", "nvdisasm") if not tool(name))
+    MISSING = "".join(tool(name).path[:0] for name in ("ptxas", "cuobjdump", "nvdisasm"))
 except ToolsMissing as error:
-    PTXAS, MISSING = None, str(error)
+    MISSING = str(error)
 needs_tools = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
-FAT = 48
+FAT = range(48)
 ARRAY_BYTES = 80
-LOAD = "".join(f"ld.global.f32 %f{i}, [%rd1+{4096 * i}];\n" for i in range(FAT))
-MIX = "".join(f"fma.rn.f32 %f{i}, %f{i}, %f{(7 * i + 3) % FAT}, %f{(i + 1) % FAT};\n" for i in range(FAT))
-STORE = "".join(f"st.global.f32 [%rd1+{4096 * i}], %f{i};\n" for i in range(FAT))
-FILL = "".join(f"ld.global.f32 %f50, [%rd1+{64 * i}];\nst.local.f32 [a+{4 * i}], %f50;\n" for i in range(20))
-PICK = (
-    "mov.u64 %rd2, a;\nadd.s64 %rd2, %rd2, %rd3;\nld.local.f32 %f51, [%rd2];\nst.global.f32 [%rd1], %f51;\n"
-)
-ARRAY = f".local .align 4 .b8 a[{ARRAY_BYTES}];\n"
-SPILLS = LOAD + MIX + MIX + STORE
+ARRAY = f".local .align 4 .b8 a[{ARRAY_BYTES}];"
+FILL = "".join(f"st.volatile.local.f32 [a+{at}], %f1;" for at in range(0, ARRAY_BYTES, 4))
+PICK = "mov.u64 %rd2, a; add.s64 %rd2, %rd2, %rd3; ld.volatile.local.f32 %f1, [%rd2];"
+LOAD, STORE = "ld.global.f32 %f1, [%rd1];", "st.global.f32 [%rd1], %f1;"
+MIX = "".join(f"fma.rn.f32 %f{i}, %f{i}, %f{(7 * i + 3) % 48}, %f{(i + 1) % 48};" for i in FAT)
+LOADS = "".join(f"ld.global.f32 %f{i}, [%rd1+{4096 * i}];" for i in FAT)
+SPILLS = LOADS + 2 * MIX + "".join(f"st.global.f32 [%rd1+{4096 * i}], %f{i};" for i in FAT)
 BODIES = {
-    "neither": "ld.global.f32 %f1, [%rd1];\nmul.f32 %f1, %f1, 0f3FC00000;\nst.global.f32 [%rd1], %f1;\n",
-    "double": "ld.global.f32 %f1, [%rd1];\ncvt.f64.f32 %d1, %f1;\nmul.f64 %d1, %d1, 0d3FF199999999999A;\n"
-    "cvt.rn.f32.f64 %f1, %d1;\nst.global.f32 [%rd1], %f1;\n",
-    "array": ARRAY + FILL + PICK,
+    "neither": LOAD + "mul.f32 %f1, %f1, 0f3FC00000;" + STORE,
+    "double": LOAD + "cvt.f64.f32 %d1, %f1; mul.f64 %d1, %d1, %d1; cvt.rn.f32.f64 %f1, %d1;" + STORE,
+    "array": ARRAY + LOAD + FILL + PICK + STORE,
     "spills": SPILLS,
-    "both": ARRAY + FILL + SPILLS + PICK,
-    "shares": ".shared .align 4 .b8 s[512];\nld.global.f32 %f1, [%rd1];\nst.shared.f32 [s], %f1;\nbar.sync 0;\n"
-    "ld.shared.f32 %f2, [s+4];\nst.global.f32 [%rd1], %f2;\n",
-    "calls": "ld.global.f32 %f1, [%rd1];\n{ .param .f32 p; .param .f32 q;\nst.param.f32 [p], %f1;\n"
-    "call (q), helper, (p);\nld.param.f32 %f1, [q]; }\nst.global.f32 [%rd1], %f1;\n",
+    "both": ARRAY + LOAD + FILL + SPILLS + PICK + STORE,
+    "shares": ".shared .align 4 .b8 s[512];" + LOAD + "st.shared.f32 [s], %f1; bar.sync 0;"
+    "ld.shared.f32 %f1, [s+4];" + STORE,
+    "calls": LOAD + "{ .param .f32 x; .param .f32 y; st.param.f32 [x], %f1; call (y), helper, (x);"
+    "ld.param.f32 %f1, [y]; }" + STORE,
 }
 HELPER = """.func (.param .f32 out) helper(.param .f32 in) { .pragma "noinline"; .reg .f32 %f<3>;
 ld.param.f32 %f1, [in]; sin.approx.f32 %f1, %f1; st.param.f32 [out], %f1; ret; }
 """
 
 
-def kernel(name, body=None):
+def kernel(name, body):
     return f""".visible .entry {name}(.param .u64 p) {{ .reg .f32 %f<52>; .reg .f64 %d<3>; .reg .b64 %rd<5>;
-ld.param.u64 %rd1, [p];\nld.global.u64 %rd3, [%rd1+8];\n{BODIES[body or name]}ret; }}\n"""
+ld.param.u64 %rd1, [p]; ld.global.u64 %rd3, [%rd1+8]; {body} ret; }}\n"""
 
 
-def assembled(tmp_path, text, architecture="sm_90", *options):
+ALL = "".join(kernel(name, body) for name, body in BODIES.items())
+
+
+@functools.cache
+def assembled(text=ALL, architecture="sm_90", *options):
     """Returns the cubin and what `ptxas -v` said of it."""
-    source, target = tmp_path / "kernel.ptx", tmp_path / "kernel.cubin"
-    target.unlink(missing_ok=True)
-    head = f".version 8.7\n.target {architecture}\n.address_size 64\n"
-    source.write_text(head + HELPER + text)
-    script = tmp_path / "ptxas"  # ptxas says it on the error stream
-    script.write_text(f'#!/bin/sh\nexec {PTXAS.path} "$@" 2>&1\n')
-    script.chmod(0o700)
-    said = Tool(str(script), PTXAS.version).output(
-        "-v", f"-arch={architecture}", *options, str(source), "-o", str(target)
-    )
-    return target.read_bytes(), said
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(f".version 9.1\n.target {architecture}\n.address_size 64\n{HELPER}{text}")
+        command = [tool("ptxas").path, "-v", f"-arch={architecture}", *options, source, "-o", target]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return target.read_bytes(), done.stderr
 
 
-@pytest.fixture
-def facts_of(tmp_path):
-    def of(image, entry, architecture="sm_90", block=(128, 1, 1), shared_bytes=0, store=None):
-        compiled = Compiled(image, entry, block, shared_bytes)
-        return facts(compiled, entry, architecture, (10, 1, 1), store or Store(tmp_path / "store"))
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return Store(tmp_path_factory.mktemp("store"))
 
-    return of
+
+def facts_of(image, entry, store, architecture="sm_90", block=(128, 1, 1), shared_bytes=0):
+    return facts(Compiled(image, entry, block, shared_bytes), entry, architecture, (10, 1, 1), store)
 
 
 @needs_tools
 @pytest.mark.parametrize("name", ["neither", "array", "spills", "both"])
-def test_spilled_registers_are_told_apart_from_local_arrays(tmp_path, facts_of, name):
-    image, said = assembled(tmp_path, kernel(name), "sm_90", "-maxrregcount=24")
-    known = facts_of(image, name)
-    frame, stores, loads = map(
-        int, re.search(rf"properties for {name}\s+(\d+)\D+(\d+)\D+(\d+)", said).groups()
-    )
-    array = ARRAY_BYTES if name in ("array", "both") else 0
-    assert known.stack_bytes == known.local_bytes == frame
+def test_spilled_registers_are_told_apart_from_local_arrays(kept, name):
+    image, said = assembled(ALL, "sm_90", "-maxrregcount=24")
+    known = facts_of(image, name, kept)
+    sizes = re.search(rf"properties for {name}\s+(\d+)\D+(\d+)\D+(\d+).*\n.*Used (\d+) registers", said)
+    frame, stores, _, registers = map(int, sizes.groups())
+    array_bytes = ARRAY_BYTES if name in ("array", "both") else 0
+    assert (known.registers, known.stack_bytes, known.local_bytes) == (registers, frame, frame)
     assert (known.spill_bytes > 0) == (stores > 0) == (name in ("spills", "both"))
-    assert known.spill_bytes <= min(frame - array, stores)
-    assert known.registers == int(re.search(r"Used (\d+) registers", said)[1])
-    assert marked(tmp_path / "kernel.cubin") == {"STL": stores, "LDL": loads}
+    assert frame - array_bytes - 48 <= known.spill_bytes <= min(frame - array_bytes, stores)
 
 
-def marked(path):
-    """Bytes that instructions move which nvdisasm marks: what `spill_bytes` rests on."""
-    printed = json.loads(tool("nvdisasm").output("-json", "-annotate", str(path)))
-    moved = {"STL": 0, "LDL": 0}
-    for each in printed[1][0]["sass-instructions"]:
-        if {"type": "program-analysis", "info": "SpillRefill"} in each.get("annotations", []):
-            opcode, _, width = each["opcode"].partition(".")
-            moved[opcode] += int(width or 32) // 8
-    return moved
+@needs_tools
+def test_the_marks_of_the_tool_are_the_bytes_that_ptxas_reports(tmp_path):
+    image, said = assembled(ALL, "sm_90", "-maxrregcount=24")
+    (tmp_path / "kernel.cubin").write_bytes(image)
+    _, functions = json.loads(tool("nvdisasm").output("-json", "-annotate", str(tmp_path / "kernel.cubin")))
+    for function in functions:
+        moved = {"STL": 0, "LDL": 0}
+        for each in function["sass-instructions"]:
+            if {"type": "program-analysis", "info": "SpillRefill"} in each.get("annotations", []):
+                width = re.search(r"\.(64|128)", each["opcode"])
+                moved[each["opcode"][:3]] += int(width[1] if width else 32) // 8
+        reported = re.search(rf"properties for {function['function-name']}\s.*frame, (\d+)\D+(\d+)", said)
+        assert tuple(moved.values()) == tuple(map(int, reported.groups()))
 
 
 @needs_tools
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
-def test_a_stray_double_shows(tmp_path, facts_of, architecture):
-    right, stray = (
-        facts_of(assembled(tmp_path, kernel(name), architecture)[0], name, architecture).instructions
-        for name in ("neither", "double")
-    )
+def test_a_stray_double_shows(kept, architecture):
+    image, _ = assembled(ALL, architecture)
+    right = facts_of(image, "neither", kept, architecture).instructions
+    stray = facts_of(image, "double", kept, architecture).instructions
     assert right["fp32"] == 1
     assert "fp64" not in right
     assert (stray["fp64"], stray["conversion"]) == (1, 2)
@@ -119,96 +119,74 @@ def test_a_stray_double_shows(tmp_path, facts_of, architecture):
 
 @needs_tools
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
-def test_shared_memory_is_static_and_dynamic_without_what_the_driver_reserves(
-    tmp_path, facts_of, architecture
-):
-    image, _ = assembled(tmp_path, kernel("shares") + kernel("neither"), architecture)
-    assert facts_of(image, "shares", architecture).shared_bytes == 512
-    assert facts_of(image, "shares", architecture, shared_bytes=256).shared_bytes == 768
-    assert facts_of(image, "neither", architecture).shared_bytes == 0
+def test_shared_memory_is_static_and_dynamic_without_what_the_driver_reserves(kept, architecture):
+    image, _ = assembled(ALL, architecture)
+    assert facts_of(image, "shares", kept, architecture, shared_bytes=256).shared_bytes == 768
+    assert facts_of(image, "neither", kept, architecture).shared_bytes == 0
 
 
 @needs_tools
-def test_the_launch_and_the_code_are_in_the_facts(tmp_path, facts_of):
-    image, _ = assembled(tmp_path, kernel("shares"))
-    known = facts_of(image, "shares", block=(1024, 1, 1))
+def test_the_launch_and_the_code_are_in_the_facts(kept):
+    image, _ = assembled()
+    known = facts_of(image, "shares", kept, block=(1024, 1, 1))
     assert known.machine_code_sha256 == f"code:{cubin.code_sha256(image)}"
     assert (known.symbol, known.grid, known.block) == ("shares", (10, 1, 1), (1024, 1, 1))
     assert known.code_bytes == 16 * sum(known.instructions.values())
-    assert {"shared": 2, "barrier": 1, "global": 3}.items() <= known.instructions.items()
+    assert {"shared": 2, "barrier": 1, "global": 2}.items() <= known.instructions.items()
     assert (known.occupancy, known.blocks_per_sm) == (1, 2)
-    assert facts_of(image, "shares", "sm_130").occupancy is None
+    assert facts_of(image, "shares", kept, "sm_130").occupancy is None
 
 
 @needs_tools
-def test_a_function_in_the_module_counts_for_the_kernel_that_calls_it(tmp_path, facts_of):
-    image, _ = assembled(tmp_path, kernel("calls") + kernel("neither"), "sm_90", "-c")
-    assert facts_of(image, "calls").instructions["special"] == 1
-    assert "special" not in facts_of(image, "neither").instructions
+def test_a_function_in_the_module_counts_for_the_kernel_that_calls_it(kept):
+    both = kernel("calls", BODIES["calls"]) + kernel("neither", BODIES["neither"])
+    image, _ = assembled(both, "sm_90", "-c")  # leaves functions where several kernels can call them
+    assert facts_of(image, "calls", kept).instructions["special"] == 1
+    assert "special" not in facts_of(image, "neither", kept).instructions
 
 
-def broken(tmp_path, printed):
+def printing(tmp_path, printed):
     """A tool that prints something else."""
     (tmp_path / "printed").write_text(printed)
-    script = tmp_path / "nvdisasm"
-    script.write_text(f"#!/bin/sh\ncat {tmp_path}/printed\n")
-    script.chmod(0o700)
-    return Tool(str(script), tool("nvdisasm").version)
+    (tmp_path / "changed").write_text(f"#!/bin/sh\ncat {tmp_path}/printed\n")
+    (tmp_path / "changed").chmod(0o700)
+    return Tool(str(tmp_path / "changed"), tool("nvdisasm").version)
 
 
-def used_instead(monkeypatch, name, other):
+def use_instead(monkeypatch, name, other):
     monkeypatch.setattr(disassembly, "tool", lambda wanted: other if wanted == name else tool(wanted))
 
 
 @needs_tools
-def test_only_what_is_not_in_the_store_is_disassembled(tmp_path, facts_of, monkeypatch):
-    first, _ = assembled(tmp_path, kernel("neither"))
-    renamed, _ = assembled(tmp_path, kernel("the_tenth_of_its_process", "neither"))
-    changed, _ = assembled(tmp_path, kernel("neither", "double"))
-    known = facts_of(first, "neither")
-    used_instead(monkeypatch, "nvdisasm", broken(tmp_path, "no disassembly"))
-    assert facts_of(first, "neither") == known
-    assert facts_of(renamed, "the_tenth_of_its_process").instructions == known.instructions
+def test_only_what_is_not_in_the_store_is_disassembled(tmp_path, kept, monkeypatch):
+    named, renamed, changed = (
+        assembled(kernel(name, BODIES[body]))[0]
+        for name, body in (("k", "neither"), ("tenth_of_its_process", "neither"), ("k", "double"))
+    )
+    known = facts_of(named, "k", kept)
+    use_instead(monkeypatch, "nvdisasm", printing(tmp_path, "no disassembly"))
+    assert facts_of(named, "k", kept) == known
+    assert facts_of(renamed, "tenth_of_its_process", kept).instructions == known.instructions
     with pytest.raises(DisassemblyError, match="no disassembly"):
-        facts_of(changed, "neither")
+        facts_of(changed, "k", kept)
 
 
-@needs_tools
-@pytest.mark.parametrize(
-    "damage", [lambda text: text[:40], lambda text: text.replace(b"1", b"2"), lambda _: b""]
-)
-def test_a_damaged_entry_is_made_again(tmp_path, facts_of, damage):
-    image, _ = assembled(tmp_path, kernel("neither"))
-    known = facts_of(image, "neither")
+def test_a_damaged_entry_is_made_again_and_a_folder_that_cannot_be_made_is_none(tmp_path):
+    listing = disassembly.Listing(spill_bytes=0, code_bytes=16, instructions={"fp32": 1})
+    Store(tmp_path / "store").listing("key", lambda: listing)
     (entry,) = (tmp_path / "store").iterdir()
     sound = entry.read_bytes()
-    entry.write_bytes(damage(sound))
-    assert facts_of(image, "neither") == known
-    assert entry.read_bytes() == sound
-
-
-@needs_tools
-def test_a_store_that_cannot_be_written_is_none(tmp_path, facts_of):
-    image, _ = assembled(tmp_path, kernel("neither"))
-    (tmp_path / "file").write_text("in the way")
-    assert facts_of(image, "neither", store=Store(tmp_path / "file")).registers > 0
+    for damaged in (b"", sound[:40], sound[:-1], sound.replace(b"16", b"32")):
+        entry.write_bytes(damaged)
+        assert Store(tmp_path / "store").listing("key", lambda: listing) == listing
+        assert entry.read_bytes() == sound
+    assert Store(entry).listing("key", lambda: listing) == listing
 
 
 def listed(**changed):
-    function = {
-        "function-name": "neither",
-        "length": 32,
-        "sass-instructions": [{"opcode": "FADD", "operands": "R0,R1,R2"}, {"opcode": "NOP"}],
-    }
+    instructions = [{"opcode": "FADD", "operands": "R0,R1,R2"}, {"opcode": "NOP"}]
+    function = {"function-name": "neither", "length": 32, "sass-instructions": instructions}
     return json.dumps([{}, [function | changed]])
-
-
-@needs_tools
-def test_what_the_tests_of_other_forms_change_is_understood(tmp_path, facts_of, monkeypatch):
-    image, _ = assembled(tmp_path, kernel("neither"))
-    used_instead(monkeypatch, "nvdisasm", broken(tmp_path, listed()))
-    known = facts_of(image, "neither")
-    assert (known.instructions, known.code_bytes) == ({"fp32": 1}, 16)
 
 
 @needs_tools
@@ -217,94 +195,67 @@ def test_what_the_tests_of_other_forms_change_is_understood(tmp_path, facts_of, 
     [
         "",
         "Usage  : nvdisasm [options] <image file>",
-        "[{}]",
         "[{}, []]",
         listed(length=64),
         listed(length="32"),
         listed(**{"sass-instructions": []}),
         listed(**{"function-name": "other"}),
-        listed(**{"sass-instructions": [{"mnemonic": "FADD"}, {"opcode": "NOP"}]}),
-        listed(**{"sass-instructions": [{"opcode": "@P0 FADD R0"}, {"opcode": "NOP"}]}),
+        listed(**{"sass-instructions": [{"mnemonic": "FADD"}] * 2}),
+        listed(**{"sass-instructions": [{"opcode": "@P0 FADD R0"}] * 2}),
         listed(**{"sass-instructions": [{"opcode": "STL", "annotations": [{"info": "SpillRefill"}]}] * 2}),
     ],
 )
-def test_another_form_of_disassembly_is_an_error_that_names_the_tool(
-    tmp_path, facts_of, monkeypatch, printed
-):
-    image, _ = assembled(tmp_path, kernel("neither"))
-    used_instead(monkeypatch, "nvdisasm", broken(tmp_path, printed))
-    with pytest.raises(
-        DisassemblyError, match=rf"nvdisasm \({tool('nvdisasm').version}\) printed .*pip install"
-    ):
-        facts_of(image, "neither")
+def test_another_form_of_disassembly_is_an_error_that_names_the_tool(tmp_path, monkeypatch, printed):
+    store = Store(tmp_path / "store")
+    use_instead(monkeypatch, "nvdisasm", printing(tmp_path, printed))
+    with pytest.raises(DisassemblyError, match=r"changed \(\d+\.\d+\.\d+\) printed .*pip install"):
+        facts_of(assembled()[0], "neither", store)
+    use_instead(monkeypatch, "nvdisasm", printing(tmp_path, listed()))
+    assert facts_of(assembled()[0], "neither", store).instructions == {"fp32": 1}
 
 
 @needs_tools
 @pytest.mark.parametrize(
-    "printed",
+    ("name", "usage"),
     [
-        "",
-        " Function other:\n  REG:8 STACK:0 SHARED:0 LOCAL:0 TEXTURE:0\n",
-        " Function neither:\n  REGISTERS:8 STACK:0 SHARED:0 LOCAL:0\n",
-        " Function neither:\n  REG:8 STACK:0 SHARED:16 LOCAL:0\n",
+        ("other", "REG:8 STACK:0 SHARED:0 LOCAL:0 TEXTURE:0"),
+        ("neither", "REGISTERS:8 STACK:0 SHARED:0 LOCAL:0"),
+        ("neither", "REG:8 STACK:0 SHARED:16 LOCAL:0"),
     ],
 )
-def test_another_form_of_resource_usage_is_an_error(tmp_path, facts_of, monkeypatch, printed):
-    image, _ = assembled(tmp_path, kernel("neither"))
-    used_instead(monkeypatch, "cuobjdump", broken(tmp_path, printed))
+def test_another_form_of_resource_usage_is_an_error(tmp_path, kept, monkeypatch, name, usage):
+    use_instead(monkeypatch, "cuobjdump", printing(tmp_path, f" Function {name}:\n  {usage}\n"))
     with pytest.raises(DisassemblyError, match="printed what we do not understand"):
-        facts_of(image, "neither")
+        facts_of(assembled(kernel("neither", BODIES["neither"]))[0], "neither", kept)
 
 
 @needs_tools
-def test_a_refusal_of_the_tool_is_told_in_its_words(tmp_path, facts_of):
-    image, _ = assembled(tmp_path, kernel("neither"))
-    with pytest.raises(DisassemblyError, match=r"cuobjdump .* fails with -res-usage: "):
-        facts_of(image[: len(image) - 64], "neither")
-
-
-def test_what_is_no_cubin_is_an_error(facts_of):
-    with pytest.raises(DisassemblyError, match="what k compiled to for sm_90 is no cubin"):
-        facts_of(b"no ELF", "k")
+def test_what_no_tool_takes_is_an_error(kept):
+    with pytest.raises(DisassemblyError, match="what neither compiled to for sm_90 is no cubin"):
+        facts_of(b"no ELF", "neither", kept)
+    with pytest.raises(DisassemblyError, match=r"nvdisasm .* fails with -no-such-option: .*pip install"):
+        tool("nvdisasm").output("-no-such-option")
 
 
 def test_a_missing_tool_is_told_with_what_installs_it(monkeypatch):
-    for variable in ("PATH", "CUDA_HOME", "CUDA_PATH"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(tools, "_places", lambda name: [])
     with pytest.raises(ToolsMissing, match=r"nvdisasm is not in NVIDIA's wheels.*pip install .*\[code\]"):
         tool.__wrapped__("nvdisasm")
 
 
-@needs_tools
-def test_a_toolkit_is_found_by_its_variable(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nvdisasm").symlink_to(tool("nvdisasm").path)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    monkeypatch.setattr(tools.importlib.util, "find_spec", lambda name: None)
-    assert tool.__wrapped__("nvdisasm") == (str(tmp_path / "bin" / "nvdisasm"), tool("nvdisasm").version)
-
-
 @pytest.mark.parametrize(
-    ("instruction", "kind"),
+    ("kind", "instructions"),
     [
-        ("DFMA R0,R2,R4,R6", "fp64"),
-        ("MUFU.RCP64H R5,R7", "fp64"),
-        ("MUFU.RCP R5,R7", "special"),
-        ("F2F.F64.F32 R4,R2", "conversion"),
-        ("HFMA2 R0,R1,R2,R3", "fp16"),
-        ("HFMA2.MMA R3,-RZ,RZ,1.875,0", "other"),
-        ("IMAD.MOV.U32 R4,RZ,RZ,R5", "other"),
-        ("UIADD3 UR4,UR5,0x1,URZ", "integer"),
-        ("HGMMA.64x64x16.F32 R24,gdesc[UR4],R24", "tensor"),
-        ("UTCHMMA gdesc[UR4],gdesc[UR6],tmem[UR8]", "tensor"),
-        ("LDG.E R5,desc[UR4][R4.64]", "global"),
-        ("ATOMS.ADD R2,[R3],R4", "atomic"),
-        ("BAR.SYNC.DEFER_BLOCKING 0x0", "barrier"),
-        ("FROBNICATE.X R0", "other"),
-        ("U", "other"),
+        ("fp64", "DFMA R0,R2,R4,R6; MUFU.RCP64H R5,R7"),
+        ("fp16", "HFMA2 R0,R1,R2,R3; HADD2.F32 R0,-RZ,R1.H0_H0"),
+        ("special", "MUFU.RCP R5,R7"),
+        ("conversion", "F2F.F64.F32 R4,R2; I2FP.F32.S32 R0,R1"),
+        ("integer", "IMAD.WIDE R2,R5,0x4,R2; UIADD3 UR4,UR5,0x1,URZ"),
+        ("tensor", "HGMMA.64x64x16.F32 R24,gdesc[UR4],R24; UTCHMMA gdesc[UR4],gdesc[UR6],tmem[UR8]"),
+        ("atomic", "ATOMS.ADD R2,[R3],R4"),
+        ("other", "HFMA2.MMA R3,-RZ,RZ,1.875,0; IMAD.MOV.U32 R4,RZ,RZ,R5; FROBNICATE.X R0"),
     ],
 )
-def test_instructions_are_classified_by_their_opcodes(instruction, kind):
-    opcode, _, operands = instruction.partition(" ")
-    assert class_of(opcode, operands) == kind
+def test_instructions_are_classified_by_their_opcodes(kind, instructions):
+    assert {class_of(*each.split(" ")) for each in instructions.split("; ")} == {kind}
