@@ -8,11 +8,13 @@ import os
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from pytest_gpukern.code.record import CodeRecords, growth, judged
 from pytest_gpukern.gpu.theory import MULTIPROCESSORS
+from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
 from pytest_gpukern.report.units import counted
 from pytest_gpukern.revisions.git import AgainstError, resolve, worktree
@@ -24,7 +26,7 @@ from pytest_gpukern.session.stash import environment_of, refuse_distribution, ru
 from pytest_gpukern.values.phases import phase
 from pytest_gpukern.values.result import CaseInfo, CompiledCode, Result
 from pytest_gpukern.values.settings import RECORDED_CODE
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.untrusted_json import ContentError, FileError, built
 
 ARCHITECTURES = tuple(f"sm_{major}{minor}" for major, minor in MULTIPROCESSORS if (major, minor) >= (7, 5))
 """Those whose limits we know and that the compilers of CUDA 13 make code for."""
@@ -100,7 +102,7 @@ class CodeGate:
         right: list[Result] = []
         for nodeid, item in items.items():
             outcome, text = found.outcomes.get(nodeid, ("failed", found.problem or "it was not compiled"))
-            result = found.results.get(nodeid)
+            result, text = found.results.get(nodeid), _without_prefix(text)
             if result is not None and outcome == "passed":
                 known = before.get(nodeid, {}) if before is not None else self._of_record(result)
                 result = _concluded(result, known)
@@ -138,6 +140,11 @@ def _concluded(result: Result, before: Mapping[str, CompiledCode]) -> Result:
     return dataclasses.replace(result, verdicts=verdicts, findings=tuple(grown))
 
 
+def _without_prefix(text: str) -> str:
+    """Returns a reason without pytest's word for a failure, which is added again; its kind stays."""
+    return text.removeprefix("Failed: ") if text.startswith("Failed: ") else text
+
+
 def _other_compilers(result: Result, before: Mapping[str, CompiledCode]) -> dict[tuple[str, str], int]:
     """Returns (compiler on record, compiler now) → kernels whose code is another now."""
     changed: Counter[tuple[str, str]] = Counter()
@@ -170,6 +177,10 @@ def _in_processes(
 ) -> ChildRun:
     """Runs each group of tests in a process of its own, side by side, and returns what all of them found."""
     together = ChildRun()
+    # msgspec 0.22 may crash where two threads are the first to read a class.
+    for kind in (Result, ObservedTest):
+        with suppress(ContentError):
+            built({}, kind)
     with ThreadPoolExecutor(len(groups)) as threads:
         requests = [ChildRequest(nodeids=tuple(group), moved=moved) for group in groups]
         for ran in threads.map(children.run, requests):

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from pytest_gpukern.code.launches import CannotBeKnown, Compiled, Dimensions, DoesNotCompile, Launch
 from pytest_gpukern.gpu import cubin
+from pytest_gpukern.problems.call_by_name import place_of
 
 _OLDEST, _NEXT = "0.30.4", "0.31"
 """The versions of numba-cuda that the extra `code` allows."""
@@ -405,7 +406,7 @@ def _name(py_func: Any) -> str:
 
 
 def _place(function: Any) -> str:
-    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+    return place_of(function.__code__.co_filename, function.__code__.co_firstlineno)
 
 
 def _message(error: Exception, py_func: Any) -> str:
@@ -445,5 +446,5 @@ def _place_of(error: Exception) -> str | None:
     for name, line in places:
         path = os.path.abspath(name)  # noqa: PTH100 - Path's has no answer to Numba's ../..
         if line and Path(path).is_file() and not path.startswith(libraries):
-            return f"{path}:{line}"
+            return place_of(path, line)
     return None

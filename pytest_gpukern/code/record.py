@@ -219,15 +219,19 @@ def _changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> Itera
             if was != is_ and not (field == "code_bytes" and kernel.instructions != old.instructions):
                 said[f"{label} {was or 0} → {is_ or 0}{unit}"] = None
         counts, old_counts = dict(kernel.instructions), dict(old.instructions)
-        for kind in dict.fromkeys((*old_counts, *counts)):
-            was, is_ = old_counts.get(kind, 0), counts.get(kind, 0)
-            if was != is_:
-                said[f"{kind} instructions {was} → {is_}"] = None
+        kinds = sorted({*old_counts, *counts}, key=lambda kind: (kind != DOUBLES, kind))
+        mix = {
+            f"{kind.upper() if kind.startswith('fp') else kind} instructions {was} → {is_}": kind
+            for kind in kinds
+            if (was := old_counts.get(kind, 0)) != (is_ := counts.get(kind, 0))
+        }
+        said |= {text: None for text, kind in mix.items() if kind == DOUBLES}
         if old.block != kernel.block:
             said[f"block {_sizes(old.block)} → {_sizes(kernel.block)}"] = None
         if old.occupancy != kernel.occupancy:
             before_text = units.share(old.occupancy).removesuffix(" %")
             said[f"occupancy {before_text} → {units.share(kernel.occupancy)}"] = None
+        said |= dict.fromkeys(mix)
     yield from said
 
 

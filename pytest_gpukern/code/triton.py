@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pytest_gpukern.code.launches import CannotBeKnown, Compiled, DoesNotCompile, Launch
+from pytest_gpukern.problems.call_by_name import place_of
 
 _OLDEST = {"triton": "3.6", "torch": "2.9"}  # what the extra `triton` asks for
 _REMEDY = "pip install 'pytest-gpukern[triton]'"
@@ -350,4 +351,4 @@ def _told(error: BaseException, kernel: Any) -> str:
 def _line(function: Any, number: int = 1) -> str:
     """Names a line of a function, counted from its `def`: what stands above it is no part of `src`."""
     above = next(count for count, line in enumerate(function.raw_src) if line.lstrip().startswith("def "))
-    return f"{function.fn.__code__.co_filename}:{function.starting_line_number + above + number - 1}"
+    return place_of(function.fn.__code__.co_filename, function.starting_line_number + above + number - 1)

@@ -148,6 +148,8 @@ def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | Non
     measured = ["--gpu-benchmark"] if run.measured and not simulated else []
     simulator = ["--gpukern-simulator=always"] if simulated else []
     architectures = dict.fromkeys(name for result in known for name in result.code)
+    if isinstance(run, RunReport):
+        architectures |= dict.fromkeys(run.settings.code)
     simulator += [f"--gpukern-code={','.join(architectures)}"] if architectures else []
     seed = [f"--gpukern-seed={seeds.pop()}"] if len(seeds) == 1 else []
     return shlex.join(["pytest", *which, *measured, *simulator, *seed])
