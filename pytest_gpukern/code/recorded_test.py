@@ -18,7 +18,7 @@ import pytest
 from pytest_gpukern.backends.backend import missing_library
 from pytest_gpukern.code.disassembly import Store, facts
 from pytest_gpukern.code.launches import CannotBeKnown, DoesNotCompile, Launch, StandIn
-from pytest_gpukern.code.tools import DisassemblyError, tool
+from pytest_gpukern.code.tools import DisassemblyError, require_tools
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.measure.ceilings import default_cache_dir
 from pytest_gpukern.problems.call_by_name import ProblemError, call_by_name, place_of
@@ -93,8 +93,7 @@ def install(backends: tuple[str, ...]) -> StandIns:
 def install_for(config: pytest.Config) -> StandIns:
     """Installs them as a run asks for; raises pytest.UsageError where that cannot be."""
     try:
-        for name in ("cuobjdump", "nvdisasm"):
-            tool(name)
+        require_tools()
         return install(settings_of(config).backends)
     except DisassemblyError as error:
         raise pytest.UsageError(f"--gpukern-code: {error}") from error
