@@ -38,7 +38,7 @@ test-oldest:
 ## test-triton: run the tests that need Triton and PyTorch, which are several GB
 test-triton:
 	$(MAKE) VENV=.venv-triton .venv-triton/.dev,triton
-	.venv-triton/bin/python -m pytest tests/plugin/test_triton.py tests/plugin/test_docs.py::test_what_is_shown_is_what_is_printed $(ARGS)
+	.venv-triton/bin/python -m pytest tests/plugin/test_triton.py tests/plugin/test_code_triton.py tests/plugin/test_docs.py::test_what_is_shown_is_what_is_printed $(ARGS)
 	.venv-triton/bin/python -m pytest suites/softmax suites/layer_norm --gpukern-simulator=auto -q $(ARGS)
 
 ## evidence: make the figures of docs/explanation/evidence.md that need no GPU; a quarter of an hour

@@ -13,7 +13,7 @@ from pytest_gpukern.package import __version__
 
 if TYPE_CHECKING:
     from pytest_gpukern.arrays.compare import Tolerance
-    from pytest_gpukern.arrays.threaded import elementwise, random_array, rolled
+    from pytest_gpukern.arrays.threaded import elementwise, random_array
     from pytest_gpukern.problems.axes import Axis, boundaries
     from pytest_gpukern.problems.call_by_name import ProblemError
     from pytest_gpukern.problems.cases import Case
@@ -32,7 +32,6 @@ _HOMES = {
     "boundaries": "problems.axes",
     "elementwise": "arrays.threaded",
     "random_array": "arrays.threaded",
-    "rolled": "arrays.threaded",
 }
 
 __all__ = [
@@ -48,7 +47,6 @@ __all__ = [
     "boundaries",
     "elementwise",
     "random_array",
-    "rolled",
 ]
 
 

@@ -61,6 +61,10 @@ def pytest_load_initial_conftests(
         early_config.stash[BEGAN_WITH] = dict(os.environ)
         simulator_of(early_config)
         supply()
+        if settings_of(early_config).code:
+            from pytest_gpukern.code.recorded_test import install_for
+
+            install_for(early_config)
     outcome = yield
     refuse_misspelt(early_config, parser, args)
     return outcome
@@ -96,6 +100,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(controller, "gpukern-controller")
         if asked(config):
             end_on_sigterm(config)
+        if asked(config) and settings_of(config).code:
+            from pytest_gpukern.code.gate import CodeGate
+
+            config.pluginmanager.register(CodeGate(config, controller), "gpukern-code")
         if measures(config) and settings_of(config).against is not None:
             from pytest_gpukern.revisions.comparison import Against
 
@@ -104,6 +112,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpukern.sanitizer.sanitized_run import Sanitizer
 
             config.pluginmanager.register(Sanitizer(config, controller), "gpukern-sanitizer")
+    elif asked(config) and settings_of(config).code:
+        from pytest_gpukern.code.recorded_test import Recorder
+
+        config.pluginmanager.register(Recorder(config), "gpukern-recorder")
     if isolation is not None:
         config.pluginmanager.register(isolation, "gpukern-isolation")
     if role.where is Where.WORKERS and asked(config):

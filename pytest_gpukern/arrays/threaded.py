@@ -1,8 +1,7 @@
-"""Fills, computes and rotates large arrays in several threads: NumPy works without the GIL."""
+"""Fills and computes large arrays in several threads: NumPy works without the GIL."""
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -151,36 +150,3 @@ def elementwise(ufunc: np.ufunc, *operands: ArrayLike, dtype: DTypeLike = "float
 
     map_in_threads(fill, range(0, len(target), rows))
     return out
-
-
-def rolled(array: np.ndarray[Any, Any], shifts: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Rotates an array along each axis, as `numpy.roll` does, in several threads.
-
-    Args:
-        array: an array with at least one axis.
-        shifts: number of places, for each axis.
-    """
-    import numpy as np
-
-    out = np.empty(array.shape, array.dtype)
-    step = max(1, _CHUNK * len(array) // max(1, array.size))
-    axes = [_parts(length, shift) for length, shift in zip(array.shape, shifts, strict=True)]
-    rows = [
-        (slice(to + i, to + min(i + step, count)), slice(at + i, at + min(i + step, count)))
-        for to, at, count in ((to.start, at.start, to.stop - to.start) for to, at in axes[0])
-        for i in range(0, count, step)
-    ]
-    moves = list(itertools.product(rows, *axes[1:]))
-
-    def move(number: int) -> None:
-        targets, sources = zip(*moves[number], strict=True)
-        out[targets] = array[sources]
-
-    map_in_threads(move, range(len(moves)))
-    return out
-
-
-def _parts(length: int, shift: int) -> list[tuple[slice, slice]]:
-    """Says where the two parts of a rotated axis go, and where they come from."""
-    kept = length - shift % length if length else 0
-    return [(slice(length - kept, length), slice(0, kept)), (slice(0, length - kept), slice(kept, length))]

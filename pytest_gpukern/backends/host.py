@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 _PIECE = 1 << 24
-_WORTH_COPYING = 1 << 23
-"""Size above which comparing on the host takes longer than the copy to a device."""
 
 
 def is_array(value: Any) -> bool:
@@ -189,19 +187,7 @@ class HostWorkspace:
     def compare(
         self, output: str, expected: np.ndarray[Any, Any], tolerance: Tolerance
     ) -> comparison.Comparison:
-        """Compares on the host, or on a device that is in use if that is faster, copy included.
-
-        It is faster for many elements of another dtype than the reference: each is widened and held against
-        its tolerance. Equal elements of one dtype only have to be read.
-        """
-        actual = self._bound[output]
-        if actual.dtype != expected.dtype and actual.nbytes >= _WORTH_COPYING:
-            from pytest_gpukern.gpu.compare import compare_copy
-
-            compared = compare_copy(actual, expected, tolerance, self._poison)
-            if compared is not None:
-                return compared
-        return comparison.compare(actual, expected, tolerance, poison=self._poison)
+        return comparison.compare(self._bound[output], expected, tolerance, poison=self._poison)
 
     def fetch(self, output: str, into: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         import numpy as np

@@ -309,6 +309,14 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True, tag_field="schem
         wanted = [key] if key in similar else similar
         return tuple(time for other in wanted for time in self.past(case_id, other))
 
+    def launches(self, case_id: str, key: str) -> RecordedLaunches | None:
+        """Returns what the newest session of the current epoch under a key launched, or None."""
+        epoch = self.cases.get(case_id, _NO_RECORD).current(key)
+        if epoch is None:
+            return None
+        newest = max(epoch.holding(key), key=lambda session: self.sessions[session.session].recorded)
+        return newest.launches or epoch.launches
+
     def newer_epoch(self, case_id: str, key: str) -> str | None:
         """Returns when the newest epoch of a case was opened if `key` is judged by an older one, or None."""
         record = self.cases.get(case_id, _NO_RECORD)

@@ -59,6 +59,10 @@ class ToPrune(NamedTuple):
     patterns: tuple[str, ...]
 
 
+CODE = "code"
+"""Stands in a file's name in the place of a model: what kernels are compiled to."""
+
+
 class Store:
     """Reads records, queues results and writes them once.
 
@@ -261,7 +265,7 @@ class Store:
         own, prefix = self.path_for(case, model_key), f"{self.name_of(case)}."
         others = [path for path in own.parent.glob(f"{prefix}*.json") if path != own]
         models = [path.name.removeprefix(prefix).removesuffix(".json") for path in others]
-        return sorted(model for model in models if _MODEL.fullmatch(model))
+        return sorted(model for model in models if _MODEL.fullmatch(model) and model != CODE)
 
 
 def _stamp(moment: datetime) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpukern.cli import exits
@@ -17,9 +17,6 @@ from pytest_gpukern.report.terminal import render
 from pytest_gpukern.report.trace import gpu_trace
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.form_table import FORMS, suffix_of, suffixes
-from pytest_gpukern.values.option import Option
-from pytest_gpukern.values.options import SettingsError
-from pytest_gpukern.values.settings import parse_option
 from pytest_gpukern.values.untrusted_json import FileError
 
 _MOST_TRENDS = 20
@@ -45,19 +42,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="only cases whose id holds this text; the terminal tells all of them, with what the device did",
     )
-    for option in _options():
-        parser.add_argument(f"--{option.name}", **option.arguments)
     parser.set_defaults(run=_run)
-
-
-def _options() -> list[Option]:
-    return [option for suffix in suffixes() for option in FORMS[suffix].options]
 
 
 def _run(known: argparse.Namespace) -> int:
     files = [file for path in known.files for file in report_files(path)]
-    given = {option: value for option in _options() if (value := getattr(known, option.ini)) is not None}
-    _refuse_impossible(known.output, files, given)
+    _refuse_impossible(known.output, files)
     runs = [read(file) for file in files]
     named = ", ".join(map(str, known.files))
     if known.text:
@@ -68,13 +58,7 @@ def _run(known: argparse.Namespace) -> int:
         several = len(runs) > 1 or any(map(is_baseline, files))
         return _show(runs, known, _trend_lines(trends(runs)) if several else [])
     try:
-        of_forms = {
-            option.name: parse_option(option, value, f"--{option.name}={value}")
-            for option, value in given.items()
-        }
-        text = file_text(known.output, runs, of_forms)
-    except SettingsError as error:
-        raise exits.RefusedError(error, exits.USAGE) from error
+        text = file_text(known.output, runs)
     except EmptyReportError as nothing:
         raise exits.RefusedError(f"{named}: {nothing}") from nothing
     write_named(known.output, text, "-o")
@@ -89,17 +73,13 @@ def report_files(path: Path) -> list[Path]:
     return files
 
 
-def _refuse_impossible(output: Path | None, files: Sequence[Path], options: Iterable[Option]) -> None:
-    """Raises RefusedError if such a file cannot be made of these, or an option is of another form."""
+def _refuse_impossible(output: Path | None, files: Sequence[Path]) -> None:
+    """Raises RefusedError if such a file cannot be made of these."""
     problem = None
     suffix = None if output is None else suffix_of(output)
     if output is not None and suffix is None:
         problem = f"{output} names no form of a report: end it in {', '.join(suffixes())}"
     form = FORMS[suffix] if suffix is not None else None
-    for option in options:
-        if form is None or option not in form.options:
-            forms = " or ".join(name for name in suffixes() if option in FORMS[name].options)
-            problem = f"--{option.name} is about a report in {forms}; drop it, or write such a file with -o"
     if form and not form.several and len(files) > 1:
         problem = f"{suffix} is a report of one run, and {len(files)} are given"
     baseline = next(filter(is_baseline, files), None) if form and not form.of_baselines else None

@@ -80,7 +80,7 @@ def facts(compiled: Compiled, kernel: str, architecture: str, grid: Dimensions, 
         shared_bytes=_static_shared(reader, usage, compiled.image) + compiled.shared_bytes,
         code_bytes=listing.code_bytes,
         machine_code_sha256=f"code:{code}",
-        instructions=listing.instructions,
+        instructions=tuple(listing.instructions.items()),
         grid=grid,
         block=compiled.block,
     )

@@ -68,6 +68,9 @@ class StandIn(Protocol):
             ImportError: a library is missing, or its version is none that this was tested with.
         """
 
+    def begin(self) -> None:
+        """Begins another test: nothing is launched yet."""
+
     def given(self, array: Any) -> Any:
         """Returns the library's array for one of NumPy, as a variant gets it. Its contents may be missing."""
 

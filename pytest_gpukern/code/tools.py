@@ -16,6 +16,7 @@ from pytest_gpukern.values.untrusted_json import bounded, printable
 
 _REMEDY = "pip install --upgrade 'pytest-gpukern[code]'"
 _TIMEOUT_S = 120.0
+_OLDEST = (13, 4)
 
 
 class DisassemblyError(Exception):
@@ -75,6 +76,17 @@ def tool(name: str) -> Tool:
     printed = found.output("--version")
     version = re.search(r"\bV(\d+\.\d+\.\d+)\b", printed)
     return found._replace(version=version[1]) if version else found.not_understood(printed)
+
+
+def require_tools() -> None:
+    """Raises `DisassemblyError` where a tool is missing, or lacks what 13.4 brought: `nvdisasm -annotate`."""
+    for name in ("cuobjdump", "nvdisasm"):
+        found = tool(name)
+        if tuple(map(int, found.version.split(".")))[:2] < _OLDEST:
+            oldest = ".".join(map(str, _OLDEST))
+            raise DisassemblyError(
+                f"{found.path} is of version {found.version}, and {oldest} is needed: {_REMEDY}"
+            )
 
 
 def _places(name: str) -> Iterator[Path]:

@@ -148,45 +148,39 @@ def _sanitizer(machine: Machine) -> Iterator[Advice]:
     yield Advice(Level.WARNING, "sanitizer", text, remedy)
 
 
+_SWITCHES = {
+    "NUMBA_ENABLE_CUDASIM": (
+        "Numba's kernels run in its simulator, on the host: no time means anything",
+        "unset it; --gpukern-simulator chooses for one run",
+    ),
+    "TRITON_INTERPRET": (
+        "Triton's kernels run in its interpreter, on the host: a run on a GPU refuses that",
+        "unset it; --gpukern-simulator chooses for one run",
+    ),
+    "CUDA_LAUNCH_BLOCKING": (
+        "every launch waits for its kernel: times of the host contain that",
+        "unset it for measuring",
+    ),
+    "CUDA_INJECTION64_PATH": (
+        "a profiler is loaded into every CUDA program, which slows them and keeps CUPTI from timing",
+        "unset it for measuring",
+    ),
+    "NVIDIA_TF32_OVERRIDE": (
+        "cuBLAS and cuDNN round their operands as it says, whatever a kernel asks for",
+        "unset it where accuracy is compared",
+    ),
+    "NUMBA_CUDA_DEBUGINFO": ("Numba compiles without optimisation", "unset it for measuring"),
+    "NUMBA_DISABLE_JIT": ("Numba compiles nothing", "unset it for measuring"),
+    "CUDA_DISABLE_PTX_JIT": ("kernels that come as PTX cannot be loaded", "unset it"),
+}
+"""Environment variable that is neither empty nor 0 → what it does then, and the remedy."""
+
+
 def _environment(machine: Machine) -> Iterator[Advice]:
     environ = machine.environ
-    for variable, harmless, text, remedy in (
-        (
-            "NUMBA_ENABLE_CUDASIM",
-            ("", "0"),
-            "Numba's kernels run in its simulator, on the host: no time means anything",
-            "unset it; --gpukern-simulator chooses for one run",
-        ),
-        (
-            "TRITON_INTERPRET",
-            ("", "0"),
-            "Triton's kernels run in its interpreter, on the host: a run on a GPU refuses that",
-            "unset it; --gpukern-simulator chooses for one run",
-        ),
-        (
-            "CUDA_LAUNCH_BLOCKING",
-            ("", "0"),
-            "every launch waits for its kernel: times of the host contain that",
-            "unset it for measuring",
-        ),
-        (
-            "CUDA_INJECTION64_PATH",
-            ("",),
-            "a profiler is loaded into every CUDA program, which slows them and keeps CUPTI from timing",
-            "unset it for measuring",
-        ),
-        (
-            "NVIDIA_TF32_OVERRIDE",
-            ("",),
-            "cuBLAS and cuDNN round their operands as it says, whatever a kernel asks for",
-            "unset it where accuracy is compared",
-        ),
-        ("NUMBA_CUDA_DEBUGINFO", ("", "0"), "Numba compiles without optimisation", "unset it for measuring"),
-        ("NUMBA_DISABLE_JIT", ("", "0"), "Numba compiles nothing", "unset it for measuring"),
-        ("CUDA_DISABLE_PTX_JIT", ("", "0"), "kernels that come as PTX cannot be loaded", "unset it"),
-    ):
+    for variable, (text, remedy) in _SWITCHES.items():
         value = environ.get(variable, "")
-        if value.strip() not in harmless:
+        if value.strip() not in ("", "0"):
             yield Advice(Level.WARNING, "environment", f"{variable}={value}: {text}", remedy)
     hidden = [gpu for gpu in machine.gpus if not gpu.visible]
     if hidden and len(hidden) < len(machine.gpus):

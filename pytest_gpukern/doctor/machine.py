@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pytest_gpukern.backends import backend as backends
 from pytest_gpukern.gpu import nvml
 from pytest_gpukern.gpu.errors import DeviceError, DeviceLockTimeout, NvmlUnavailable
+from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.lock import DeviceLock
 from pytest_gpukern.gpu.selection import missing_gpu_reason, visible_devices
 from pytest_gpukern.sanitizer.self_check import why_not_believed
@@ -115,7 +116,7 @@ def examine() -> Machine:
         cuda=cuda,
         nvcc=_nvcc(),
         python=".".join(map(str, sys.version_info[:3])),
-        versions=_versions(),
+        versions=library_versions(DISTRIBUTIONS),
         environ=dict(os.environ),
         backends={name: _probe(name, how) if BACKENDS[name].needs else None for name in installed},
         timer=_probe(FIRST_TIMER, how) if no_gpu is None else None,
@@ -208,16 +209,6 @@ def _nvcc() -> tuple[int, int] | None:
         return None
     release = re.search(r"release (\d+)\.(\d+)", said)
     return (int(release[1]), int(release[2])) if release else None
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    versions = {}
-    for name in DISTRIBUTIONS:
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name) or "unknown"
-    return versions
 
 
 FIRST_TIMER = auto_timers()[0]

@@ -99,16 +99,12 @@ class SinceWhen:
         since: the recorded sessions after them, which are at the new level; empty if it is new in this run.
         wrong: whether the result is INCORRECT. Then all sessions are `before`: a record holds no wrong one.
         until: the commit of this run; empty where it is not known.
-        commits: how many commits of `span` touch the suite's folder; None where git does not know.
-        folder: name of that folder.
     """
 
     before: tuple[Point, ...]
     since: tuple[Point, ...] = ()
     wrong: bool = False
     until: str = ""
-    commits: int | None = None
-    folder: str = ""
 
     def __str__(self) -> str:
         """Returns `new in this run; all 7 recorded sessions of 20 to 22 Nov were at the old level`."""
@@ -123,29 +119,20 @@ class SinceWhen:
         return f"new in this run; all {count} {of} were at the old level"
 
     @property
-    def cards(self) -> int:
-        """How many cards the sessions at the old level were recorded on; 0 for the host."""
-        return len({session.card for session in self.before} - {None})
-
-    @property
     def span(self) -> tuple[str, str] | None:
         """The commits between which it changed, for `commits_touching`; None if the first is not known."""
         last = self.before[-1].provenance.commit
         first = self.since[0].provenance.commit if self.since else self.until or "HEAD"
         return (last, first) if last and first else None
 
-    @property
-    def touching(self) -> str:
-        """Returns `5 commits since 093d14b touch vector_exp`; empty where git does not know."""
-        if self.commits is None or self.span is None:
+    def touching(self, commits: int | None, folder: str) -> str:
+        """Returns `5 commits since 093d14b touch vector_exp`; empty where git does not know how many do."""
+        if commits is None or self.span is None:
             return ""
         last, first = (commit[:7] for commit in self.span)
         between = f"between {last} and {first}" if self.since else f"since {last}"
-        count = f"{self.commits or 'no'} commit{'s' * (self.commits > 1)}"
-        return f"{count} {between} touch{'es' * (self.commits < 2)} {self.folder}"
-
-    def with_commits(self, commits: int | None, folder: str) -> SinceWhen:
-        return dataclasses.replace(self, commits=commits, folder=folder)
+        count = f"{commits or 'no'} commit{'s' * (commits > 1)}"
+        return f"{count} {between} touch{'es' * (commits < 2)} {folder}"
 
 
 def since_when(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpukern.arrays import compare as comparison
 from pytest_gpukern.arrays.compare import Tolerance
-from pytest_gpukern.gpu.libcuda import CudaError
-from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source, runtime_in_use
+from pytest_gpukern.gpu.runtime import CudaRuntime, DeviceArray, checked, cuda_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,28 +104,3 @@ def compare_on_device(
         relative=extreme(5),
         ulp=extreme(6) if dtype.kind == "f" else comparison.Extreme(),
     )
-
-
-def compare_copy(
-    actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: Tolerance, poison: int
-) -> comparison.Comparison | None:
-    """Compares host arrays like `arrays.compare.compare`, on a device that is in use and has room for both.
-
-    Returns None if there is no such device, it has no kernel for the dtypes, or its context was lost.
-    """
-    runtime = runtime_in_use()
-    if runtime is None or not (actual.dtype.isnative and actual.flags.c_contiguous and actual.size):
-        return None
-    try:
-        if 2 * (actual.nbytes + expected.nbytes) > runtime.free_bytes():
-            return None
-        copy = DeviceArray(actual.shape, actual.dtype)
-    except CudaError:  # an earlier case's fault on the device; this case runs on the host
-        return None
-    try:
-        copy.upload(actual)
-        return compare_on_device(
-            runtime, copy.pointer, actual.shape, actual.dtype, expected, tolerance, poison
-        )
-    finally:
-        copy.free()

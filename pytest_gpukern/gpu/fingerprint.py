@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -170,12 +170,12 @@ _DISTRIBUTIONS = (
 _BLAS_NAMES = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas": "FlexiBLAS"}
 
 
-def library_versions() -> dict[str, str]:
-    """Returns the versions of the libraries that measure or are measured, importing none of them."""
+def library_versions(distributions: Iterable[str] = _DISTRIBUTIONS) -> dict[str, str]:
+    """Returns the installed versions of the libraries that measure or are measured, importing none."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {}
-    for name in _DISTRIBUTIONS:
+    for name in distributions:
         with contextlib.suppress(PackageNotFoundError):
             # None if the distribution's metadata are damaged.
             versions[name] = version(name) or "unknown"

@@ -8,33 +8,13 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
-_TASKS = Path("/proc/self/task")
 _GRACE_S = 0.1
 """Time for a thread that is about to end, or about to write."""
 _POOLS = {"concurrent", "multiprocessing"}
 _BELOW_POOLS = {"threading", "queue", "selectors", "weakref"}
 _enumerate = threading.enumerate
 _started_in: weakref.WeakKeyDictionary[threading.Thread, str] = weakref.WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class Threads:
-    """The threads of this process at one moment: Python's, and the number of all if known."""
-
-    python: frozenset[threading.Thread]
-    native: int | None
-
-    @classmethod
-    def now(cls) -> Threads:
-        """Returns those of this moment; to count hundreds of native ones takes up to a millisecond."""
-        try:
-            native = sum(1 for _ in _TASKS.iterdir())
-        except OSError:
-            native = None
-        return cls(running_threads(), native)
 
 
 def running_threads() -> frozenset[threading.Thread]:
@@ -82,14 +62,6 @@ def threads_by_id(identities: Iterable[int | None]) -> str:
     """Names the known threads with these ids; CUPTI reports the lower 32 bits of an id."""
     wanted = {identity & 0xFFFFFFFF for identity in identities if identity is not None}
     return _named([thread for thread in _enumerate() if (thread.ident or 0) & 0xFFFFFFFF in wanted])
-
-
-def thread_note(before: Threads, after: Threads) -> str | None:
-    """Says how many native threads were added; a note only, since CUDA and BLAS start theirs late."""
-    if before.native is None or after.native is None:
-        return None
-    added = after.native - before.native - len(after.python - before.python)
-    return f"{added} native threads were started during the measurement" if added > 0 else None
 
 
 def _named(threads: list[threading.Thread]) -> str:

@@ -391,5 +391,5 @@ def at_home() -> Iterator[None]:
 
 
 def runtime_in_use() -> CudaRuntime | None:
-    """Returns the runtime if it exists already, for work that a device speeds up but does not need."""
+    """Returns the runtime if it exists already."""
     return runtime() if runtime.cache_info().currsize else None

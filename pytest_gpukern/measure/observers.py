@@ -206,10 +206,6 @@ class Observer:
         """
         return None
 
-    def measured(self, call: ObservedCall, measurement: Measurement) -> Seen:  # noqa: ARG002
-        """Returns what there is to add to the main measurement, once all timers are done."""
-        return Seen()
-
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> SeenInTest | None:  # noqa: ARG002
         """Returns what it saw of the test, after teardown; this process holds the device, if any.
 
@@ -286,11 +282,6 @@ class Observers:
             (observer.name, observer.observe(call, timer, beside=beside)) for observer in reversed(self._all)
         ]
         return {name: observation for name, observation in reversed(begun) if observation is not None}
-
-    def measured(self, call: ObservedCall, measurement: Measurement) -> Measurement:
-        for observer in self._all:
-            measurement = observer.measured(call, measurement).added_to(measurement, observer.name)
-        return measurement
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> ObservedTest:
         """Returns what observers saw of a test; raises CudaError if the context is lost."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from pytest_gpukern.gpu.live_threads import Threads, still_running, thread_note, threads_left
+from pytest_gpukern.gpu.live_threads import running_threads, still_running, threads_left
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.measure.observers import Look, Observation, ObservedCall, Observer, Seen
 from pytest_gpukern.timers.timer import Batch, Timer
@@ -34,7 +34,7 @@ class PlausibilityObservation(Observation):
         self._call = call
         self._timer = timer
         self._guard = ClockGuard()
-        self._threads = Threads.now()
+        self._threads = running_threads()
         self._began = self._batch_began = self._guard.read()
         self._contradiction: str | None = None
 
@@ -56,10 +56,9 @@ class PlausibilityObservation(Observation):
             )
         )
         # The timers see what a thread launches on the GPU, and the check of outputs finds late writes.
-        left = threads_left(self._threads.python)
-        of_python = still_running(left, "the timed calls") if left else None
-        native = None if self._call.on_gpu else thread_note(self._threads, Threads.now())
-        return Seen(notes=tuple(Note(text) for text in (of_python, native) if text), invalid=fault)
+        left = threads_left(self._threads)
+        notes = (Note(still_running(left, "the timed calls")),) if left else ()
+        return Seen(notes=notes, invalid=fault)
 
 
 MARGIN = 0.02

@@ -90,11 +90,6 @@ class Dataset:
         with np.errstate(all="ignore"):
             return replace(cls.make(problem, point, 0, seed, inputs), planted=planted)
 
-    def rearranged(self, problem: Problem, point: Point, seed_offset: int) -> Dataset:
-        assert self.expected is not None
-        inputs, expected = problem.rearranged(point, self.inputs, self.expected, seed_offset, self.seed)
-        return replace(self, seed_offset=seed_offset, inputs=inputs, expected=expected, digests={})
-
     def with_few_changed(self, problem: Problem, point: Point, seed_offset: int) -> Dataset | None:
         """Makes contents that agree with these in most elements; None if drawing cannot make such.
 
@@ -408,13 +403,10 @@ class Datasets:
         if problem.check is not None:
             return [self.get(problem, point, offset) for offset in range(problem.check_seeds)]
         sets, held = [self.get(problem, point, 0)], self._at(problem, point)
-        large = sets[0].host_bytes > _LARGE_BYTES
-        if large:
+        if sets[0].host_bytes > _LARGE_BYTES:
             contents = min(contents, 2)
         while len(sets) < contents:
             if len(sets) not in held and sets[0].host_bytes > available_bytes / 3:
                 break
-            if large and problem.rearranges and len(sets) not in held:
-                held[len(sets)] = sets[0].rearranged(problem, point, len(sets))
             sets.append(self.get(problem, point, len(sets)))
         return sets

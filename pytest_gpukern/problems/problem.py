@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
 DeclaredPoints = Sequence[Mapping[str, Any]] | Callable[..., Sequence[Mapping[str, Any]]]
 SpecialValues = Mapping[str, Sequence[float]]
-_LOOKED_AT = 1000
-"""Elements of a rearranged output that we sample: most must differ from those before."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +89,6 @@ class Problem:
         inout: inputs that a launch updates in place, such as `("histogram",)`. Before every launch, also a
             timed one, we put back what `make_inputs` gave them. After it they are compared with what
             `reference` returns under their names. `outputs` need not list them.
-        rearrange: makes another set of contents from one above 1 GiB, where a second reference would take
-            seconds. It takes `rng`, inputs, the reference under the outputs' names, and axes. It returns
-            inputs and reference, changed alike, such as rows in another order in a product and in its left
-            operand. Every element of every output must change, or an old result would pass.
         tolerance: a `Tolerance`, a dict of output → `Tolerance`, or a function of the axes that returns
             either; by default `Tolerance.for_dtype` of the output. At the points of `axes` we refuse one that
             would pass the next lower precision, or an output of zeros; elsewhere a note says so.
@@ -155,7 +149,6 @@ class Problem:
         outputs: Callable[..., Mapping[str, Any]],
         reference: Callable[..., Any] | None = None,
         inout: Sequence[str] = (),
-        rearrange: Callable[..., Mapping[str, Any]] | None = None,
         tolerance: Any = None,
         allow_lower_precision: str | None = None,
         traffic_bytes: Callable[..., float] | None = None,
@@ -184,7 +177,6 @@ class Problem:
             ("make_inputs", make_inputs, "lambda rng, n: {'x': rng.random(n)}"),
             ("outputs", outputs, "lambda n: {'y': ((n,), 'float32')}"),
             ("reference", reference, "lambda x: 2 * x"),
-            ("rearrange", rearrange, "lambda rng, x, y: {'x': …, 'y': …}"),
             ("exact_inputs", exact_inputs, "lambda rng, n: {'x': rng.integers(0, 8, n)}"),
             ("traffic_bytes", traffic_bytes, "lambda n: 8 * n"),
             ("transfer_bytes", transfer_bytes, "lambda n: 8 * n"),
@@ -204,12 +196,8 @@ class Problem:
         if reference is None:
             if check is None:
                 raise self.error("neither reference nor check, so nothing could ever fail; give one")
-            if rearrange is not None:
-                raise self.error("rearrange needs a reference")
             if special_values is not None or exact_inputs is not None:
                 raise self.error("special_values and exact_inputs need a reference to compare with")
-        if inout and rearrange is not None:
-            raise self.error("rearrange and inout exclude each other; drop one of them")
         if isinstance(inout, str):
             raise self.error(f"inout={inout!r} is not a tuple of names; write inout=({inout!r},)")
         if (shrink is None) != (host_bytes is None):
@@ -231,9 +219,7 @@ class Problem:
         self.variants = Variants(name, axes, self.layouts, self.dtypes)
         self._make_inputs, self._exact_inputs = make_inputs, exact_inputs
         self._special_values, self._check_points = special_values, check_points
-        self._outputs, self._reference, self._rearrange = outputs, reference, rearrange
-        self.rearranges = rearrange is not None
-        self._tolerance = tolerance
+        self._outputs, self._reference, self._tolerance = outputs, reference, tolerance
         self._traffic_bytes, self._transfer_bytes, self._flops = traffic_bytes, transfer_bytes, flops
         self._shrink, self._host_bytes = shrink, host_bytes
         for named in () if callable(check_points) else check_points:
@@ -521,11 +507,11 @@ class Problem:
             raise self.error(f"written={spec.written!r} of {name!r}: {error}") from None
         if not some:
             raise self.error(f"written={spec.written!r} of {name!r} selects no element of {spec.shape}")
-        if self._rearrange is not None:
-            raise self.error(f"rearrange and written= of output {name!r} exclude each other; drop one")
 
     def reference(self, point: Point, inputs: Names) -> Expected | None:
         """Computes the expected outputs; None where only `check` decides."""
+        import numpy as np
+
         if self._reference is None:
             return None
         specs = self.output_specs(point, inputs)
@@ -536,50 +522,18 @@ class Problem:
             if len(specs) > 1:
                 raise self.error(f"the reference must return a dict of its outputs {list(specs)}")
             made = dict.fromkeys(specs, made)
-        expected = self._as_declared(made, specs, "the reference")
-        for name, spec in specs.items():
-            if spec.written is not None:
-                whole = inputs[name].astype(expected[name].dtype)
-                whole[spec.written] = expected[name][spec.written]
-                expected[name] = whole
-        return expected
-
-    def rearranged(
-        self, point: Point, inputs: Names, expected: Names, seed_offset: int, seed: int | None = None
-    ) -> tuple[dict[str, Any], Expected]:
-        """Makes another set from these inputs and expected outputs; every output must change."""
-        assert self._rearrange is not None
-        rng = self._rng(point, seed_offset, seed)
-        made = self._mapping("rearrange", self._rearrange, point, {**inputs, **expected, "rng": rng})
-        outputs = {name: made.pop(name) for name in expected if name in made}
-        if set(made) != set(inputs):
-            raise self.error(
-                f"rearrange returned {sorted({**made, **outputs})}; it must return the inputs and outputs "
-                f"{sorted({**inputs, **expected})}"
-            )
-        changed = self._as_declared(outputs, self.output_specs(point, made), "rearrange")
-        for name, before in expected.items():
-            step = max(1, before.size // _LOOKED_AT)
-            kept = before.reshape(-1)[::step] == changed[name].reshape(-1)[::step]
-            if 2 * int(kept.sum()) > kept.size:
-                raise self.error(
-                    f"rearrange leaves most of {name!r} as it was, so a result for the old contents "
-                    "would pass; change every element"
-                )
-        return made, changed
-
-    def _as_declared(self, made: Names, specs: Mapping[str, Output], maker: str) -> Expected:
-        """Returns `made` as arrays; raises ProblemError if names or shapes are not as declared."""
-        import numpy as np
-
         if set(made) != set(specs):
-            raise self.error(f"{maker} returned {sorted(made)}; the outputs are {sorted(specs)}")
+            raise self.error(f"the reference returned {sorted(made)}; the outputs are {sorted(specs)}")
         expected = {name: np.asarray(value) for name, value in made.items()}
         for name, spec in specs.items():
             if expected[name].shape != spec.shape:
                 raise self.error(
-                    f"{maker} of {name!r} has shape {expected[name].shape}, declared is {spec.shape}"
+                    f"the reference of {name!r} has shape {expected[name].shape}, declared is {spec.shape}"
                 )
+            if spec.written is not None:
+                whole = inputs[name].astype(expected[name].dtype)
+                whole[spec.written] = expected[name][spec.written]
+                expected[name] = whole
         return expected
 
     def tolerances(self, specs: Mapping[str, Output], point: Point) -> dict[str, Tolerance]:

@@ -20,6 +20,7 @@ from pytest_gpukern.gpu.lock import HostTurns
 from pytest_gpukern.measure.observers import ObservedTest
 from pytest_gpukern.processes.messages import Begin, Exit, Message, Reported, RunTest, Uncollected
 from pytest_gpukern.processes.process import TO_END_S, Gone, Process, last_lines
+from pytest_gpukern.values.note import NotRun
 from pytest_gpukern.values.result import JsonDict, Result, plain
 from pytest_gpukern.values.untrusted_json import built
 
@@ -281,7 +282,11 @@ class ChildRun:
         if carried.get("observed") is not None and nodeid in self.results:
             self.results[nodeid] = built(carried["observed"], ObservedTest).added_to(self.results[nodeid])
         if when == "call" or message.outcome != "passed":
-            self.outcomes[nodeid] = (message.outcome, message.text)
+            kind = carried.get("skip_kind")
+            self.outcomes[nodeid] = (
+                message.outcome,
+                NotRun.told(kind, message.text) if kind else message.text,
+            )
             if carried.get("result") is not None:  # a failed teardown has none
                 self.results[nodeid] = Result.from_json(carried["result"])
 

@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from pytest_gpukern.findings.trend import days_of, points_of, since_when
 from pytest_gpukern.gpu.fingerprint import commits_touching
 from pytest_gpukern.report import units
 from pytest_gpukern.report.records import accept, repeat
-from pytest_gpukern.report.rows import ceiling_shares, judged, scope_times, variant_label
+from pytest_gpukern.report.rows import ceiling_shares, scope_times, variant_label
 from pytest_gpukern.report.run import BASELINE, RunResults
 from pytest_gpukern.values.difference import DEVICE, NEW_CODE, SAME_CODE
 from pytest_gpukern.values.result import Correctness, Result, SessionRole, Verdict, sizes_text
@@ -96,16 +95,11 @@ class Card:
         kind: word of the verdict, INCORRECT, FAILED, or the kind of a finding in capitals.
         name: the case, as every form and every command names it; the variant where there are several.
         sizes: what tells several cases apart, one text each; empty for a single one.
-        results: those that failed; None for a test without a result.
-        nodeids: their tests.
+        results: those that failed, None for a test without a result; `nodeids` are their tests.
         scope: what was timed; empty for a failure that is not about a time.
-        change: of the time; None where nothing was compared.
-        threshold: smallest change that counts, 0.02 for 2 %.
         what: what is wrong, one text a case; for a time, the reason in words.
-        since: since when it is so, and what may have done it, in words; empty where nothing is recorded.
-        why: what else changed, in words.
-        repeat: the command that runs the tests again.
-        accept: the command that takes the change for the new normal; empty where there is none.
+        since: since when it is so, and what may have done it.
+        repeat, accept: commands that run the tests again, and that take the change for the new normal.
     """
 
     kind: str
@@ -227,9 +221,12 @@ def _failures_in_words(failed: Sequence[Card]) -> Iterable[str]:
 def _passed_in_words(run: RunResults) -> Iterable[str]:
     right = [result for result in run.results if result.correctness is Correctness.PASSED]
     simulated = sum(result.simulated for result in right)
-    kinds = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
-    compared = sum(kinds[kind] for kind in VerdictKind if kind.row.compared)
-    unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results)
+    compared = sum(run.kinds[kind] for kind in VerdictKind if kind.row.compared)
+    compiled = sum(bool(result.code) for result in run.results)
+    unchecked = sum(result.correctness is Correctness.UNCHECKED for result in run.results) - compiled
+    if compiled:
+        told = [f"{run.kinds[kind]} {kind.lower()}" for kind in VerdictKind if run.kinds[kind]]
+        yield f"{units.counted(compiled, 'case')} compiled: {', '.join(told)}"
     if right:
         where = f", {simulated} of them in the simulator" if simulated else ""
         where = " in the simulator" if simulated == len(right) else where
@@ -239,7 +236,7 @@ def _passed_in_words(run: RunResults) -> Iterable[str]:
     if unchecked:
         yield f"{unchecked} without a check"
     if compared:
-        yield f"{kinds[VerdictKind.SLOWER] or 'none is'} slower"
+        yield f"{run.kinds[VerdictKind.SLOWER] or 'none is'} slower"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -266,18 +263,20 @@ def _record_of(run: RunResults) -> str:
     if run.compared_with != BASELINE:
         return f"compared with {run.compared_with}"
     cards_now = {of.device_uuid for of in run.on_gpus()}
-    times = {
-        time.session: time for known in run.history.values() for of in known.times.values() for time in of
-    }
+    of_cases = [
+        {time.session: time for of in known.times.values() for time in of} for known in run.history.values()
+    ]
+    times = {session: time for of_case in of_cases for session, time in of_case.items()}
     if not times:
         return ""
     points = points_of(times.values(), run.recorded_sessions)
     on_cards = {point.card for point in points if point.card}
     others = "other " if on_cards and not on_cards & cards_now else ""
+    of_all = " of all cases" if any(0 < len(of_case) < len(times) for of_case in of_cases) else ""
     of_cards = f" on {units.counted(len(on_cards), f'{others}card')}" if on_cards else ""
     days = days_of(points)
     when = f", {days}" if days else ""
-    return f"compared with the record: {units.counted(len(points), 'session')}{of_cards}{when}"
+    return f"compared with the record{of_all}: {units.counted(len(points), 'session')}{of_cards}{when}"
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -416,9 +415,9 @@ def _since(run: RunResults, result: Result, key: str = "") -> tuple[str, ...]:
     if since is None:
         return ()
     folder = Path(result.case.baseline_dir).parent
-    if since.span is not None and result.case.baseline_dir:
-        since = since.with_commits(_commits(folder, *since.span), folder.name)
-    return tuple(filter(None, (str(since), since.touching)))
+    known = since.span is not None and bool(result.case.baseline_dir)
+    touching = since.touching(_commits(folder, *since.span), folder.name) if known and since.span else ""
+    return tuple(filter(None, (str(since), touching)))
 
 
 _commits = functools.cache(commits_touching)
@@ -427,24 +426,24 @@ _commits = functools.cache(commits_touching)
 
 def change_of(run: RunResults, result: Result, key: str) -> Change | None:
     """Returns the change of a time, or None where it has nothing to be compared with."""
-    verdict = result.verdicts.get(key)
-    if verdict is None or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
+    verdict, sides = result.verdicts.get(key), sides_of(run, result, key)
+    if verdict is None or verdict.ratio is None or sides is None:
         return None
-    before_ns, now_ns = _sides(run, result, key, verdict)
-    if before_ns is None or now_ns is None:
-        return None
-    change = Change(before_ns, now_ns, verdict.ratio, verdict.ratio_low, verdict.ratio_high)
+    change = Change(*sides, verdict.ratio, verdict.ratio_low, verdict.ratio_high)
     for time in scope_times(result):
         shown_ns, shares = time.shown.summary.median_ns, ceiling_shares(result, time)
         if time.shown.key == key and shares and units.is_number(shown_ns):
             limit = max(shares, key=lambda name: shares[name])
-            now, before = (shares[limit] * shown_ns / ns for ns in (now_ns, before_ns))
+            before, now = (shares[limit] * shown_ns / ns for ns in sides)
             return dataclasses.replace(change, limit=limit, share_before=before, share_now=now)
     return change
 
 
-def _sides(run: RunResults, result: Result, key: str, verdict: Verdict) -> tuple[float | None, float | None]:
+def sides_of(run: RunResults, result: Result, key: str) -> tuple[float, float] | None:
     """Returns the times that a ratio is of: of the pairs, else of the record and the deciding sessions."""
+    verdict = result.verdicts.get(key)
+    if verdict is None or not units.is_number(verdict.ratio) or verdict.ratio <= 0:
+        return None
     pairs = [pair for pair in verdict.pairs if all(units.is_number(ns) and ns > 0 for ns in pair)]
     if pairs:
         base, head = (statistics.geometric_mean(side) for side in zip(*pairs, strict=True))
@@ -458,8 +457,10 @@ def _sides(run: RunResults, result: Result, key: str, verdict: Verdict) -> tuple
         if measurement.key == key
     ]
     known = [time for time in times if units.is_number(time) and time > 0]
-    now = statistics.geometric_mean(known) if known else None
-    return now and now / (verdict.ratio or 1.0), now
+    if not known:
+        return None
+    now_ns = statistics.geometric_mean(known)
+    return now_ns / verdict.ratio, now_ns
 
 
 # --- what changed otherwise -----------------------------------------------------------------------
@@ -471,11 +472,10 @@ def others(run: RunResults) -> list[Others]:
     Those with one cause are told together; of what is undecided the largest suspicion is enough.
     """
     groups: dict[tuple[str, str], list[tuple[float, str, float | None]]] = {}
-    for result in run.results:
+    for result, times in run.judged:
         if result.nodeid in run.failures:
             continue
-        for time in (*scope_times(result), *([None] if not result.measurements else [])):
-            kind, reason, verdict = judged(result, time)
+        for time, (kind, reason, verdict) in times:
             if kind not in STATES or not STATES[kind].told:
                 continue
             row, size = STATES[kind], 0.0
@@ -514,5 +514,4 @@ def _cause(verdict: Verdict) -> str:
 
 def counts(run: RunResults) -> dict[str, int]:
     """Returns how many times have each kind of verdict of which nothing is to be said."""
-    kinds = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
-    return {kind: kinds[kind] for kind in STATES if kinds[kind] and not STATES[kind].told}
+    return {kind: run.kinds[kind] for kind in STATES if run.kinds[kind] and not STATES[kind].told}

@@ -130,17 +130,21 @@ def _breakdown_lines(result: Result, work: Breakdown, width: int) -> list[Line]:
     return lines + [line for note in work.notes for line in wrapped(note, width, indent=_INDENT)]
 
 
-def launch_cells(kernel: KernelFacts) -> tuple[str, ...]:
-    """Returns how a kernel was launched and what it needs, as `LAUNCH_TITLES` names it."""
+def launch_cells(kernel: KernelFacts | None) -> tuple[str, ...]:
+    """Returns how a kernel was launched and what it needs, as `LAUNCH_TITLES` names it; nothing of none."""
     return (
-        dimensions(kernel.grid or ()),
-        dimensions(kernel.block or ()),
-        str(kernel.registers),
-        units.size(kernel.shared_bytes),
-        units.size(kernel.local_bytes),
-        units.share(kernel.occupancy) if kernel.occupancy is not None else "",
-        kernel.limited_by or "",
-        (kernel.machine_code_sha256 or "").rpartition(":")[2][:12],  # without the method of the hash
+        ()
+        if kernel is None
+        else (
+            dimensions(kernel.grid or ()),
+            dimensions(kernel.block or ()),
+            str(kernel.registers),
+            units.size(kernel.shared_bytes),
+            units.size(kernel.local_bytes),
+            units.share(kernel.occupancy) if kernel.occupancy is not None else "",
+            kernel.limited_by or "",
+            (kernel.machine_code_sha256 or "").rpartition(":")[2][:12],  # without the method of the hash
+        )
     )
 
 
@@ -193,10 +197,10 @@ def observed(result: Result) -> list[tuple[str, str, str]]:
 
 def _figures(values: Mapping[str, Value], row: ObserverRow) -> Iterator[str]:
     """Yields figures in the order of their row; a run of others may have some that no row declares."""
-    for name in (*row.figures, *(name for name in values if name not in row.figures)):
-        figure = row.figures.get(name, Figure(name))
-        if values.get(name) not in (None, ()):
-            yield f"{figure.label} {units.quantity(values[name], figure.unit)}"
+    for name, value in {**dict.fromkeys(row.figures), **values}.items():
+        if value not in (None, ()):
+            figure = row.figures.get(name) or Figure(name)
+            yield f"{figure.label} {units.quantity(value, figure.unit)}"
 
 
 def observed_lines(results: Sequence[Result], *, width: int) -> list[Line]:

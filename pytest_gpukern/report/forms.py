@@ -8,7 +8,6 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,18 +45,14 @@ class RunReport(RunResults):
     files: tuple[Path, ...] = ()
 
 
-def file_text(path: Path, runs: Sequence[RunResults], of_forms: Mapping[str, Any]) -> str:
+def file_text(path: Path, runs: Sequence[RunResults]) -> str:
     """Returns what a file holds that tells of runs, in the form that its suffix names.
-
-    `of_forms` maps options of forms to their values, where these were given.
 
     Raises:
         EmptyReportError: it would hold nothing.
     """
     form = FORMS[suffix_of(path) or ""]
-    options = [option.name for option in form.options if option.name in of_forms]
-    given = {name.replace("-", "_"): of_forms[name] for name in options}
-    text: str = pkgutil.resolve_name(form.function)(runs if form.several else runs[0], **given)
+    text: str = pkgutil.resolve_name(form.function)(runs if form.several else runs[0])
     return text
 
 
@@ -83,7 +78,7 @@ def write_forms(report: RunReport, config: pytest.Config, *, in_summary: bool = 
 def _write_file(report: RunReport, path: Path) -> None:
     """Writes a file; one that has nothing to hold, too, or it would still tell of an earlier run."""
     try:
-        text = file_text(path, [report], report.settings.of_forms)
+        text = file_text(path, [report])
     except EmptyReportError as nothing:
         text = nothing.text
     write_named(path, text, "--gpukern-report")

@@ -18,10 +18,10 @@ import math
 import operator
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import resources
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -32,7 +32,7 @@ from pytest_gpukern.gate.change import percent
 from pytest_gpukern.measure.ceilings import rate_of
 from pytest_gpukern.package import __version__
 from pytest_gpukern.report import units
-from pytest_gpukern.report.conclusion import Card, cards, change_of, context, headline, others
+from pytest_gpukern.report.conclusion import Card, cards, context, headline, others, sides_of
 from pytest_gpukern.report.details import (
     LAUNCH_TITLES,
     WORK_TITLES,
@@ -51,14 +51,12 @@ from pytest_gpukern.report.rows import (
     chosen_text,
     counts_flops,
     half_width,
-    judged,
     nearest_ceiling,
-    scope_times,
     shared_sizes,
     timing_of,
     variant_label,
 )
-from pytest_gpukern.report.run import RunResults
+from pytest_gpukern.report.run import Advice, RunResults
 from pytest_gpukern.report.summary import (
     Remark,
     false_alarms,
@@ -68,7 +66,8 @@ from pytest_gpukern.report.summary import (
     time_spent,
     totals,
 )
-from pytest_gpukern.values.result import Correctness, JsonDict, Measurement, OutputError, Result, sizes_text
+from pytest_gpukern.values.garbage import uncollected
+from pytest_gpukern.values.result import JsonDict, Measurement, OutputError, Result, sizes_text
 from pytest_gpukern.values.untrusted_json import printable_lines
 from pytest_gpukern.values.verdict_table import STATES, severity
 
@@ -94,22 +93,15 @@ _TAIL = 5.0
 """Times the distance from the median to the 90th percentile, beyond which samples are left out of bins."""
 
 
+@uncollected()  # what is made here has no cycles, and the collector would look at all results again and again
 def page(runs: Sequence[RunResults]) -> str:
-    # A run comes before the records that it is shown with, which know no duration.
-    newest_first = sorted(runs, key=lambda run: (run.duration_s is not None, run.created), reverse=True)
-    data = {
-        "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
-        "tones": {state: row.tone for state, row in STATES.items()},
-        "runs": [_RunData(run).json() for run in newest_first],
-        "trends": _trends(newest_first),
-    }
     uplot, ours = _file("uPlot/uPlot.iife.min.js"), _file("page.js")
     style = _file("uPlot/uPlot.min.css") + _file("page.css")
     policy = (
         f"default-src 'none'; script-src {_hash(uplot)} {_hash(ours)}; style-src {_hash(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
-    return f"""<!doctype html>
+    before = f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -122,12 +114,27 @@ def page(runs: Sequence[RunResults]) -> str:
 <body>
 <header><b>pytest-gpukern {__version__}</b></header>
 <main><noscript>This report needs JavaScript. It loads nothing from elsewhere.</noscript></main>
-<script type="application/json" id="data">{_escaped(data)}</script>
+<script type="application/json" id="data">"""
+    behind = f"""</script>
 <script>{uplot}</script>
 <script>{ours}</script>
 </body>
 </html>
 """
+    # Text takes twice as much memory as bytes, so the parts meet as these.
+    return b"".join([before.encode(), _escaped(_data(runs)), behind.encode()]).decode()
+
+
+def _data(runs: Sequence[RunResults]) -> JsonDict:
+    # A run comes before the records that it is shown with, which know no duration.
+    newest_first = sorted(runs, key=lambda run: (run.duration_s is not None, run.created), reverse=True)
+    return {
+        "units": {"time": units.TIMES, "rate": [(scale, f"{name}FLOP/s") for scale, name in units.RATES]},
+        "tones": {state: row.tone for state, row in STATES.items()},
+        "barred": [state for state, row in STATES.items() if row.always_fails],
+        "runs": [_RunData(run).json() for run in newest_first],
+        "trends": _trends(newest_first),
+    }
 
 
 def _file(name: str) -> str:
@@ -139,12 +146,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _escaped(data: object) -> str:
+def _escaped(data: object) -> bytes:
     """Returns JSON in which no text ends the script element or begins another."""
     text = _json(data)
     for character in "<>&\u2028\u2029":
         text = text.replace(character.encode(), f"\\u{ord(character):04x}".encode())
-    return text.decode()
+    return text
 
 
 _json = msgspec.json.Encoder().encode
@@ -159,11 +166,8 @@ def _plain(value: Any) -> Any:
         return _rounded(value) if abs(value) < _LARGEST else None
     if isinstance(value, str):
         return value if value.isprintable() else printable_lines(value)
-    if kind is list or isinstance(value, (list, tuple)):
-        return [
-            item if (of := type(item)) is int or (of is str and item.isprintable()) else _plain(item)
-            for item in value
-        ]
+    if isinstance(value, (list, tuple)):
+        return [*map(_plain, value)]
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return value
@@ -183,53 +187,45 @@ def _rounded(value: float) -> float | int:
 
 
 def _table(entries: Iterable[JsonDict]) -> list[msgspec.Raw]:
-    """Returns dicts with the same keys as columns, in blocks; one with few different values has each once."""
-    return [msgspec.Raw(_json(_block(block))) for block in _batched(entries)]
-
-
-def _batched(entries: Iterable[JsonDict]) -> Iterator[list[JsonDict]]:
+    """Returns dicts with the same keys as columns, in blocks; values are hashable."""
     left = iter(entries)
-    while block := list(itertools.islice(left, _BLOCK)):
-        yield block
+    blocks = iter(lambda: list(itertools.islice(left, _BLOCK)), [])
+    return [msgspec.Raw(_json(_block(block))) for block in blocks]
 
 
 def _block(entries: Sequence[JsonDict]) -> JsonDict:
+    """Returns entries as columns; one with few different values has each once."""
     columns = {}
     for name in entries[0]:
-        texts = [_json(_plain(entry[name])) for entry in entries]
-        places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-        if 2 * len(places) <= len(texts):
-            columns[name] = {"distinct": _array(places), "places": [places[text] for text in texts]}
+        values = [entry[name] for entry in entries]
+        places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+        if 2 * len(places) <= len(values):
+            columns[name] = {"distinct": _plain([*places]), "places": [places[value] for value in values]}
         else:
-            columns[name] = {"values": _array(texts)}
+            columns[name] = {"values": _plain(values)}
     return {"count": len(entries), "columns": columns}
 
 
 def _trends(runs: Sequence[RunResults]) -> JsonDict:
     """Returns each series that is long enough for steps, and moment, card and commit of its points, once."""
     points: dict[tuple[str, str, str], int] = {}
-    series = [
+    series = _table(
         {
             "case": case_id,
             "scope": key.partition("/")[0],
-            "points": [points.setdefault(_point(point), len(points)) for point in trend.points],
+            "points": tuple(points.setdefault(_point(point), len(points)) for point in trend.points),
             "ns": trend.times_ns,
             "steps": trend.steps,
             "change": trend.change,
-            "divided_by": trend.canaries,
         }
         for (case_id, key), trend in trends(runs).items()
         if len(trend.points) >= FEWEST_SESSIONS
-    ]
-    return {"points": _plain([*points]), "series": _plain(series)}
+    )
+    return {"points": _plain([*points]), "series": series}
 
 
 def _point(point: Point) -> tuple[str, str, str]:
     return _moment(point.moment), point.card or "", point.provenance.state
-
-
-def _array(texts: Iterable[bytes]) -> msgspec.Raw:
-    return msgspec.Raw(b"[%s]" % b",".join(texts))
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -246,7 +242,7 @@ class _RunData:
         self.places = {id(result): place for place, result in enumerate(self.results)}
         # What many entries share crosses once; they have its number, in the order in which things come.
         self.points, self.moments, self.cards = dict[object, int](), dict[str, int](), dict[str, int]()
-        plots = sum(len(scope_times(result)) for result in self.results)
+        plots = sum(row.scope is not None for row in self.rows)
         self.most = min(_MOST_POINTS, max(_FEWEST_POINTS, _POINTS // max(1, plots)))
 
     def json(self) -> JsonDict:
@@ -258,7 +254,12 @@ class _RunData:
         since = *map(str.strip, run.heading), *run.since_record, false_alarms(run.results), time_spent(run)
         tables = {
             "cases": _table(self._case(result, by_result[id(result)]) for result in self.results),
-            "scopes": _table(scope for result in self.results for scope in self._scopes(result)),
+            "scopes": _table(
+                self._scope(row, row.scope, measurement)
+                for row in self.rows
+                if row.scope and not row.result.simulated
+                for measurement in row.scope.all
+            ),
             "rows": _table(map(self._row, self.rows)),
         }
         failed = cards(run)
@@ -274,13 +275,8 @@ class _RunData:
             "since": [text for text in since if text],
             "canaries": _canaries(run),
             "shifts": {name: (of.ratio, of.low, of.high) for name, of in class_shifts(run.results).items()},
-            "told": [
-                (kind or "note", remark.footnote.text, self._who(remark))
-                for kind, of_kind in remarks.items()
-                for remark in of_kind
-                if kind not in STATES  # cards and the other changes tell these
-            ],
-            "closing": run.closing,
+            "notes": [(remark.footnote.text, self._who(remark)) for remark in remarks.get("", ())],
+            "closing": [line if isinstance(line, Advice) else (line, "") for line in run.closing],
             "skips": skip_texts(run.skips),
             "ceilings": _ceilings(run),
             "moments": list(self.moments),
@@ -312,17 +308,19 @@ class _RunData:
         """Returns a row of the table: its texts, and the numbers by which it is sorted and drawn."""
         result, time = row.result, row.scope
         measurement = time.shown if time and not result.simulated else None
-        verdict = row.judged if measurement else None
+        verdict = row.judged.verdict if measurement else None
         ns = measurement.summary.median_ns if measurement else None
         traffic, flops = (measurement.traffic_bytes, measurement.flops) if measurement else (None, None)
         reached, limit = nearest_ceiling(row.shares) or ("", "")
         point = (result.case.problem, repr(result.case.measured_point))
         on_roof = measurement is not None and measurement.scope == "kernel" and result.case.on_gpu
         rate_of = flops if measurement and counts_flops(measurement) else traffic
-        change = change_of(self.run, result, measurement.key) if measurement and verdict else None
+        sides = sides_of(self.run, result, measurement.key) if measurement and verdict else None
+        pairs = verdict.pairs if verdict else ()
         return {
             "case": self.places[id(result)],
             "scope": time.shown.scope if time else "",
+            "like": _like(result, time.shown) if time else "",
             **{name: getattr(row, name) for name in _TEXTS},
             "rank": severity(row.state),
             "ns": ns,
@@ -338,13 +336,13 @@ class _RunData:
             "high": verdict.ratio_high if verdict else None,
             "limit": verdict.threshold if verdict else None,
             "change": units.change(verdict.ratio) if verdict and verdict.ratio else "",
-            "way": change.times if change else "",
+            "way": units.way(*sides) if sides else "",
             "interval": units.change_interval(verdict.ratio_low, verdict.ratio_high) if verdict else "",
             "intensity": flops / traffic if on_roof and flops and traffic else None,
             "flop_s": _per_s(flops, ns) if on_roof and traffic else None,
             "group": self.points.setdefault(point, len(self.points)),
             "class": class_of([(result, measurement)]) if verdict and measurement and _drawable(ns) else None,
-            "pairs": [pair for pair in verdict.pairs if all(map(_above_zero, pair))] if verdict else [],
+            "pairs": tuple(pair for pair in pairs if all(map(_above_zero, pair))),
         }
 
     def _case(self, result: Result, rows: Sequence[ResultRow]) -> JsonDict:
@@ -355,8 +353,10 @@ class _RunData:
         recorded = self.run.history.get(result.nodeid)
         epochs = recorded.epochs if recorded else ()
         seen = any(measurement.work for measurement in result.measurements)
-        own = [name for name in case.sizes if name not in self.shared[case.problem]]
-        parameters = {name: case.sizes[name] for name in own if name in case.parameters}
+        shared = self.shared[case.problem]
+        own = {name: size for name, size in case.sizes.items() if name not in shared}
+        point = {name: size for name, size in own.items() if name in case.point}
+        parameters = {name: size for name, size in own.items() if name in case.parameters}
         return {
             # A test that each GPU measures has one id, and links need one for each.
             "id": case.id if self.named[case.id] == 1 else result.nodeid,
@@ -364,33 +364,26 @@ class _RunData:
             "problem": case.problem,
             "backend": case.backend or "",
             "variant": variant_label(result),
-            "point": sizes_text({name: case.sizes[name] for name in own if name in case.point}),
+            "point": sizes_text(point),
             "with": f"{sizes_text(parameters)} {chosen_text(result)}".strip(),
-            "sizes": {name: size for name in case.measured_point if (size := _size(result, name))},
+            "sizes": tuple((name, size) for name in case.measured_point if (size := _size(result, name))),
             "against": result.speedup_against or "",
             "command": repeat(self.run, [result.test], [result]),
             "facts": _facts_of(result),
-            "told": list(footnotes),
-            "errors": [_error(name, error) for name, error in result.errors.items()],
-            "kernels": [(kernel.name, *launch_cells(kernel)) for kernel in result.kernels if not seen],
-            "observed": observed(result),
-            "epochs": [(_moment(epoch.opened), epoch.reason or "") for epoch in epochs],
+            "told": tuple(footnotes),
+            "errors": tuple(_error(name, error) for name, error in result.errors.items()),
+            "kernels": tuple((kernel.name, *launch_cells(kernel)) for kernel in result.kernels if not seen),
+            "observed": tuple(observed(result)),
+            "epochs": tuple((_moment(epoch.opened), epoch.reason or "") for epoch in epochs),
         }
 
-    def _scopes(self, result: Result) -> list[JsonDict]:
-        """Returns each measurement; the one that is shown of a scope with its samples and sessions."""
-        if result.simulated or result.correctness is Correctness.INCORRECT:
-            return []
-        return [
-            self._scope(result, time, measurement, shown=measurement is time.shown)
-            for time in scope_times(result)
-            for measurement in time.all
-        ]
-
-    def _scope(self, result: Result, time: ScopeTime, measurement: Measurement, *, shown: bool) -> JsonDict:
+    def _scope(self, row: ResultRow, time: ScopeTime, measurement: Measurement) -> JsonDict:
+        """Returns a measurement; the one that is shown of a scope with its samples and sessions."""
+        result, shown = row.result, measurement is time.shown
         summary, half = measurement.summary, half_width(measurement)
         verdict = result.verdicts.get(measurement.key)
-        samples = [ns for ns in measurement.samples_ns if _drawable(ns)] if shown else []
+        numbers = measurement.samples_ns if shown else ()
+        samples = [ns for ns in numbers if ns is not None and abs(ns) < _LARGEST]
         return {
             "case": self.places[id(result)],
             "timing": timing_of(measurement),
@@ -400,39 +393,45 @@ class _RunData:
             "ns": summary.median_ns,
             **{name: getattr(summary, name) for name in ("low_ns", "high_ns", "n")},
             "told": _sampling(measurement),
-            "reason": judged(result, time).reason if shown else "",
+            "reason": row.judged.reason if shown else "",
             "threshold": units.change(1 + verdict.threshold) if verdict and verdict.threshold else "",
             "distribution": distribution(samples),
             "series": series(samples, self.most),
-            "sessions": self._sessions(result, measurement) if shown else [],
+            "sessions": self._sessions(result, measurement) if shown else (),
             "work": _work(breakdown(result, time)) if shown else None,
         }
 
-    def _sessions(self, result: Result, measurement: Measurement) -> list[tuple[Any, ...]]:
+    def _sessions(self, result: Result, measurement: Measurement) -> tuple[tuple[Any, ...], ...]:
         """Returns the recorded sessions, oldest first, then those of the run.
 
         Each has moment and card, by number, its epoch or what it was measured for, the median and the ends
         of its interval.
         """
-        recorded = self.run.history.get(result.nodeid)
+        recorded, key = self.run.history.get(result.nodeid), measurement.key
         sessions: list[tuple[Any, ...]] = [
             (self._moment(time.recorded), self._card(time.device), time.epoch, *_TIMES(time))
-            for time in (recorded.times.get(measurement.key, ()) if recorded else ())
+            for time in (recorded.times.get(key, ()) if recorded else ())
         ]
         for session in (result, *self.run.sessions_of(result)):
             card = self._card(session.fingerprint.device_uuid if result.case.on_gpu else None)
             sessions += [
                 (self._moment(self.run.created), card, session.role.value, *_TIMES(other.summary))
                 for other in session.measurements
-                if other.key == measurement.key and other.invalid is None
+                if other.key == key and other.invalid is None
             ]
-        return [session for session in sessions if _drawable(session[3])]
+        return tuple(session for session in sessions if _drawable(session[3]))
 
     def _moment(self, moment: datetime | str) -> int:
         return self.moments.setdefault(_moment(moment), len(self.moments))
 
     def _card(self, uuid: str | None) -> int | None:
         return self.cards.setdefault(uuid.removeprefix("GPU-")[:8], len(self.cards)) if uuid else None
+
+
+def _like(result: Result, measurement: Measurement) -> str:
+    """Returns what times of one case have in common that may be compared."""
+    model = result.fingerprint.model_key(on_gpu=result.case.on_gpu)
+    return f"{measurement.key} {result.case.problem_version} {model} {result.simulated}"
 
 
 def _size(result: Result, axis: str) -> float | None:
@@ -446,12 +445,21 @@ def _size(result: Result, axis: str) -> float | None:
 # --- samples --------------------------------------------------------------------------------------
 
 
-def distribution(samples_ns: Sequence[float]) -> JsonDict | None:
-    """Returns a histogram of samples; None of few.
+class Distribution(NamedTuple):
+    """Holds a histogram of samples.
 
     Where few samples are far above the others, the bins leave them out, and `notes` says so. It also says
     where the median lies between two groups of samples, so that hardly one took as long.
     """
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+    notes: str
+
+
+def distribution(samples_ns: Sequence[float]) -> Distribution | None:
+    """Returns the histogram of samples; None of few."""
     if len(samples_ns) < _FEWEST_BINNED:
         return None
     ordered = sorted(samples_ns)
@@ -460,11 +468,11 @@ def distribution(samples_ns: Sequence[float]) -> JsonDict | None:
     low, high, far = ordered[0], ordered[count - 1], len(ordered) - count
     bins = min(_MOST_BINS, max(_FEWEST_BINS, 2 * math.isqrt(count))) if high > low else 1
     ends = [bisect.bisect_left(ordered, low + (high - low) * place / bins) for place in range(1, bins)]
-    counts = [end - start for start, end in itertools.pairwise((0, *ends, count))]
+    counts = tuple(end - start for start, end in itertools.pairwise((0, *ends, count)))
     samples = "1 sample is" if far == 1 else f"{far} samples are"
     notes = [f"{samples} above {units.time(high)}, up to {units.time(ordered[-1])}"] if far else []
     notes += ["the median lies between two groups of samples"] if _in_a_trough(counts, count // 2) else []
-    return {"low": low, "high": high, "counts": counts, "notes": "; ".join(notes)}
+    return Distribution(low, high, counts, "; ".join(notes))
 
 
 def _in_a_trough(counts: Sequence[int], half: int) -> bool:
@@ -475,10 +483,20 @@ def _in_a_trough(counts: Sequence[int], half: int) -> bool:
     return _TROUGH * around[place] < min(left, right) and min(left, right) >= _FEWEST_BINNED // 2
 
 
-def series(samples_ns: Sequence[float], most: int) -> JsonDict | None:
-    """Returns samples in their order, packed; of more than `most` the ends of each stretch.
+class Series(NamedTuple):
+    """Holds samples in their order, packed: of every `stride` samples one is there."""
 
-    So no outlier is lost. None of fewer than two.
+    taken: int
+    stride: float
+    low: float
+    high: float
+    packed: str
+
+
+def series(samples_ns: Sequence[float], most: int) -> Series | None:
+    """Returns the series of samples; of more than `most` the ends of each stretch, so no outlier is lost.
+
+    None of fewer than two.
     """
     count = len(samples_ns)
     if count < 2:
@@ -490,13 +508,8 @@ def series(samples_ns: Sequence[float], most: int) -> JsonDict | None:
         shown = [ns for start, end in itertools.pairwise(bounds) for ns in _ends(samples_ns[start:end])]
     low, high = min(shown), max(shown)
     steps = (len(_STEPS) - 1) / (high - low) if high > low else 0.0
-    return {
-        "count": count,
-        "stride": count / len(shown),
-        "low": low,
-        "high": high,
-        "packed": "".join([_STEPS[round((ns - low) * steps)] for ns in shown]),
-    }
+    packed = "".join([_STEPS[round((ns - low) * steps)] for ns in shown])
+    return Series(count, count / len(shown), low, high, packed)
 
 
 def _ends(stretch: Sequence[float]) -> Iterable[float]:
@@ -550,7 +563,7 @@ def _facts(run: RunResults) -> list[tuple[str, str]]:
     return [(label, text) for label, text in facts if text]
 
 
-def _facts_of(result: Result) -> list[tuple[str, str]]:
+def _facts_of(result: Result) -> tuple[tuple[str, str], ...]:
     facts = [
         ("correctness", result.correctness.value + (" in the simulator" if result.simulated else "")),
         ("work declared in", result.dtype or ""),
@@ -558,7 +571,7 @@ def _facts_of(result: Result) -> list[tuple[str, str]]:
         ("compiling", units.time(result.compile_ns) if result.compile_ns else ""),
         ("checked at", ", ".join(result.corners)),
     ]
-    return [(label, text) for label, text in facts if text]
+    return tuple((label, text) for label, text in facts if text)
 
 
 def _canaries(run: RunResults) -> list[tuple[str, str, str, str]]:
@@ -604,10 +617,9 @@ _WORK_TITLES = (*((title, True) for title in WORK_TITLES), "Name", *LAUNCH_TITLE
 """Those of figures stand to the right."""
 
 
-def _work(work: Breakdown | None) -> JsonDict | None:
+def _work(work: Breakdown | None) -> tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...]] | None:
+    """Returns title, rows and notes."""
     if work is None:
         return None
-    rows = [
-        [*line.cells, line.name, *(launch_cells(line.kernel) if line.kernel else ())] for line in work.lines
-    ]
-    return {"title": work.title, "rows": rows, "notes": work.notes}
+    rows = ((*line.cells, line.name, *launch_cells(line.kernel)) for line in work.lines)
+    return work.title, tuple(rows), work.notes

@@ -108,16 +108,14 @@ def trends(runs: Sequence[RunResults]) -> dict[SeriesKey, Trend]:
     """
     newest: dict[str, Result] = {}
     series: dict[SeriesKey, dict[str, tuple[Point, float]]] = {}
-    shared: dict[tuple[str, str | None], Point] = {}  # by all cases of a session, which saves memory
+    shared: dict[tuple[str, str | None], Point] = {}  # by all cases of a session
     recorded = {name: entry for run in runs for name, entry in run.recorded_sessions.items()}
     for run in sorted(runs, key=lambda run: run.created, reverse=True):
         for result in run.results:
             if _alike(result, newest.setdefault(result.case.id, result)):
-                for key, point, ns in _timed(run, result, recorded):
-                    if not is_time(ns):
-                        continue
-                    point = shared.setdefault((point.session, point.card), point)
-                    series.setdefault((result.case.id, key), {}).setdefault(point.session, (point, ns))
+                for key, point, ns in _timed(run, result, recorded, shared):
+                    if is_time(ns):
+                        series.setdefault((result.case.id, key), {}).setdefault(point.session, (point, ns))
     return with_steps(
         {
             (case_id, timed.key): Trend.of(result, timed, series[case_id, timed.key].values())
@@ -137,7 +135,10 @@ def _alike(result: Result, other: Result) -> bool:
 
 
 def _timed(
-    run: RunResults, result: Result, sessions: Mapping[str, SessionEntry]
+    run: RunResults,
+    result: Result,
+    sessions: Mapping[str, SessionEntry],
+    shared: dict[tuple[str, str | None], Point],
 ) -> Iterator[tuple[str, Point, float]]:
     """Yields key, session and median of a test: of its record's newest epoch, and of the run.
 
@@ -147,14 +148,17 @@ def _timed(
     for key, times in recorded.times.items() if recorded else ():
         for time in times:
             if time.epoch == times[-1].epoch:
-                (point,) = points_of([time], sessions)
-                yield key, point, time.median_ns
+                known = time.session, time.device
+                if known not in shared:
+                    (shared[known],) = points_of([time], sessions)
+                yield key, shared[known], time.median_ns
     for session in (result, *run.sessions_of(result)):
         if session.role is SessionRole.CONFIRMING or not session.valid:
             continue
         card = session.fingerprint.device_uuid if result.case.on_gpu else None
         name = session.session or str(run.created)
         point = Point(name, run.created, card, session.provenance, session.canaries)
+        point = shared.setdefault((name, card), point)
         for timed in session.measurements:
             yield timed.key, point, timed.summary.median_ns
 

@@ -13,7 +13,7 @@ from pytest_gpukern.baseline.merge import WriteReport, confirmed_slower
 from pytest_gpukern.baseline.store import ToPrune
 from pytest_gpukern.package import FOLDER
 from pytest_gpukern.report.forms import RunReport
-from pytest_gpukern.report.run import BASELINE, RunResults
+from pytest_gpukern.report.run import BASELINE, Advice, RunResults
 from pytest_gpukern.values.note import NO_GPU
 from pytest_gpukern.values.options import OPTIONS, try_the_simulator, values_of
 from pytest_gpukern.values.result import Result
@@ -27,17 +27,20 @@ SHOWN = 3
 _MOST_ACCEPTED = 10
 
 
-def record_lines(report: RunReport, config: pytest.Config) -> list[str]:
+def record_lines(report: RunReport, config: pytest.Config) -> list[str | Advice]:
     """Says what was written, how to record and accept, what was not recorded and why, and what is stale."""
     settings, results = report.settings, report.results
-    lines: list[str] = []
+    lines: list[str | Advice] = []
     if settings.benchmark and settings.baseline == "compare":
-        lines += ["; ".join(filter(None, (_no_folder(report, config), _to_create(report, config))))]
-        lines += [_to_accept(report, config), _to_keep(report)]
+        lines += [
+            _to_create(report, config),
+            _to_accept(report, config),
+            _to_keep(report),
+        ]
     lines += [f"{reason} ({_which(cases)})" for reason, cases in report.shortened.items()]
     if report.baselines is not None:
         lines += _written(report.baselines, results)
-    lines += [_to_prune(stale, config) for stale in report.stale]
+    lines += (_to_prune(stale, config) for stale in report.stale)
     if not settings.asked and any(skip.kind == NO_GPU for skip in report.skips):
         lines.append(try_the_simulator(config))
     return [line for line in lines if line]
@@ -53,10 +56,11 @@ def _no_folder(report: RunReport, config: pytest.Config) -> str:
     return f"nothing to compare with: there is no folder {missing}" if missing else ""
 
 
-def _to_create(report: RunReport, config: pytest.Config) -> str:
-    new = _judged_as(VerdictKind.NEW, report.results)
+def _to_create(report: RunReport, config: pytest.Config) -> str | Advice:
+    """Returns the command that records what is new, else that there is no folder to compare with."""
+    new, missing = _judged_as(VerdictKind.NEW, report.results), _no_folder(report, config)
     if not new:
-        return ""
+        return missing
     here = config.invocation_params.dir
     paths = [config.rootpath / result.nodeid.partition("::")[0] for result in new]
     if len(set(paths)) > _MOST_FILES:
@@ -66,10 +70,11 @@ def _to_create(report: RunReport, config: pytest.Config) -> str:
     if all(FOLDER in path.parents for path in paths):  # records there would go with the next installation
         elsewhere = [] if config.getoption("gpukern_baseline_dir") else ["--gpukern-baseline-dir=FOLDER"]
         command = ["gpukern", "validate", "--gpukern-baseline=create", *elsewhere, *report.shaping]
-    return f"{_are(new)} new; to record: {shlex.join(command)}"
+    label = "; ".join(filter(None, (missing, f"{_are(new)} new; to record")))
+    return Advice(label, shlex.join(command))
 
 
-def _to_accept(report: RunReport, config: pytest.Config) -> str:
+def _to_accept(report: RunReport, config: pytest.Config) -> str | Advice:
     """Returns the command that accepts what became slower where no failure says it, or nothing.
 
     Each failed test has its own command; of many we show how one accepts them together.
@@ -82,7 +87,7 @@ def _to_accept(report: RunReport, config: pytest.Config) -> str:
         return ""
     root = config.rootpath
     moved = report.settings.run_file is not None and config.invocation_params.dir != root
-    return f"{_are(slower)} slower; if that is meant{f' in {root}' * moved}: {accept(report, slower)}"
+    return Advice(f"{_are(slower)} slower; if that is meant{f' in {root}' * moved}", accept(report, slower))
 
 
 def accept(run: RunResults, slower: Sequence[Result]) -> str:
@@ -106,11 +111,11 @@ def accept(run: RunResults, slower: Sequence[Result]) -> str:
     return shlex.join(["gpukern", "baseline", "merge", file, *into, "--accept", *cases, "--reason", "TEXT"])
 
 
-def _to_keep(report: RunReport) -> str:
+def _to_keep(report: RunReport) -> str | Advice:
     """Returns the command that records what became faster, so that its loss is seen, or nothing."""
     faster = [result for result in _judged_as(VerdictKind.FASTER, report.results) if result.case.on_gpu]
     command = shlex.join(_update(report, faster))
-    return f"{_are(faster)} faster; to gate at the new time: {command}" if faster else ""
+    return Advice(f"{_are(faster)} faster; to gate at the new time", command) if faster else ""
 
 
 def _are(cases: Sequence[Result]) -> str:
@@ -121,11 +126,11 @@ def _judged_as(kind: VerdictKind, results: Sequence[Result]) -> list[Result]:
     return [result for result in results if any(v.kind is kind for v in result.verdicts.values())]
 
 
-def _to_prune(stale: ToPrune, config: pytest.Config) -> str:
+def _to_prune(stale: ToPrune, config: pytest.Config) -> Advice:
     number, file = len(stale.ids), os.path.relpath(stale.file, config.invocation_params.dir)
     gone = "1 recorded case no longer exists" if number == 1 else f"{number} recorded cases no longer exist"
     command = shlex.join(["gpukern", "baseline", "prune", file, "--case", *stale.patterns])
-    return f"{gone}: {some_of(stale.ids)}; to remove: {command}"
+    return Advice(f"{gone}: {some_of(stale.ids)}; to remove", command)
 
 
 def _update(report: RunReport, results: Sequence[Result]) -> list[str]:
@@ -142,6 +147,10 @@ def repeat(run: RunResults, tests: Sequence[str], results: Sequence[Result | Non
     which = [*tests] if len(tests) <= SHOWN else ["--lf"]
     measured = ["--gpu-benchmark"] if run.measured and not simulated else []
     simulator = ["--gpukern-simulator=always"] if simulated else []
+    architectures = dict.fromkeys(name for result in known for name in result.code)
+    if isinstance(run, RunReport):
+        architectures |= dict.fromkeys(run.settings.code)
+    simulator += [f"--gpukern-code={','.join(architectures)}"] if architectures else []
     seed = [f"--gpukern-seed={seeds.pop()}"] if len(seeds) == 1 else []
     return shlex.join(["pytest", *which, *measured, *simulator, *seed])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -39,6 +40,8 @@ _LEAST_COPYING = 0.01
 _CEILINGS = tuple(field.name for field in dataclasses.fields(Ceilings))
 """Those that we know; a run of another release may have others."""
 
+_NONE_OF_ITS_OWN = ("", "", "")
+
 _COLOURS = {
     Tone.BAD: {"white": True, "Red": True, "bold": True},
     Tone.GOOD: {"black": True, "Green": True},
@@ -56,7 +59,7 @@ def markup_of(state: str) -> dict[str, bool]:
     return _COLOURS.get(tone, {}) if tone is not None else {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Footnote:
     """Holds something to say about a row.
 
@@ -74,7 +77,7 @@ class Footnote:
     quiet: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScopeTime:
     """Holds the measurements of one scope: whose time is shown and judged, and those by other timers."""
 
@@ -91,7 +94,7 @@ class ScopeTime:
         return next((measurement for measurement in self.all if measurement.work), None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ResultRow:
     """Holds one line of a problem's table.
 
@@ -99,8 +102,7 @@ class ResultRow:
         result: what the row is about.
         label: how a footnote refers to the row.
         state: FAILED for a test that failed by itself, else the verdict or what became of it, in a word.
-        kind: the verdict, or what stands in its place; empty without one.
-        judged: how its time compares with the record, where that is what `kind` says.
+        judged: what its time came to.
         scope: its measurements, or None without one.
         footnotes: what there is to say about it.
         factor: the speed-up as a number, if there is one.
@@ -111,11 +113,11 @@ class ResultRow:
     result: Result
     label: str
     state: str
-    kind: str
-    judged: Verdict | None = None
+    judged: Judged
     scope: ScopeTime | None = None
     variant: str = ""
     size: str = ""
+    error: str = ""
     first_call: str = ""
     time: str = ""
     uncertainty: str = ""
@@ -123,7 +125,6 @@ class ResultRow:
     rate: str = ""
     ceiling: str = ""
     speedup: str = ""
-    error: str = ""
     footnotes: tuple[Footnote, ...] = ()
     factor: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -131,8 +132,9 @@ class ResultRow:
     @property
     def verdict(self) -> str:
         """Text of the column: the verdict, with its change where the kind is told."""
-        ratio = self.judged.ratio if self.judged is not None and STATES[self.kind].told else None
-        return f"{self.kind} {units.change(ratio)}" if units.is_number(ratio) else self.kind
+        kind, _, verdict = self.judged
+        ratio = verdict.ratio if verdict is not None and STATES[kind].told else None
+        return f"{kind} {units.change(ratio)}" if units.is_number(ratio) else kind
 
     @property
     def timing(self) -> Timing | None:
@@ -188,7 +190,7 @@ def judged(result: Result, time: ScopeTime | None, failure: str | None = None) -
     """
     if result.correctness is Correctness.INCORRECT:
         return Judged(INCORRECT, (result.diagnosis or "").strip())
-    came_to = _by_time(result, time) if time is not None else Judged()
+    came_to = _by_time(result, time) if time is not None else _by_code(result)
     return came_to if failure is None else came_to._replace(kind=FAILED, reason=failure)
 
 
@@ -199,6 +201,16 @@ def _by_time(result: Result, time: ScopeTime) -> Judged:
             return Judged(VerdictKind.INVALID.value, f"{by}{measurement.invalid}")
     verdict = result.verdicts.get(time.shown.key)
     return Judged(verdict.kind.value, verdict.explained, verdict) if verdict else Judged()
+
+
+def _by_code(result: Result) -> Judged:
+    """Returns the worst that became of its machine code, with what is to be said of each architecture."""
+    verdicts = list(result.verdicts.values())
+    if result.measurements or not verdicts:
+        return Judged()
+    worst = min((verdict.kind for verdict in verdicts), key=lambda kind: kind.row.severity)
+    reasons = dict.fromkeys(verdict.reason for verdict in verdicts if verdict.kind is worst)
+    return Judged(worst.value, "; ".join(reasons))
 
 
 def variant_label(result: Result) -> str:
@@ -235,60 +247,69 @@ def rows_of(
         failure: the first line of why the test failed by itself, or None.
     """
     size = sizes_text({name: text for name, text in result.case.sizes.items() if name not in shared})
-    variant, error = variant_label(result), error_text(result)
+    variant = variant_label(result)
     label = f"{variant} {size}".rstrip()
-    size = f"{size} {chosen_text(result)}".strip()
-    case = ResultRow(result, label, state="", kind="", variant=variant, size=size, error=error)
+    own = (variant, f"{size} {chosen_text(result)}".strip(), error_text(result))
     if result.correctness is Correctness.INCORRECT or not result.measurements:
-        return [_unmeasured(case, failure)]
-    again = dataclasses.replace(case, variant="", size="", error="")
-    first, *others = scope_times(result)
-    row, rest = _measured(case, first, peers), [_measured(again, time, peers) for time in others]
-    if failure is not None:
-        row = dataclasses.replace(row, footnotes=(Footnote(FAILED, failure), *row.footnotes), state=FAILED)
-    return [row, *rest]
+        return [_unmeasured(result, label, own, failure)]
+    rows = []
+    for time in scope_times(result):
+        rows.append(_measured(result, label, time, peers, own, failure))
+        own, failure = _NONE_OF_ITS_OWN, None
+    return rows
 
 
-def _unmeasured(case: ResultRow, failure: str | None) -> ResultRow:
-    result = case.result
-    kind, reason, _ = judged(result, None, failure)
-    unchecked = result.correctness is Correctness.UNCHECKED and not result.simulated
+def _unmeasured(result: Result, label: str, own: tuple[str, str, str], failure: str | None) -> ResultRow:
+    kind, reason, _ = came_to = judged(result, None, failure)
+    unchecked = result.correctness is Correctness.UNCHECKED and not (result.simulated or result.code)
     state = "simulated" if result.simulated else "unchecked" if unchecked else "checked"
-    return dataclasses.replace(
-        case,
-        state=kind or state,
-        kind=kind,
+    state = "compiled" if result.code else state
+    return ResultRow(
+        result,
+        label,
+        kind or state,
+        came_to,
+        None,
+        *own,
         time=units.NOTHING if kind or unchecked else state,
         footnotes=(*([Footnote(kind, reason)] if reason else ()), *_about(result)),
     )
 
 
-def _measured(case: ResultRow, time: ScopeTime, peers: Sequence[Result]) -> ResultRow:
-    result, first = case.result, bool(case.variant)
+def _measured(
+    result: Result,
+    label: str,
+    time: ScopeTime,
+    peers: Sequence[Result],
+    own: tuple[str, str, str],
+    failure: str | None,
+) -> ResultRow:
+    """Returns the row of a scope; `own` are variant, size and error, which only a result's first row has."""
     measurement = time.shown
     kind, reason, verdict = came_to = judged(result, time)
-    footnotes = _told(_remarks(measurement)) + (_about(result) if first else [])
+    footnotes = _told(_remarks(measurement)) + (_about(result) if any(own) else [])
     if kind and STATES[kind].told:
         quiet = kind if STATES[kind].tone is Tone.DOUBTFUL and not came_to.unsettled else ""
         ratio = verdict.ratio if verdict is not None else None
         footnotes.insert(0, Footnote(kind, reason, measurement.key, ratio, quiet))
-    first_ns = result.first_call_ns if first else None
-    row = dataclasses.replace(
-        case,
-        label=f"{case.label} {measurement.scope}",
-        state=kind or ("simulated" if result.simulated else "measured"),
-        kind=kind,
-        judged=verdict,
-        scope=time,
+    if failure is not None:
+        footnotes.insert(0, Footnote(FAILED, failure))
+    first_ns = result.first_call_ns if any(own) else None
+    made = functools.partial(
+        ResultRow,
+        result,
+        f"{label} {measurement.scope}",
+        FAILED if failure is not None else kind or ("simulated" if result.simulated else "measured"),
+        came_to,
+        time,
+        *own,
         first_call=units.time(first_ns) if units.is_number(first_ns) else "",
-        time="simulated",
         footnotes=tuple(footnotes),
     )
     if result.simulated:  # the simulator's time is no time of a kernel, whoever took it
-        return row
+        return made(time="simulated")
     factor, shares = speedup(result, measurement, peers), ceiling_shares(result, time)
-    return dataclasses.replace(
-        row,
+    return made(
         time=units.time(measurement.summary.median_ns, half_width(measurement)),
         uncertainty=units.share(half_width(measurement)),
         other_timer=", ".join(
@@ -349,6 +370,8 @@ def error_text(result: Result) -> str:
 
     Near a zero in the reference, as in a sum that cancels, any error is many ULP: the absolute one tells.
     """
+    if result.code:
+        return ""
     if result.correctness is Correctness.UNCHECKED:
         return ": ".join(["unchecked", ", ".join(result.unchecked)] if result.unchecked else ["unchecked"])
     if not result.errors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
 from pytest_gpukern.findings.common_shift import Shift
 from pytest_gpukern.package import __version__
+from pytest_gpukern.report.rows import Judged, ScopeTime, judged, scope_times
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import GateFailure, Result
 
@@ -40,6 +42,16 @@ class Skip(NamedTuple):
     id: str
     reason: str
     kind: str = ""
+
+
+class Advice(NamedTuple):
+    """Says in a few words what a command is for; a form prints both, or lets the command be copied."""
+
+    label: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.command}"
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,7 @@ class RunResults:
     since_record: Sequence[str] = ()
     compared_with: str = BASELINE
     heading: Sequence[str] = ()
-    closing: Sequence[str] = ()
+    closing: Sequence[str | Advice] = ()
     problems: Sequence[str] = ()
     duration_s: float | None = None
     spent_s: Mapping[str, float] = field(default_factory=dict)
@@ -113,6 +125,20 @@ class RunResults:
     def measured(self) -> bool:
         """Whether it timed anything outside of the simulator."""
         return any(result.measurements and not result.simulated for result in self.results)
+
+    @functools.cached_property
+    def judged(self) -> Sequence[tuple[Result, Sequence[tuple[ScopeTime | None, Judged]]]]:
+        """Each result with its times by scope, or None without any, and what these came to."""
+        judged_times = []
+        for result in self.results:
+            times: Sequence[ScopeTime | None] = scope_times(result) or [None]
+            judged_times.append((result, [(time, judged(result, time)) for time in times]))
+        return judged_times
+
+    @functools.cached_property
+    def kinds(self) -> Counter[str]:
+        """How many times, or cases without any, have each kind of verdict, or what stands in its place."""
+        return Counter(came_to.kind for _, times in self.judged for _, came_to in times)
 
     def only(self, text: str) -> RunResults:
         """Returns the run with those cases alone whose id holds a text, and with what is about them."""

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from pytest_gpukern.baseline.record import RecordedCase, SessionEntry
 from pytest_gpukern.findings.common_shift import Shift
-from pytest_gpukern.report.run import Failure, RunResults, Skip
+from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
 from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.untrusted_json import (
     ContentError,
@@ -92,7 +92,7 @@ class _File(
     since_record: tuple[str, ...]
     compared_with: str
     heading: tuple[str, ...]
-    closing: tuple[str, ...]
+    closing: tuple[str | Advice, ...]
     problems: tuple[str, ...]
     duration_s: Figure | None
     spent_s: dict[str, Figure]

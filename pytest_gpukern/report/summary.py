@@ -11,9 +11,7 @@ from pytest_gpukern.report.records import some_of
 from pytest_gpukern.report.rows import (
     Footnote,
     ResultRow,
-    judged,
     rows_of,
-    scope_times,
     shared_sizes,
     variant_label,
 )
@@ -107,8 +105,7 @@ def totals(run: RunResults) -> str:
 
     Verdicts are counted by scope.
     """
-    verdicts = Counter(judged(result, time).kind for result in run.results for time in scope_times(result))
-    compared = [f"{verdicts[kind]} {kind.lower()}" for kind in VerdictKind if verdicts[kind]]
+    compared = [f"{run.kinds[kind]} {kind.lower()}" for kind in VerdictKind if run.kinds[kind]]
     return " · ".join([outcomes(run), *([f"{run.compared_with}: {', '.join(compared)}"] if compared else [])])
 
 
@@ -123,8 +120,9 @@ def outcomes(run: RunResults) -> str:
     counts["failed otherwise"] = len(run.failures.keys() - counted)
     rejected = f"broken case{'s' * (len(run.rejected) != 1)} rejected"
     counts[rejected] = len(run.rejected)
-    order = ("passed", rejected, *_FAILED, "simulated", "unchecked")
-    right = counts["simulated"] or counts["unchecked"] or run.rejected  # none of these is a failure
+    order = ("passed", "compiled", rejected, *_FAILED, "simulated", "unchecked")
+    others = (counts[name] for name in ("compiled", "simulated", "unchecked"))
+    right = any(others) or run.rejected  # none of these is a failure
     parts = [f"{counts[name]} {name}" for name in order if counts[name] or (name == "passed" and not right)]
     return ", ".join([*parts, *([_skipped(run.skips)] if run.skips else [])])
 
@@ -193,6 +191,8 @@ def _standing(result: Result, run: RunResults) -> str:
     failure = run.failures.get(result.nodeid)
     if failure is not None:
         return "failed by the gate" if failure.by_the_gate else "failed otherwise"
+    if result.code:
+        return "compiled"
     if result.correctness is Correctness.UNCHECKED:
         return "unchecked"
     return "simulated" if result.simulated else "passed"

@@ -33,7 +33,7 @@ from pytest_gpukern.timers.timer import (
     open_timer,
 )
 from pytest_gpukern.values.note import Note
-from pytest_gpukern.values.result import CaseInfo, Result
+from pytest_gpukern.values.result import CaseInfo, Measurement, Result
 from pytest_gpukern.values.timer_table import TIMERS, auto_timers
 
 
@@ -249,6 +249,8 @@ class CallSubject:
             for scope in self._scopes()
         ]
         wait, leaves = self._calls.synchronize, self._target.leaves_host_calls
+        if environment.settings.only_changed and self._is_as_recorded(timed[0], evidence):
+            return
         measurements = [
             measurement
             for scope in timed
@@ -259,6 +261,14 @@ class CallSubject:
         evidence.add(measurements=tuple(measurements))
         if on_gpu and environment.settings.trace:
             evidence.add_trace(lambda: timed[0].trace(self._stream))
+
+    def _is_as_recorded(self, timed: TimedScope, evidence: Evidence) -> bool:
+        from pytest_gpukern.run.only_changed import is_as_recorded
+
+        def measured(probe: TimedScope) -> list[Measurement]:
+            return probe.measured(self._calls.synchronize, self._stream, any_stream=True)
+
+        return is_as_recorded(timed, evidence, measured)
 
     def _timed(self, scope: str, executions: Executions, call_ns: float, **more: Any) -> TimedScope:
         """Says what is timed in a scope, with what the marker declares of the work."""

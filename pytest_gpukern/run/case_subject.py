@@ -72,7 +72,9 @@ class CaseSubject:
         self._backend = environment.libraries.backend(case.variant.backend)
         self._placing = environment.libraries.backend("host") if case.variant.host_data else self._backend
         self._point = case.point if rejects else case.problem.fit(case.point, environment.memory_budget_bytes)
-        self.is_timed = environment.settings.benchmark and not self._backend.simulated and not rejects
+        times = environment.settings.benchmark and not self._backend.simulated and not rejects
+        only_kernels = environment.settings.only_changed
+        self.is_timed = times and (not only_kernels or "kernel" in scopes_of(case, environment))
         # A statistical check judges several runs together, so it is always made in full.
         self._checked = context.checked and self.is_timed and case.problem.check is None
         self.sets: list[Prepared] = []
@@ -144,6 +146,8 @@ class CaseSubject:
         turn_to_others_if_slow(first)
         try:
             with backend.current():
+                if self._environment.settings.only_changed and self._is_as_recorded(evidence):
+                    return
                 timed, measurements = self._measured()
                 if self._environment.settings.trace and backend.on_gpu:
                     traced = min(timed, key=lambda scope: _TRACED_FIRST.index(scope.scope))
@@ -233,6 +237,14 @@ class CaseSubject:
             for prepared in self.sets:
                 restoring(prepared, prepared.launch)()
         return timed, measurements
+
+    def _is_as_recorded(self, evidence: Evidence) -> bool:
+        from pytest_gpukern.run.only_changed import is_as_recorded
+
+        first, backend = self.sets[0], self._backend
+        calls = [self._call("kernel", number) for number in range(len(self.sets))]
+        warm_up(restoring(first, calls[0]), backend.synchronize, compiled=True, by_host=False)
+        return is_as_recorded(self._timed("kernel", calls, first.last_call_ns), evidence, self._measured_in)
 
     def _timed(self, scope: str, calls: list[Callable[[], Any]], call_ns: float) -> TimedScope:
         """Says what is timed in a scope: executions on each buffer set; on the host, of one call."""
@@ -374,7 +386,7 @@ def why_not_here(case: Case, environment: Environment) -> str | None:
         return NotRun(NOT_SIMULATED, "huge sizes")
     if in_simulator and variant.needs_gpu:
         return NotRun(NOT_SIMULATED, variant.needs_gpu)
-    if settings.benchmark and not scopes_of(case, environment):
+    if settings.benchmark and not (scopes_of(case, environment) or settings.only_changed):
         wanted = ",".join(settings.scopes)
         return NotRun("not selected", f"--gpukern-scope={wanted}, but it has {','.join(case.scopes)}")
     return None

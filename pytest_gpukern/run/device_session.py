@@ -136,6 +136,8 @@ class DeviceSession:
     @functools.cached_property
     def missing_gpu(self) -> str | None:
         """Says why there is no GPU; returns None if there is one."""
+        if self.settings.code:
+            return "--gpukern-code compiles kernels, and runs none"
         return missing_gpu_reason(os.environ)
 
     @property

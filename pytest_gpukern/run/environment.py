@@ -24,7 +24,7 @@ from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.run.device_session import DeviceSession
 from pytest_gpukern.values.backend_table import BACKENDS
 from pytest_gpukern.values.fingerprint import NO_PROVENANCE, Provenance
-from pytest_gpukern.values.note import NotRun
+from pytest_gpukern.values.note import NOT_COVERED, NotRun
 from pytest_gpukern.values.settings import Settings
 
 
@@ -81,7 +81,7 @@ class Environment:
         """Returns `smoke`, `full` or `huge`; by default `full` to measure on a real GPU, else `smoke`."""
         if self.settings.size is not None:
             return self.settings.size
-        return "full" if self.gpu.measures else "smoke"
+        return "full" if self.gpu.measures or self.settings.code else "smoke"
 
     @functools.cached_property
     def memory_budget_bytes(self) -> float:
@@ -130,8 +130,11 @@ class Libraries:
         chosen = self._settings.backends
         if chosen and name not in chosen:  # so its variants need no import
             return NotRun("not selected", f"--gpukern-backend={','.join(chosen)}")
-        missing = backends.missing_library(name)
-        if missing is not None:
+        if self._settings.code and not BACKENDS[name].recorded_by:
+            of_host = "variants of the host, which have no machine code"
+            return NotRun(NOT_COVERED, f"kernels of {name}" if BACKENDS[name].on_gpu else of_host)
+        missing = backends.missing_library(name, compiles=bool(self._settings.code))
+        if missing is not None or self._settings.code:
             return missing
         if self._gpu.elsewhere is not None:  # so nothing is imported in vain
             return self._gpu.elsewhere

@@ -184,7 +184,7 @@ def run(subject: Subject, evidence: Evidence, environment: Environment) -> None:
 def with_facts(result: Result, environment: Environment) -> Result:
     """Returns a measured result with the facts of its kernels, and with the best that the device does."""
     device = environment.gpu.device
-    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu:
+    if not result.case.on_gpu or device is None or not environment.gpu.has_gpu or not result.measurements:
         return result
     from pytest_gpukern.gpu.runtime import at_home
     from pytest_gpukern.timers.cupti.machine_code import machine_code
@@ -250,7 +250,8 @@ def settle(
         result = explained(settled.result, past, deciding=settled.deciding)
     # The reason first: pytest's short summary names the test already, and cuts long lines.
     failing = failures(result, settings.fail_on, accepts=settings.accepts)
-    if "unchecked" in settings.fail_on and expects_check and result.correctness is Correctness.UNCHECKED:
+    unchecked = result.correctness is Correctness.UNCHECKED and not result.code  # of what ran
+    if "unchecked" in settings.fail_on and expects_check and unchecked:
         failing.insert(0, GateFailure("unchecked", _why_unchecked(result)))
     return dataclasses.replace(settled, result=result, failures=tuple(failing))
 
@@ -520,15 +521,11 @@ class TimedScope:
         try:
             if scope == "kernel" and self.elsewhere:
                 raise NothingLaunched(ELSEWHERE)
-            measurements = measured_by(
-                self.by, self.context.timer, scope=scope, stream=stream, any_stream=any_stream
-            )
+            return measured_by(self.by, self.context.timer, scope=scope, stream=stream, any_stream=any_stream)
         except NothingLaunched as reason:
             if leaves_host_calls:
                 raise
-            measurements = [not_of_the_device(self.by, stream, f"{reason}; {HOST_REMEDY}")]
-        observers = self.context.environment.gpu.observers
-        return [observers.measured(self._call, measurements[0]), *measurements[1:]]
+            return [not_of_the_device(self.by, stream, f"{reason}; {HOST_REMEDY}")]
 
     def by(self, timer: Timer, *, beside: bool) -> Measurement:
         """Measures it by one timer, alone or beside the main one.

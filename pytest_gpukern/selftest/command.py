@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -27,7 +26,6 @@ SESSIONS = 8
 FILE_OPTION = "--gpukern-report"
 _TESTS = Path(__file__).with_name("test_timers.py")
 _NARROWEST_TABLE = 120
-_SUITES_TIMEOUT_S = 1800.0
 _PASS = {True: "PASS", False: "FAIL", None: ""}
 _INDENT = "  "
 
@@ -47,7 +45,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="keep what was measured, as the file of a run, which gpukern report and gpukern compare read",
     )
     add("--sessions", type=_sessions, default=SESSIONS, help=f"sessions, at least 2 (default: {SESSIONS})")
-    add("--without-suites", action="store_true", help="do not run the packaged suites, too, to time them")
     add("--device", help="which GPU, as for pytest's --gpukern-device")
     parser.set_defaults(run=_run)
 
@@ -71,8 +68,6 @@ def _run(known: argparse.Namespace) -> int:
     except (DeviceError, FileError) as error:
         _tell(str(error))
         return 2
-    if not known.without_suites:
-        conclusions = _with_suites(conclusions)
     lines = render(run, conclusions, width=max(_NARROWEST_TABLE, shutil.get_terminal_size().columns))
     sys.stdout.write("\n".join((*map(printable, lines), "")))
     return 0 if conclusions.reached else 1
@@ -95,25 +90,6 @@ def pytest_command(file: Path, known: argparse.Namespace) -> list[str]:
     if not importlib.metadata.entry_points(group="pytest11", name="gpukern"):  # a checkout, not installed
         options += ["-p", "pytest_gpukern.plugin"]
     return [sys.executable, "-m", "pytest", str(_TESTS), *options]
-
-
-def suites_command() -> list[str]:
-    return [sys.executable, "-m", "pytest_gpukern", "validate", "-q", "--gpukern-baseline=off"]
-
-
-def _with_suites(conclusions: targets.Conclusions) -> targets.Conclusions:
-    _tell("running all suites")
-    started = time.perf_counter()
-    try:
-        status = subprocess.call(suites_command(), stdout=sys.stderr, timeout=_SUITES_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        problem = (f"the suites did not end within {_SUITES_TIMEOUT_S:g} s, target {targets.SUITES_S:g} s",)
-        return targets.Conclusions(conclusions.rows, (*conclusions.missing, *problem))
-    seconds = time.perf_counter() - started
-    failed = (f"the suites failed with status {status}",) if status else ()
-    return targets.Conclusions(
-        (*conclusions.rows, targets.suites_row(seconds)), (*conclusions.missing, *failed)
-    )
 
 
 def render(run: RunResults, conclusions: targets.Conclusions, *, width: int) -> list[str]:
@@ -152,7 +128,7 @@ def _table(rows: Sequence[targets.TargetRow], width: int) -> list[str]:
         column("what", (row.what for row in rows), numeric=False),
         column("against", (row.against for row in rows), numeric=False),
         column("timer", (row.timer for row in rows), numeric=False),
-        column(time_name, ("" if row.time_ns is None else units.time(row.time_ns, 0.0) for row in rows)),
+        column(time_name, (units.time(row.time_ns, 0.0) for row in rows)),
         column(found_name, (_signed(row.found_ns, row) for row in rows)),
         column("", (_share(row.found_ns, row.time_ns) for row in rows)),
         column("worst", ("" if row.worst_ns is None else _signed(row.worst_ns, row) for row in rows)),
@@ -166,8 +142,6 @@ def _table(rows: Sequence[targets.TargetRow], width: int) -> list[str]:
 _TITLES = {
     targets.Section.TRUTH: ("true", "error"),
     targets.Section.REPEATS: ("median", "range"),
-    targets.Section.WALLS: ("", "median"),
-    targets.Section.SUITES: ("", "took"),
 }
 
 
@@ -176,7 +150,7 @@ def _signed(ns: float, row: targets.TargetRow) -> str:
     return text if not ns or row.section is not targets.Section.TRUTH else f"{'−' if ns < 0 else '+'}{text}"
 
 
-def _share(ns: float, of_ns: float | None) -> str:
+def _share(ns: float, of_ns: float) -> str:
     return f"{100 * ns / of_ns:.2f} %".replace("-", "−") if of_ns else ""
 
 

@@ -7,23 +7,21 @@ the file of a run.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_gpukern.measure import observers
-from pytest_gpukern.timers.timer import Timer
-from pytest_gpukern.values.result import Measurement, Result, plain
+from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.untrusted_json import built
 
 NAME = "selftest"
-_SECONDS, _KNOWN_TIMES = "seconds", "known_times"
-"""Figures: what all timers took for a call, and the readings of a test, as JSON."""
+_KNOWN_TIMES = "known_times"
+"""The figure that holds the readings of a test, as JSON."""
 
 
 def pytest_configure() -> None:
     """Adds the observer to a run that has this module as a plugin."""
-    figures = {_SECONDS: observers.Figure("measured in", "s"), _KNOWN_TIMES: observers.Figure("known times")}
+    figures = {_KNOWN_TIMES: observers.Figure("known times")}
     observers.OBSERVERS[NAME] = observers.ObserverRow(__name__, "SelftestObserver", "self-test", figures)
 
 
@@ -78,29 +76,8 @@ def known_times_of(result: Result) -> KnownTimes | None:
     return built(json.loads(text), KnownTimes) if isinstance(text, str) else None
 
 
-def seconds_of(measurement: Measurement) -> float | None:
-    """Returns how long all timers together took to measure; None unless it is a main measurement."""
-    seconds = measurement.observations.get(NAME, {}).get(_SECONDS)
-    return seconds if isinstance(seconds, (int, float)) else None
-
-
 class SelftestObserver(observers.Observer):
-    """Sees how long it takes to measure a warm call by all timers, and passes on what a test has noted."""
-
-    _began_s = 0.0
-
-    def observe(
-        self,
-        call: observers.ObservedCall,  # noqa: ARG002
-        timer: Timer,  # noqa: ARG002
-        *,
-        beside: bool,
-    ) -> None:
-        if not beside:
-            self._began_s = time.perf_counter()
-
-    def measured(self, call: observers.ObservedCall, measurement: Measurement) -> observers.Seen:  # noqa: ARG002
-        return observers.Seen({_SECONDS: time.perf_counter() - self._began_s})
+    """Passes on what a test has noted."""
 
     def end_test(self, *, passed: bool, let_go: Callable[[], object]) -> observers.SeenInTest | None:  # noqa: ARG002
         return observers.SeenInTest({_KNOWN_TIMES: json.dumps(plain(_noted.pop()))}) if _noted else None

@@ -17,8 +17,6 @@ All of it is computed from the values of the run. We compare:
 - A/A: the range of the sessions' medians. Samples may have two modes of equal weight, 1.1 % apart for exp of
   10 M float32 on an H200, and then the median lies anywhere between them. So the range may be as large as
   the sessions' own intervals explain, up to the gate's default threshold of 2 %.
-- The wall time that `--gpu-benchmark` takes to measure a kernel that is verified and warm, with samples by
-  both timers and queries of NVML between them. The median over the sessions is judged.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from typing import NamedTuple
 
 from pytest_gpukern.report.run import RunResults
 from pytest_gpukern.selftest.kernels import GRAPH, name_of
-from pytest_gpukern.selftest.known_times import KnownTimes, Spin, known_times_of, seconds_of
+from pytest_gpukern.selftest.known_times import KnownTimes, Spin, known_times_of
 from pytest_gpukern.values.result import Measurement
 from pytest_gpukern.values.timer_table import TIMERS
 
@@ -44,8 +42,6 @@ REPEAT_WIDTHS = 1.27
 """Range of eight sessions' medians, in widths of their 95 % intervals, that chance exceeds in 1 of 100
 self-tests: the studentized range, 4.99, over the 3.92 standard deviations of a width."""
 MOST_RESOLVED = 0.02
-CASE_S = 0.3
-SUITES_S = 180.0
 _ROUNDING_NS = 0.05
 """Times are multiples of a nanosecond or of a tick; a comparison must not fail by a float's last digit."""
 
@@ -57,8 +53,6 @@ class Section(enum.StrEnum):
     REPEATS = (
         "A/A: range of the sessions' medians, default timer ≤ 0.5 %, 2 ticks or what their intervals explain"
     )
-    WALLS = "wall time to measure a kernel by all timers together, verified and warm before: ≤ 0.3 s"
-    SUITES = "wall time of all suites, compilation included: ≤ 180 s"
 
 
 @dataclass(frozen=True)
@@ -67,23 +61,23 @@ class TargetRow:
 
     Attributes:
         what: what was timed, and what was subtracted.
-        time_ns: the true time, or the median; None where there is none to show.
-        found_ns: error, range or wall time.
-        worst_ns: the error or wall time of the session that is farthest off, or None.
+        time_ns: the true time, or the median.
+        found_ns: error or range.
+        worst_ns: the error of the session that is farthest off, or None.
         allowed_ns: the largest `found_ns` that reaches the target, in size; None where it is only shown.
         sessions: how many had it, of those asked for.
     """
 
     section: Section
     what: str
+    timer: str
+    time_ns: float
     found_ns: float
     allowed_ns: float | None
+    sessions: int
+    asked_sessions: int
     against: str = ""
-    timer: str = ""
-    time_ns: float | None = None
     worst_ns: float | None = None
-    sessions: int = 1
-    asked_sessions: int = 1
 
     @property
     def reached(self) -> bool | None:
@@ -147,10 +141,6 @@ def conclusions_of(run: RunResults, asked_sessions: int) -> Conclusions:
     truth = tuple(_truth_rows(sessions, asked_sessions))
     kernels = tuple(_kernel_rows(sessions, asked_sessions))
     return Conclusions((*truth, *kernels), tuple(_missing(run, sessions, truth)))
-
-
-def suites_row(seconds: float) -> TargetRow:
-    return TargetRow(Section.SUITES, "all suites", found_ns=1e9 * seconds, allowed_ns=1e9 * SUITES_S)
 
 
 _Readings = dict[str, tuple[float, float]]
@@ -272,28 +262,13 @@ def _spin(ns: float) -> str:
 
 
 def _kernel_rows(sessions: Sequence[Session], asked: int) -> Iterator[TargetRow]:
-    """Yields how far the sessions' medians are apart, then how long measuring took."""
+    """Yields how far the sessions' medians are apart."""
     ways = dict.fromkeys(key for session in sessions for key in session.kernels if key[1] != GRAPH)
-    walls = []
     for kernel, way in ways:
-        what = f"{kernel}, {way}"
         measured = [timed for session in sessions for timed in session.kernels.get((kernel, way), [])]
         for timer in dict.fromkeys(measurement.timer for measurement in measured):
             group = [measurement for measurement in measured if measurement.timer == timer]
-            yield _repeat_row(what, timer, group, asked)
-        walls_ns = [1e9 * seconds for measurement in measured if (seconds := seconds_of(measurement))]
-        if walls_ns:
-            row = TargetRow(
-                Section.WALLS,
-                what,
-                found_ns=statistics.median(walls_ns),
-                worst_ns=max(walls_ns),
-                allowed_ns=1e9 * CASE_S,
-                sessions=len(walls_ns),
-                asked_sessions=asked,
-            )
-            walls.append(row)
-    yield from walls
+            yield _repeat_row(f"{kernel}, {way}", timer, group, asked)
 
 
 def _repeat_row(what: str, timer: str, group: Sequence[Measurement], asked: int) -> TargetRow:

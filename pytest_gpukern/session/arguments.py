@@ -18,7 +18,7 @@ import pytest
 from pytest_gpukern.processes.sessions import ChildSessions
 from pytest_gpukern.values.options import OPTIONS
 
-MEASURING = ("all", "timer", "cache", "scope", "backend", "size", "axis", "simulator")
+MEASURING = ("code", "all", "timer", "cache", "scope", "backend", "size", "axis", "simulator")
 """Our options that say how to measure: a child measures as its parent does. It gets the device by UUID and
 the seed by number instead, and it neither judges nor writes."""
 

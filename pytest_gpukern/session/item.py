@@ -113,7 +113,8 @@ def new_test(item: pytest.Item) -> MeasuredTest:
         environment, marker_of(item), item.nodeid, item.path, checked, stash.rootdir_of(config)
     )
     replaceable = stash.role_of(config).is_replaced
-    test = MeasuredTest(context, begun_s=item.stash[BEGUN_S], replaceable=replaceable)
+    kind = config.stash.get(stash.TEST_TYPE, MeasuredTest)
+    test = kind(context, begun_s=item.stash[BEGUN_S], replaceable=replaceable)
     item.stash[MEASURED] = test
     return test
 

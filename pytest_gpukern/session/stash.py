@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpukern.gpu.simulator.switch import SimulatorState
     from pytest_gpukern.processes.sessions import ChildSessions
     from pytest_gpukern.run.environment import Environment
+    from pytest_gpukern.run.measured_test import MeasuredTest
     from pytest_gpukern.values.result import JsonDict
     from pytest_gpukern.values.settings import Settings
 
@@ -33,6 +34,8 @@ KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
 """The cases of the selected files."""
 LOST = pytest.StashKey["LostContext"]()
 """Why this process's CUDA context is unusable, once it is."""
+TEST_TYPE: pytest.StashKey[type[MeasuredTest]] = pytest.StashKey()
+"""What follows a test of this process, where that is no `MeasuredTest`."""
 BEGAN_WITH = pytest.StashKey[dict[str, str]]()
 """The environment variables of a run before it loaded any conftest."""
 ISOLATED_WHEN_MEASURED = True
@@ -145,7 +148,7 @@ def _where(config: pytest.Config) -> Where:
     if not asked(config):
         return Where.HERE
     settings = settings_of(config)
-    if settings.against or settings.sanitize:
+    if settings.against or settings.sanitize or settings.code:
         return Where.SESSIONS
     inside = next((option for option, dest in _INSIDE.items() if config.getoption(dest, False)), None)
     if config.pluginmanager.is_blocked("reports"):  # which sends reports from process to process
@@ -216,7 +219,7 @@ def simulator_of(config: pytest.Config) -> SimulatorState:
         settings = settings_of(config)
         try:
             state = decide(
-                settings.simulator,
+                "never" if settings.code else settings.simulator,
                 asked=settings.asked,
                 gpu_missing=lambda: missing_gpu_reason(os.environ),
                 environ=os.environ,

@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_gpukern.values.option import Option
-
 
 class ReportForm(NamedTuple):
     """Describes one form of the report; a file's form has a suffix for its name.
@@ -25,8 +23,6 @@ class ReportForm(NamedTuple):
         fields: of the `RunReport`; the form is made where one of them holds something.
         variables: of the environment; one of them must be set, if there are any.
         in_summary: it is part of pytest's summary, which is made after all others and tells of them.
-        options: options that the form brings. The function of a file takes each as a keyword with a default;
-            a form without a file reads them from `Settings.of_forms`.
     """
 
     function: str
@@ -37,7 +33,6 @@ class ReportForm(NamedTuple):
     fields: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     in_summary: bool = False
-    options: tuple[Option, ...] = ()
 
 
 RUN_FILE = ".json"

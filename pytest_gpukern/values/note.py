@@ -40,6 +40,8 @@ class Note:
 
 NO_GPU = "no GPU"
 NOT_SIMULATED = "not in the simulator"
+NOT_COVERED = "not covered without a GPU"
+CANNOT_BE_KNOWN = "cannot be known without a GPU"
 
 
 class NotRun(str):
@@ -49,5 +51,12 @@ class NotRun(str):
 
     def __new__(cls, kind: str, detail: str) -> NotRun:
         reason = super().__new__(cls, f"{kind}: {detail}")
+        reason.kind = kind
+        return reason
+
+    @classmethod
+    def told(cls, kind: str, text: str) -> NotRun:
+        """Returns a reason that another process has put into words."""
+        reason = str.__new__(cls, text)
         reason.kind = kind
         return reason

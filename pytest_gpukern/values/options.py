@@ -102,6 +102,14 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             metavar="N|random",
         ),
     ),
+    "GPU kernels, machine code without a GPU": (
+        Option(
+            "code",
+            "compile what Numba and Triton would launch, for these architectures, and run nothing",
+            metavar="sm_90[,sm_80…]|recorded",
+            more="It needs the extra `code` and no GPU. The code is compared with the record.",
+        ),
+    ),
     "GPU kernels, how to measure": (
         Option("timer", "how to time (default: auto, the best timer that works)", choices=("auto", *TIMERS)),
         Option(
@@ -122,6 +130,13 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             more="With `--gpukern-against`, as many measure each revision.",
         ),
         Option(
+            "only-changed",
+            "check everything, and time only kernels whose machine code or launches differ from the record",
+            more="A kernel is timed, too, where libraries, driver, clocks, the card's model or the problem "
+            "differ. The others are SAME CODE. Only scope `kernel` is measured, and no host variant.",
+            flag=True,
+        ),
+        Option(
             "trace",
             "record one more execution of each case, for --gpukern-report=RUN.json or FILE.trace.json",
             more="It needs CUPTI, and nothing is timed meanwhile.",
@@ -136,7 +151,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             repeatable=True,
             more=" ".join(f"`{name}`: {FORMS[name].holds}." for name in suffixes()),
         ),
-        *(option for form in FORMS.values() for option in form.options),
     ),
     "GPU kernels, baselines": (
         Option(

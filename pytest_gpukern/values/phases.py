@@ -17,6 +17,7 @@ Phase = Literal[
     "confirming sessions",
     "recording sessions",
     "paired sessions",
+    "compiling",
     "reports",
 ]
 """Phases of a run; docs/reference/report.md says what is in them."""

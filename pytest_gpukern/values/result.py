@@ -90,7 +90,7 @@ class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         spill_bytes: the part of `local_bytes` that holds spilled registers; None where only a timer saw it.
         stack_bytes: the frame of a thread: spilled registers, arrays, and what it calls with; None likewise.
         code_bytes: size of its instructions; None likewise.
-        instructions: class → instructions of that class in the code; empty likewise.
+        instructions: class of instructions, and how many there are in the code; empty likewise.
     """
 
     name: str
@@ -107,7 +107,7 @@ class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     spill_bytes: Whole | None = None
     stack_bytes: Whole | None = None
     code_bytes: Whole | None = None
-    instructions: dict[str, int] = {}
+    instructions: tuple[tuple[str, Whole], ...] = ()
 
     @property
     def executed(self) -> tuple[object, ...]:
@@ -119,6 +119,20 @@ class KernelFacts(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     def launch(self) -> tuple[object, ...]:
         """What a timer sees of a launch; launches that differ in it are different kernels."""
         return (self.symbol, self.grid, self.block, self.registers, self.shared_bytes, self.local_bytes)
+
+
+class CompiledCode(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Says what the kernels that a case launches are compiled to for one architecture.
+
+    Attributes:
+        compiler: what compiled them, with versions.
+        kernels: each kernel in the order of its first launch.
+        refused: the compiler's message, if one does not compile for it.
+    """
+
+    compiler: str = ""
+    kernels: tuple[KernelFacts, ...] = ()
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -484,6 +498,8 @@ class Result:
             suspicion. None if it did not come to its end.
         trace: what one execution did, in a run with `--gpukern-trace`, or None.
         inputs: hash of the inputs that it was timed on, in sessions that compare revisions, or None.
+        code: architecture → what its kernels are compiled to, in a run with `--gpukern-code`. Verdicts on
+            that have the architecture as their key.
     """
 
     case: CaseInfo
@@ -515,6 +531,7 @@ class Result:
     inputs: str | None = None
     unchecked: tuple[str, ...] = ()
     provenance: Provenance = NO_PROVENANCE
+    code: dict[str, CompiledCode] = field(default_factory=dict)
 
     @property
     def gpu_in_name(self) -> str:

@@ -42,6 +42,8 @@ SESSIONS_TO_RECORD = 5
 """Processes that measure a record, by default."""
 SESSIONS_A_SIDE = 4
 """Processes that measure each of two revisions, by default."""
+RECORDED_CODE = "recorded"
+"""Stands for the architectures whose machine code is on record."""
 REASON_NEEDED = "say why times changed; whoever reads the record later will want to know"
 
 
@@ -59,13 +61,13 @@ class Settings:
         seed: seed of all inputs; None for each problem's own.
         sessions: processes that measure each test, this one among them; with `against`, those of each side.
         reports: files to write, each once; each ends in a suffix of `FORMS`.
-        of_forms: option that a form brings → its value; for those that were given.
         fail_on: kinds of `FAILURES` that fail the run.
         threshold: relative slowdown that matters, 0.02 for 2 %.
         isolate: None if nobody said.
         timeout_s: None if nothing ends a test.
         bounds_tests: whether somebody said how long a test may take.
         sanitize: empty for an ordinary run, and for one that measures.
+        code: architectures to compile for, or `recorded`; empty for a run that executes its tests.
     """
 
     benchmark: bool = False
@@ -85,16 +87,17 @@ class Settings:
     reason: str | None = None
     baseline_dir: Path | None = None
     reports: tuple[Path, ...] = ()
-    of_forms: dict[str, Any] = field(default_factory=dict)
     against: str | None = None
     against_setup: str | None = None
     fail_on: frozenset[str] = frozenset(BY_DEFAULT)
     trace: bool = False
+    only_changed: bool = False
     threshold: float = DEFAULT_THRESHOLD
     isolate: bool | None = None
     timeout_s: float | None = DEFAULT_TIMEOUT_S
     bounds_tests: bool = False
     sanitize: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
 
     @property
     def accepts(self) -> bool:
@@ -128,7 +131,8 @@ class Settings:
                 raise SettingsError(f"{labels[name]}: {remedy}")
         # A runner that lost its driver must not go green if a baseline was named for it.
         records = values.get("baseline") in _WRITES
-        against = values.get("against") if benchmark and not records else None
+        judges = benchmark or "code" in values
+        against = values.get("against") if judges and not records else None
         compares = values.get("baseline", "compare" if "baseline-dir" in values else None) == "compare"
         uses_gpu = values.get("simulator") != "always" and not select_the_host_only(values.get("backend"))
         usual_sessions = SESSIONS_TO_RECORD if records else 1
@@ -141,12 +145,13 @@ class Settings:
             "asked": benchmark or bool(values),
             "sessions": values.get("sessions", SESSIONS_A_SIDE if against else usual_sessions),
             "baseline": "off" if against is not None else values.get("baseline", "compare"),
-            "of_forms": {name: values[name] for name in _OF_FORMS if name in values},
             "against": against,
             "fail_on": frozenset() if NOTHING in more else frozenset((*usual, *more)),
             "isolate": {"on": True, "off": False}.get(values.get("isolate", "")),
             "bounds_tests": values.get("timeout") is not None,
+            "scopes": ("kernel",) if values.get("only-changed") else values.get("scope", ()),
             "sanitize": () if benchmark else values.get("sanitize", ()),
+            "code": () if benchmark else values.get("code", ()),
         }
         return cls(**{name: fields[name] for name in cls.__dataclass_fields__ if name in fields})
 
@@ -209,7 +214,6 @@ def parse_option(option: Option, value: Any, label: str) -> Any:
     return str(value)
 
 
-_OF_FORMS = tuple(option.name for form in FORMS.values() for option in form.options)
 _SEEDS = 2**32
 
 
@@ -226,6 +230,15 @@ def _seed(text: str, label: str) -> int:
     if not (re.fullmatch(r"[0-9]{1,10}", text.strip()) and int(text) < _SEEDS):
         raise SettingsError(f"{label}: must be a whole number from 0 to {_SEEDS - 1}, or random")
     return int(text)
+
+
+def _architectures(text: str, label: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if names == (RECORDED_CODE,):
+        return names
+    if not names or not all(re.fullmatch(r"sm_\d{2,3}", name) for name in names):
+        raise SettingsError(f"{label}: architectures are written sm_90 or sm_80,sm_90; or {RECORDED_CODE}")
+    return names
 
 
 def _path(text: str, label: str) -> Path:
@@ -279,6 +292,7 @@ def _axis_value(text: str) -> Any:
 _READ: dict[str, Callable[[Any, str], Any]] = {
     "axis": _axes,
     "baseline-dir": _path,
+    "code": _architectures,
     "report": _reports,
     "seed": _seed,
     "sessions": _sessions,
@@ -294,9 +308,25 @@ _EXCLUDING: tuple[tuple[str, tuple[Any, ...], str, tuple[Any, ...], str], ...] =
     ("seed", (), "baseline", _WRITES, "records are measured on each problem's own inputs"),
     ("against", (), "baseline", _WRITES, "a comparison of two revisions records nothing"),
     ("against", (), "sessions", (1,), "one pair has no spread, ask for 2 or more a side"),
+    ("code", (), "simulator", ("always",), "the simulator compiles nothing"),
+    ("code", (), "sanitize", (), "a tool looks at kernels that run, and none runs"),
+    ("code", (), "device", (), "kernels are compiled and run on no device"),
+    ("code", (), "isolate", ("on",), "its tests have processes of their own"),
+    ("code", (), "size", ("huge",), "huge sizes are for checks, and nothing is checked"),
+    ("code", (), "backend", _HOST, "only host variants are selected, which have no machine code"),
     ("sanitize", (), "simulator", ("always",), "the simulator has no kernels to look into"),
     ("sanitize", (), "backend", _HOST, "only host variants are selected, which launch nothing on a GPU"),
     ("sanitize", (), "isolate", ("on",), "each tool has processes of its own"),
+    (
+        "only-changed",
+        (),
+        "baseline",
+        (*_WRITES, "off"),
+        "it compares with a record",
+    ),
+    ("only-changed", (), "against", (), "that compares with no record"),
+    ("only-changed", (), "simulator", ("always",), "the simulator has no machine code"),
+    ("only-changed", (), "scope", (), "it measures the scope kernel"),
     ("device", (), "simulator", ("always",), "the simulator has no GPU to choose"),
     ("size", ("full", "huge"), "simulator", ("always",), "such sizes never end in the simulator, use smoke"),
     ("trace", (), "simulator", ("always",), "the simulator has no activity to record"),
@@ -331,9 +361,12 @@ def _contradictions(
         return not meant or any(one(value) if callable(one) else one == value for one in meant)
 
     writes = given("baseline", *_WRITES)
+    if benchmark and given("code"):
+        yield "code", "kernels are compiled, and none runs; drop it or --gpu-benchmark"
     if not benchmark:
-        idle = [name for name in ("all", "sessions", "trace", "against") if given(name)]
-        for name in ["baseline"] * writes + idle:
+        idle = [name for name in ("all", "sessions", "trace", "only-changed") if given(name)]
+        idle += ["against"] * (given("against") and not given("code"))
+        for name in ["baseline"] * (writes and not given("code")) + idle:
             yield name, "nothing is measured; add --gpu-benchmark"
     if benchmark and given("sanitize"):
         yield "sanitize", "times under a sanitizer mean nothing; drop it or --gpu-benchmark"
@@ -356,10 +389,6 @@ def _contradictions(
     for suffix, form in forms.items():
         if form.needs and not given(form.needs):
             yield "report", f"without --gpukern-{form.needs}, {suffix} has nothing to hold; add that"
-    for suffix in suffixes():
-        for option in FORMS[suffix].options:
-            if given(option.name) and suffix not in forms:
-                yield option.name, f"only FILE{suffix} heeds it; add --gpukern-report=FILE{suffix}"
     kinds = [FAILURES[kind] for kind in values.get("fail-on", ()) if kind != NOTHING]
     if kinds and given("baseline", "off") and all(kind.needs_record for kind in kinds):
         yield "fail-on", f"there is nothing to compare with; drop it or {labels['baseline']}"
@@ -372,5 +401,5 @@ def _contradictions(
         # An ini file may say so for other runs: then this one fails at its end.
         if "no-gpu" in values.get("fail-on", ()) and given(name, only) and labels[name].startswith("--"):
             yield "fail-on", f"{reason}; drop no-gpu or {labels[name]}"
-    if benchmark and given("baseline", "update") and not values.get("reason", "").strip():
+    if (benchmark or given("code")) and given("baseline", "update") and not values.get("reason", "").strip():
         yield "baseline", f"{REASON_NEEDED}; add --gpukern-reason=TEXT"

@@ -56,6 +56,9 @@ class VerdictKind(enum.StrEnum):
     FASTER = "FASTER", StateRow(Tone.GOOD, 4, compared=True, changed=True, told=True)
     SLOWER = "SLOWER", StateRow(Tone.BAD, 3, fail_on="slower", compared=True, changed=True, told=True)
     UNDECIDED = "UNDECIDED", StateRow(Tone.DOUBTFUL, 6, fail_on="undecided", compared=True, told=True)
+    CHANGED = "CHANGED", StateRow(Tone.PLAIN, 6, told=True)
+    """Of machine code; what grew fails with `resources`."""
+    SAME_CODE = "SAME CODE", StateRow(Tone.PLAIN, 8)
     UNCOMPARABLE = "UNCOMPARABLE", StateRow(Tone.PLAIN, 5, fail_on="uncomparable", told=True)
     INVALID = "INVALID", StateRow(Tone.BAD, 2, always_fails=True, told=True)
     NEW = "NEW", StateRow(Tone.PLAIN, 7, fail_on="new")

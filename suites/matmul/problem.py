@@ -7,7 +7,7 @@ tile: several blocks and steps, each with a tail, and few barriers, at which the
 
 import numpy as np
 
-from pytest_gpukern import Axis, Problem, Tolerance, random_array, rolled
+from pytest_gpukern import Axis, Problem, Tolerance, random_array
 
 
 def make_inputs(rng, n):
@@ -21,12 +21,6 @@ def make_inputs(rng, n):
 def reference(A, B):
     """The product in float64: NumPy's is the reference side, `expected`, of every comparison here."""
     return A.astype(np.float64) @ B.astype(np.float64)
-
-
-def rearrange(rng, A, B, C):
-    """The rows of A and the columns of B rotated: those of the product rotate with them, term by term."""
-    rows, columns = (int(shift) for shift in rng.integers(1, len(A), 2))
-    return {"A": rolled(A, (rows, 0)), "B": rolled(B, (0, columns)), "C": rolled(C, (rows, columns))}
 
 
 def exact_inputs(rng, n):
@@ -58,7 +52,6 @@ matmul = Problem(
     exact_inputs=exact_inputs,
     make_inputs=make_inputs,
     reference=reference,
-    rearrange=rearrange,
     outputs=lambda n: {"C": ((n, n), "float32")},
     tolerance=tolerance,
     traffic_bytes=lambda n: 3 * 4 * n * n,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import time
@@ -9,8 +10,10 @@ from urllib.parse import urlencode
 
 import made_up_results
 import made_up_runs as made_up
+import made_up_times
 import pytest
 
+from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.report.conclusion import cards, headline
 from pytest_gpukern.report.run import RunResults, Skip
 
@@ -111,6 +114,8 @@ def test_a_card_says_from_what_to_what_since_when_why_and_what_to_do(show, run):
         worst.accept,
     ):
         assert part in text, part
+    page.locator("summary", has_text="To record and to accept").click()
+    expect(page.get_by_role("button", name="Copy: 3 cases are new; to record")).to_be_visible()
     assert (
         page.locator(".card svg[role=img]")
         .first.get_attribute("aria-label")
@@ -118,14 +123,29 @@ def test_a_card_says_from_what_to_what_since_when_why_and_what_to_do(show, run):
     )
 
 
-def test_variants_of_a_size_are_ranked_and_far_slower_ones_wait_for_a_click(show):
+def test_variants_of_a_size_are_ranked_without_invalid_ones_and_far_slower_ones_wait_for_a_click(show):
     times = {"numba.a": 1e4, "cupy.b": 2e4, "torch.c": 3e4, "pycuda.d": 9e6}
     made = [
         made_up_results.result(name, made_up_results.measured(ns * size), point={"n": size})
         for name, ns in times.items()
         for size in (10, 20)
     ]
+    wrong = made_up_results.measured(1.0, invalid="clocks fell")
+    made.append(made_up_results.result("numba.wrong", wrong, point={"n": 20}))
+    call = made_up_results.measured(8e5, "end_to_end", "host")
+    made[1] = dataclasses.replace(made[1], measurements=(*made[1].measurements, call))
     page = show(RunResults(made))
+    best = page.locator("tr", has_text="copies and host").inner_text().split("\t")
+    assert best == [
+        "vector_exp n=20",
+        "numba.a",
+        "200.0 µs",
+        "800.0 µs",
+        "copies and host, 75 %",
+        "numba.a",
+        "800.0 µs",
+    ]
+    expect(page.locator("p", has_text="Without a time that counts")).to_contain_text("numba.wrong INVALID")
     rows = page.locator(".bars tbody tr")
     assert [text.split()[0] for text in rows.all_inner_texts()] == ["numba.a", "cupy.b", "torch.c"]
     page.get_by_role("button", name="show 1 far slower: 900× the best").click()
@@ -134,6 +154,15 @@ def test_variants_of_a_size_are_ranked_and_far_slower_ones_wait_for_a_click(show
     expect(rows).to_have_count(1)
     page.get_by_role("button", name="time by n").click()
     expect(page.locator(".plot[aria-label^='Time by n']")).to_have_attribute("data-marks", "2")
+
+
+def test_a_series_without_a_step_says_what_this_run_changed(show):
+    timed = made_up_results.measured(1e3)
+    case = made_up_results.result("cupy.exp", timed, verdicts=[made_up_results.verdict("SLOWER", 1.1)])
+    days = [made_up_times.recorded(900 + n, recorded=f"2026-11-0{n}", session=f"s{n}") for n in range(1, 9)]
+    page = show(RunResults([case], history={case.nodeid: RecordedCase((), {timed.key: tuple(days)})}))
+    series = page.locator(".trends output").inner_text()
+    assert re.fullmatch("no step, 2026-11-01 to .*; this run: SLOWER .10.0 %, too new to be a step", series)
 
 
 def test_plots_show_what_the_filter_leaves(show, run):
@@ -236,12 +265,15 @@ def test_the_page_refuses_markup_and_script_of_its_own_making(show, run, way):
 
 def test_several_runs_are_chosen_at_the_top(show, run):
     older = made_up.gpu_run(12, created=made_up.CREATED.replace(year=2025))
-    page = show(older, run)
+    first = older.results[0]
+    changed = dataclasses.replace(first, case=dataclasses.replace(first.case, problem_version=9))
+    page = show(dataclasses.replace(older, results=[changed, *older.results[1:]]), run)
     choice = page.locator("header select")
     assert choice.locator("option").all_inner_texts()[0].startswith("2026")
     compared = page.locator("section", has_text="Runs compared").locator("tbody tr").first.inner_text()
     assert "%" in compared.split("\t")[1]
     assert len(compared.split("\t")) == 4
+    assert " 2 are left out: " in page.locator("section", has_text="Runs compared").inner_text()
     choice.select_option("1")
     expect(page.locator(".cases tbody tr")).to_have_count(24)
     page.locator(".cases tbody a").first.click()

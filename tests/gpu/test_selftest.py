@@ -12,9 +12,9 @@ from pytest_gpukern.selftest.test_timers import NODE_SPINS_NS
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The run of a self-test of two sessions without suites."""
+    """The run of a self-test of two sessions."""
     file = tmp_path_factory.mktemp("selftest") / "run.json"
-    options = ["--sessions", "2", "--without-suites", "--output", str(file)]
+    options = ["--sessions", "2", "--output", str(file)]
     command = [sys.executable, "-m", "pytest_gpukern", "selftest", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     sys.stdout.write(f"\n{done.stdout}{done.stderr}")

@@ -170,13 +170,6 @@ def test_a_decorator_that_cannot_be_read_is_an_error_of_its_module_without_a_tra
     assert "INTERNALERROR" not in result.stdout.str()
 
 
-def test_an_error_in_a_variants_file_stays_an_error(host, package):
-    (package / "on_host.py").write_text("from .problem import doubling\nundefined_name\n")
-    result = host(package)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["E * NameError: name 'undefined_name' is not defined"])
-
-
 WRONG = """
 @doubling.wrong("host", expected_fault="not writen")
 def idle(x, y): ...

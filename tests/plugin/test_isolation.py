@@ -604,12 +604,6 @@ def test_output_is_shown_at_once_where_nothing_is_captured(pytester):
     assert result.stdout.str().count("test session starts") == 1
 
 
-def test_isolation_and_an_option_that_needs_the_tests_here_contradict_each_other(project):
-    result = project("pass", "--pdb", "--gpukern-isolate=on")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --gpukern-isolate=on: --pdb needs the tests in pytest's own *"])
-
-
 BOTH = """
 import json
 import pytest

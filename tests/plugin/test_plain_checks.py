@@ -113,25 +113,9 @@ def leaves_two(x, out):
 def add(x, out):
     out += x
 
-pool = [np.empty(N)]
-
 @declared
 def test_leaves_two(gpu_benchmark):
     gpu_benchmark(leaves_two, x, out=2 * x)
-
-@pytest.mark.gpu_benchmark(inout="into")
-def test_sets_what_it_updates(gpu_benchmark):
-    into = np.array([10, 20, 30, 40])
-    gpu_benchmark(lambda data, into: np.copyto(into, np.bincount(data)), data, into)
-    gpu_benchmark.verify(into, [11, 22, 31, 41])
-
-@pytest.mark.gpu_benchmark(outputs="0[1]", written={"0[1]": np.s_[1:-1]})
-def test_leaves_its_part(gpu_benchmark):
-    gpu_benchmark(lambda arrays: None, (x, np.full(N, 7.0)))
-
-@declared
-def test_unverified(gpu_benchmark):
-    gpu_benchmark(add, np.arange(1, 10), out=np.zeros(9, "int64"))
 
 @declared
 def test_verified(gpu_benchmark):
@@ -142,18 +126,11 @@ def test_verified(gpu_benchmark):
 @pytest.mark.gpu_benchmark(outputs="out", determinism="bitwise")
 def test_noisy(gpu_benchmark):
     gpu_benchmark(noisy(), x, out=np.empty(N))
-
-def test_handed_out_twice(gpu_benchmark):
-    gpu_benchmark(lambda x: np.multiply(2, x, out=pool[0])[:], x)
 """
 DIAGNOSES = {
     "test_leaves_two": "out: 2 of 9 elements still hold poison, the first at [7], in call 2: ",
-    "test_sets_what_it_updates": "into: wrong values: 4 of 4 ",
-    "test_leaves_its_part": "arrays[1]: 7 of 9 ",
-    "test_unverified": "out: wrong values: ",
     "test_verified": "out: wrong values: ",
     "test_noisy": "out: not deterministic: 2 results from 2 launches",
-    "test_handed_out_twice": "returned: aliased: it shares memory with returned of an earlier call",
 }
 
 
@@ -166,6 +143,9 @@ def test_a_broken_call_is_incorrect_with_the_diagnosis(plain, pytester):
     assert told == DIAGNOSES
     for text in DIAGNOSES.values():
         assert f"\nINCORRECT: {text}" in result.stdout.str()
+    result.stdout.fnmatch_lines(
+        ["  calls on the same inputs differ when the output holds another pattern before: zero it first or *"]
+    )
 
 
 def test_slips_in_a_call_are_named_with_the_remedy(plain, pytester):
@@ -184,17 +164,12 @@ def test_called_already(gpu_benchmark):
 def test_declared_in_the_call(gpu_benchmark):
     gpu_benchmark(double, x, np.empty(N), outputs="out")
 
-@pytest.mark.gpu_benchmark(outputs="a")
-def test_no_array(gpu_benchmark):
-    gpu_benchmark(lambda x, out, *, a: double(a * x, out), x, np.empty(N), a=2.0)
-
 def test_check_that_takes_less(gpu_benchmark):
     gpu_benchmark.pedantic(double, setup=lambda: (x, np.zeros(N)), check=lambda returned, x: None)
 
-@declared
-def test_lambda(gpu_benchmark):
-    out = np.empty(N)
-    gpu_benchmark(lambda: double(x, out))
+@pytest.mark.gpu_benchmark(outputs="a")
+def test_no_array(gpu_benchmark):
+    gpu_benchmark(lambda x, out, *, a: double(a * x, out), x, np.empty(N), a=2.0)
 
 @pytest.mark.gpu_benchmark(outputs="result")
 def test_ufunc(gpu_benchmark):
@@ -221,13 +196,12 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
         "-W",
         "default",
     )
-    result.assert_outcomes(passed=5, failed=9)
+    result.assert_outcomes(passed=5, failed=8)
     result.stdout.fnmatch_lines_random(
         [
             "*gpu_benchmark was given NoneType to call: pass the kernel and its arguments,*",
             "*the call takes no outputs; *the marker: @pytest.mark.gpu_benchmark(outputs=…)",
             "test_doubling.py::test_no_array: gpu_benchmark(outputs=…): a is float 2.0, not*",
-            "*outputs='out'): a lambda hides its arrays: gpu_benchmark(kernel[[]grid, block], x, out)",
             "*: pass it behind the inputs and write outputs=2",
             "*DeclarationError: gpu_benchmark was given Case to call: call gpu_benchmark.run(case)",
             "INCORRECT: nothing was called before this verify; call gpu_benchmark(kernel, …) first",
@@ -241,32 +215,6 @@ def test_a_keyword_of_that_name(gpu_benchmark, takes_it):
     assert notes["test_never_called"].startswith("the test made no call by ")
     loose = "output: the default rtol=1.3e-06, atol=1e-05 would pass float16 too: its values are at most "
     assert notes["test_loose"] == f"{loose}0.004; write rtol=1.3e-06, atol=1e-08"
-
-
-def test_what_still_holds_poison_or_was_added_to_it_is_told_what_to_do(plain):
-    result = plain(
-        """
-@declared
-@pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int32", "int64"])
-@pytest.mark.parametrize("call", [lambda x, out: np.add(out, x, out=out), lambda x, out: None])
-def test_it(gpu_benchmark, call, dtype, first):
-    given, out = np.arange(first, first + N).astype(dtype), np.empty(N, dtype)
-    gpu_benchmark(call, given, out=out)
-    gpu_benchmark.verify(out, given)
-"""
-    )
-    result.assert_outcomes(failed=20)
-    still = (
-        "elements still hold poison, the first at [0], in call 2: never written, or added to before being set"
-    )
-    added = (
-        "  calls on the same inputs differ when the output holds another pattern before: zero it first or "
-    )
-    shown = [line for line in result.outlines if line.startswith((added, "INCORRECT: out: "))]
-    assert sum(f"9 of 9 {still}" in line for line in shown) == 14
-    assert sum(f"1 of 9 {still}" in line for line in shown) == 3, "zero was added to it"
-    assert sum(added in line for line in shown) == 3, "to integers"
 
 
 GUARDED = """
@@ -366,17 +314,13 @@ def test_call(benchmark):
 def test_pedantic(benchmark):
     benchmark.pedantic(leaves_some, setup=lambda: ((x, 2 * x), {}), rounds=3)
 
-@declared
-def test_pedantic_right(benchmark):
-    benchmark.pedantic(double, setup=lambda: ((x, 2 * x), {}), rounds=3)
-
 def test_unmarked(benchmark):
     kept = np.empty(N)
     benchmark(lambda x: np.multiply(2, x, out=kept)[:], x)
 """
     )
     result = gpu("--gpukern-all")
-    result.assert_outcomes(passed=3, failed=2)
+    result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
     result.stdout.fnmatch_lines(["INCORRECT: out: 1 of 9 elements still hold poison, *"])
 
@@ -393,11 +337,12 @@ kept = []
 def test_first(gpu_benchmark):
     out = np.empty(N)
     kept.append(weakref.ref(out))
+    kept.append(weakref.ref(gpu_benchmark.guarded(x)))
     kept.append(weakref.ref(gpu_benchmark(lambda x, out: double(x, out) or 2 * x, x, out=out)))
 
 def test_second(gpu_benchmark):
     gc.collect()
-    assert [each() for each in kept] == [None, None]
+    assert [each() for each in kept] == [None, None, None]
 """
     ).assert_outcomes(passed=2)
 
@@ -440,32 +385,6 @@ def test_elsewhere(gpu_benchmark):
     ]
 
 
-def test_guarded_arrays_end_with_the_test_also_where_it_fails(plain, pytester):
-    result = plain(
-        """
-import gc
-from pytest_gpukern.check.check_call import GuardedArrays
-
-closed = []
-closing = GuardedArrays.close
-
-def close(self):
-    closed.append(len(self.held))
-    closing(self)
-
-GuardedArrays.close = close
-
-def test_fails(gpu_benchmark):
-    gpu_benchmark.guarded(x)
-    assert False
-
-def test_closed():
-    assert closed[0] == 1
-"""
-    )
-    result.assert_outcomes(passed=1, failed=1)
-
-
 def test_a_thread_is_a_note_unless_what_the_call_has_written_changes_after_it_returned(plain, pytester):
     result = plain(
         """
@@ -506,14 +425,9 @@ def test_writes_later(gpu_benchmark):
     out = np.empty(N)
     gpu_benchmark(call, x, out=out)
 
-def test_has_it_written_by_a_thread(gpu_benchmark):
-    out = np.empty(N)
-    gpu_benchmark(lambda x, out: threading.Timer(0.02, double, (x, out)).start(), x, out)
-    threading.Event().wait(0.1)
-    gpu_benchmark.verify(out, 2 * x)
 """
     )
-    result.assert_outcomes(passed=2, failed=2)
+    result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         ["INCORRECT: *started by the call * still running: *Thread-*", "out changed after the call had *"]
     )

@@ -12,7 +12,7 @@ from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.selftest import command, kernels
 
-TARGETS = 38
+TARGETS = 27
 
 
 @pytest.fixture
@@ -23,7 +23,6 @@ def selftest(monkeypatch, pytester, capfd):
 
     monkeypatch.setattr(kernels, "SIZES", fake_selftest.SIZES)
     monkeypatch.setattr(command, "missing_gpu_reason", lambda environ: None)
-    monkeypatch.setattr(command, "suites_command", lambda: [sys.executable, "-c", "pass"])
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p fake_selftest")
     monkeypatch.setenv("CI", "true")
 
@@ -53,8 +52,7 @@ def test_a_machine_as_good_as_promised_passes_and_its_file_is_that_of_a_run(self
 
 
 def test_a_wrong_timer_sessions_that_differ_and_a_kernel_that_breaks_miss_their_targets(selftest):
-    options = ("--sessions=2", "--without-suites")
-    status, table, _ = selftest(*options, CUPTI_READS="1.02", LATER_TAKE="1.03", BREAKS="200")
+    status, table, _ = selftest("--sessions=2", CUPTI_READS="1.02", LATER_TAKE="1.03", BREAKS="200")
     assert status == 1
     own, apart, broken = missed(table)[:5], missed(table)[5:-3], missed(table)[-3:]
     assert ["own time cupti" in line for line in own] == [True] * 5, "all but 20 ns of 1 µs"
@@ -66,17 +64,13 @@ def test_a_wrong_timer_sessions_that_differ_and_a_kernel_that_breaks_miss_their_
         f"FAIL: test_kernel[exp 100 M f32, {way}" for way in ("cold", "hot", "graph")
     ]
     assert " ".join(table.split()).count("RuntimeError: no such kernel") == 3
-    assert "all suites" not in table
 
 
-def test_suites_that_fail_are_a_missed_target(selftest, monkeypatch):
-    monkeypatch.setattr(command, "suites_command", lambda: [sys.executable, "-c", "raise SystemExit(1)"])
+def test_a_pytest_that_cannot_run_is_status_two(selftest, monkeypatch):
     monkeypatch.setattr(command, "pytest_command", lambda *_: [sys.executable, "-c", "raise SystemExit(4)"])
     status, table, beside = selftest()
     assert (status, table) == (2, "")
     assert "pytest ended with status 4 and wrote no results; see above" in beside
-    conclusions = command._with_suites(command.targets.Conclusions((), ()))
-    assert conclusions.missing == ("the suites failed with status 1",)
 
 
 def test_the_device_is_passed_on():

@@ -82,10 +82,6 @@ def test_plain(gpu_benchmark, gpu_device, gpu_synchronize, gpu_warmup):
     gpu_synchronize()
     assert gpu_warmup(launch, y).first_ns > 0
 
-def test_exception(gpu_benchmark):
-    with pytest.raises(ZeroDivisionError):
-        gpu_benchmark(lambda: 1 / 0)
-
 def test_pedantic(gpukern):
     checked = []
     gpukern.pedantic(lambda y: double[1, 32](x, y), setup=lambda: (np.zeros_like(x),),
@@ -102,18 +98,8 @@ def test_declared(gpu_benchmark):
 def test_declared_forgets_the_last(gpu_benchmark):
     gpu_benchmark(double[1, 7], cuda.to_device(x), cuda.to_device(2 * x))
 
-@pytest.mark.gpu_benchmark(outputs=1)
-def test_declared_shifts(gpu_benchmark):
-    y = cuda.to_device(x)
-    gpu_benchmark(double[1, 32], y[:-1], y[1:])
-
-def test_returned_part(gpu_benchmark):
-    gpu_benchmark(lambda y: y[1:], cuda.to_device(x))
-
-def test_twice(gpu_benchmark):
+def test_launches_nothing(gpu_benchmark):
     gpu_benchmark(print)
-    with pytest.raises(RuntimeError, match="once per test"):
-        gpu_benchmark(print)
 
 def test_ufunc(gpu_device):
     assert list(square(x[:3])) == [0, 1, 4]
@@ -177,7 +163,7 @@ IN_THE_SIMULATOR = [
     ("test_case[doubling/host.numpy/n=8]", "PASSED", "CUDA simulator: correctness only, never speed"),
     *[
         (f"test_{name}", "PASSED", "")
-        for name in ("plain", "exception", "pedantic", "declared", "twice", "ufunc")
+        for name in ("plain", "pedantic", "declared", "launches_nothing", "ufunc")
     ],
     ("test_plain_shuffle", "SKIPPED", SHUFFLES),
     ("test_shuffle_in_a_fixture", "SKIPPED", SHUFFLES),
@@ -189,8 +175,6 @@ IN_THE_SIMULATOR = [
         "FAILED",
         "INCORRECT: y: 1 of 8 elements still hold poison, the first at [7], in call 2",
     ),
-    ("test_declared_shifts", "FAILED", "INCORRECT: y: aliased: it shares memory with the input x"),
-    ("test_returned_part", "FAILED", "INCORRECT: returned: aliased: it shares memory with the input y"),
 ]
 
 
@@ -215,7 +199,7 @@ def test_simulated_results_are_marked_and_have_no_times_while_host_variants_do(r
 
 
 def test_a_call_that_launches_nothing_is_no_simulated_one_and_says_so(run):
-    found = results_in(run.folder / "run.json")["test_it/test_twice"]
+    found = results_in(run.folder / "run.json")["test_it/test_launches_nothing"]
     assert not found["simulated"]
     (note,) = found["notes"]
     assert note["text"] == 'the first call launched no kernel; to time host code, mark the test timer="host"'

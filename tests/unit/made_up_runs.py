@@ -12,7 +12,7 @@ from msgspec import structs
 from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
-from pytest_gpukern.report.run import Failure, RunResults, Skip
+from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import run_text
 from pytest_gpukern.values.atomic_file import write_named
 from pytest_gpukern.values.difference import Difference
@@ -93,7 +93,9 @@ def gpu_run(cases: int = 96, *, samples: int = 120, pairs: int = 0, name: str = 
         ),
         "skips": (Skip("matmul/torch.mm/n=100", "torch is not installed: pip install torch"),) * 3,
         "compared_with": "baseline",
-        "closing": ("3 cases are new; to record: pytest --gpu-benchmark --gpukern-baseline=create",),
+        "closing": (
+            Advice("3 cases are new; to record", "pytest --gpu-benchmark --gpukern-baseline=create"),
+        ),
         "created": CREATED,
         "version": "0.1.0",
     }

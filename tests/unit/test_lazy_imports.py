@@ -26,7 +26,7 @@ GPU_LIBRARIES = {
     "cupti",
     "pynvml",
 }
-MAY_IMPORT_THEM = {"backends", "timers", "gpu", "selftest", "sanitizer"}
+MAY_IMPORT_THEM = {"backends", "timers", "gpu", "code", "selftest", "sanitizer"}
 """The last two for kernels of their own."""
 HEAVY = {*GPU_LIBRARIES, "numpy", "pytest_benchmark", "xdist", "threadpoolctl", "yaml", "hypothesis"}
 

@@ -43,6 +43,8 @@
       return rows;
     });
 
+  DATA.trends.series = records(DATA.trends.series);
+
   function digits(value) {
     return Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
   }
@@ -63,11 +65,13 @@
 
   const known = (value) => value !== null && value !== undefined;
   const positive = (value) => known(value) && value > 0;
+  const counts = (row) => positive(row.ns) && !DATA.barred.includes(row.state);
   const tone = (state) => TONES.get(state) || "faint";
   const badge = (state, more = "") => (state ? el("span", { class: `badge ${tone(state)} ${more}` }, state) : "");
 
-  // Lets a long name break behind its dots and underscores.
-  const breakable = (name) => name.split(/(?<=[._])/).flatMap((part) => [part, el("wbr")]);
+  // Lets a long name break behind its dots and underscores, or behind its parts alone.
+  const breakable = (name, behind = /(?<=[._])/) => name.split(behind).flatMap((part) => [part, el("wbr")]);
+  const named = (name) => breakable(name, /(?<=[/,])/);
 
   // Shows what is in it once it is opened: plots need a width, and thousands of them time.
   function folded(title, open, fill) {
@@ -351,7 +355,7 @@
   }
 
   function plotDistribution(host, scope) {
-    const { low, high, counts, notes } = scope.distribution;
+    const [low, high, counts, notes] = scope.distribution;
     const width = (high - low) / counts.length || Math.abs(low) * 0.001 || 1;
     const marks = counts.map((count, i) => ({
       x: low + (i + 0.5) * width,
@@ -392,7 +396,7 @@
   }
 
   function plotOverTime(host, scope) {
-    const { low, high, stride, packed, count } = scope.series;
+    const [count, stride, low, high, packed] = scope.series;
     const marks = unpacked(packed, low, high).map((y, i) => ({
       x: 1 + i * stride,
       y,
@@ -419,8 +423,8 @@
   // What sessions of a run were measured for, as Python names it.
   const ROLES = {
     measured: { text: "this run", colour: "ink", shape: "diamond" },
-    confirming: { text: "confirming", colour: "ink", shape: "square", hollow: true },
-    further: { text: "further", colour: "ink", shape: "triangle", hollow: true },
+    confirming: { text: "confirms", colour: "ink", shape: "square", hollow: true },
+    further: { text: "further session", colour: "ink", shape: "triangle", hollow: true },
   };
 
   function plotSessions(host, run, scope) {
@@ -457,7 +461,8 @@
       marks,
       dots: 4.5,
       paint: (pen) => {
-        for (const first of begins) {
+        let free = Infinity; // what is left of a newer label
+        for (const first of begins.reverse()) {
           const x = first ? pen.x(first + 0.5) : pen.box.left;
           const { epoch } = found[first];
           pen.ctx.fillStyle = pen.paint.soft;
@@ -465,6 +470,9 @@
           const right = x > pen.box.left + 0.8 * pen.box.width;
           const end = right ? pen.box.left + pen.box.width : x;
           const text = span(epoch);
+          const ends = right ? end : end + 7.5 * text.length * pen.px;
+          if (ends > free) continue;
+          free = end - (right ? 7.5 * text.length * pen.px : 0);
           pen.label(text, end + (right ? -4 : 4) * pen.px, pen.box.top + 16 * pen.px, "soft", right ? "right" : "left");
         }
       },
@@ -541,8 +549,11 @@
       const moments = points.map((point) => DATA.trends.points[point]);
       const drawn = ns.map((y, i) => ({ y, role: run.name.startsWith(moments[i][0]) ? "measured" : "recorded" }));
       const [oldest, latest] = [moments[0], moments.at(-1)].map(([moment]) => moment.slice(0, 10));
-      const name = el("a", { href: linkTo(run, labels.get(`${id} ${scope}`).case) }, ...named(`${id}`), ` ${scope}`);
-      return el("figure", {}, el("figcaption", {}, name), small(drawn, { format: asTime, steps: levels, title: `${id} ${scope}, ${ns.length} sessions from ${oldest} to ${latest}: ${change || "no step"}`, height: 90 }), el("output", {}, change || `no step, ${oldest} to ${latest}`));
+      const row = labels.get(`${id} ${scope}`);
+      const jump = tone(row.state) !== "faint" && row.change ? `; this run: ${row.state} ${row.change}, too new to be a step` : "";
+      const said = `${change || `no step, ${oldest} to ${latest}`}${jump}`;
+      const name = el("a", { href: linkTo(run, row.case) }, ...named(`${id}`), ` ${scope}`);
+      return el("figure", {}, el("figcaption", {}, name), small(drawn, { format: asTime, steps: levels, title: `${id} ${scope}, ${ns.length} sessions: ${said}`, height: 90 }), el("output", {}, said));
     };
     const grid = (part) => el("div", { class: "trends" }, ...part.map(picture));
     const stepped = found.filter((each) => each.change).length;
@@ -647,7 +658,7 @@
     );
     chart(host, {
       title: "By bytes alone: part of the limit that kernels without declared flops reach",
-      hint: `${found.length} kernels; a row is a problem at one size; a click opens a case`,
+      hint: `${found.length} kernels; a row is a problem at one size; a diamond is slower; a click opens a case`,
       summary: groups.slice(0, 12).map((group) => `${pointOf(run, group[0])}: best ${best(group).ceiling}`).join("; "),
       height: 110 + 28 * groups.length,
       x: { title: "% of the limit", format: digits, range: [0, Math.max(105, ...marks.map((mark) => 1.05 * mark.x))] },
@@ -668,7 +679,7 @@
   // Shows the variants of one problem at one size, or all its sizes.
   function showVariants(host, run, rows) {
     const { view } = run;
-    const timed = rows.filter((row) => positive(row.ns));
+    const timed = rows.filter(counts);
     const problems = [...new Set(timed.map((row) => row.problem))];
     if (!problems.length) return host.append(el("p", { class: "quiet" }, "No time is left here."));
     const again = (changes) => {
@@ -683,11 +694,11 @@
     const groups = groupsOf(timed.filter((row) => row.problem === problem));
     const wrong = [...groups.values()].find((group) => group.some((row) => tone(row.state) === "bad"));
     const axis = longestAxis(run, [...groups.values()].flat());
-    const size = (each) => [each[0].group, run.cases[each[0].case].point || "its only size"];
-    const ordered = [...groups.values()].map(size).sort((a, b) => collator.compare(a[1], b[1]));
+    const ordered = bySize(run, groups);
     const group = groups.get(view.shownGroup) || wrong || groups.get(ordered.at(-1)[0]);
     const by = axis && view.by;
     host.append(
+      bestOf(run, timed),
       picks("shownProblem", "problem", problems.map((each) => [each, each]), problem, (value) => again({ shownProblem: value, shownGroup: null })),
       picks("shownGroup", "size", [...ordered, ...(axis ? [["time", `time by ${axis}`]] : [])], by || group[0].group, (value) =>
         again(typeof value === "number" ? { shownGroup: value, by: null } : { by: value }),
@@ -697,6 +708,26 @@
     if (groups.size === 1 && only.length) host.append(el("p", { class: "quiet" }, `All at ${only.join(" ")}.`));
     if (by) plotBySize(host, run, [...groups.values()].flat(), axis);
     else barsOf(host, run, group, again);
+  }
+
+  const bySize = (run, groups) =>
+    [...groups.values()].map(([row]) => [row.group, run.cases[row.case].point || "its only size"]).sort((a, b) => collator.compare(a[1], b[1]));
+
+  // Says for each problem, at its largest size, which variants are best, and what a call of the best kernel costs.
+  function bestOf(run, timed) {
+    const fastest = (rows, scope) => rows.filter((row) => row.scope === scope).sort((a, b) => a.ns - b.ns)[0];
+    const link = (row) => row && el("a", { href: linkTo(run, row.case) }, ...breakable(`${row.variant} ${run.cases[row.case].with}`));
+    const cells = (rows) => {
+      const groups = groupsOf(rows);
+      const group = groups.get(bySize(run, groups).at(-1)[0]);
+      const [kernel, whole] = [fastest(group, "kernel"), fastest(group, "end_to_end")];
+      const call = kernel && group.find((row) => row.case === kernel.case && row.scope === "end_to_end");
+      const part = call && Math.min(1, kernel.ns / call.ns);
+      const costs = call && (part < 0.5 ? `copies and host, ${digits(100 * (1 - part))} %` : `the kernel, ${digits(100 * part)} %`);
+      return [pointOf(run, group[0]), link(kernel), kernel?.time, kernel?.ceiling, call?.time, costs, link(whole), whole?.time];
+    };
+    const titles = ["problem", "fastest kernel", ["time", true], ["of limit", true], ["its call", true], "mostly", "fastest call", ["time", true]];
+    return tableOf(titles, [...Map.groupBy(timed, (row) => row.problem).values()].map(cells));
   }
 
   // Offers a few choices as buttons, and many as a list.
@@ -728,7 +759,10 @@
       return { limit, most: Math.max(...times.filter((ns) => ns <= limit)) };
     };
     const [scale, scale2] = [middle("first"), middle("second")];
-    const best = Math.min(...run.rows.filter((row) => row.group === rows[0].group && row.scope === main && positive(row.ns)).map((row) => row.ns));
+    const best = Math.min(...run.rows.filter((row) => row.group === rows[0].group && row.scope === main && counts(row)).map((row) => row.ns));
+    const barred = run.rows.filter((row) => row.group === rows[0].group && DATA.barred.includes(row.state));
+    const wrong = [...new Map(barred.map((row) => [row.case, row])).values()];
+    if (wrong.length) host.append(el("p", { class: "quiet" }, "Without a time that counts: ", ...wrong.slice(0, FEW).flatMap((row) => [el("a", { href: linkTo(run, row.case) }, ...breakable(row.variant)), " ", badge(row.state), " "]), wrong.length > FEW && `and ${wrong.length - FEW} more`));
     const far = ranked.filter((each) => each.first && each.first.ns > scale.limit);
     const shown = run.view.outliers ? ranked : ranked.filter((each) => !far.includes(each));
     const limits = [...new Set(rows.filter((row) => row.scope === main && row.of_limit).map((row) => row.of_limit))];
@@ -783,7 +817,8 @@
       const label = [one.variant, one.with, ...others, row.scope === main ? "" : row.scope].filter(Boolean).join(" ");
       return [{ label, x: one.sizes[axis], y: row.ns, row }];
     });
-    const series = [...Map.groupBy(points, (point) => point.label)].map(([label, line]) => [label, line.sort((a, b) => a.x - b.x)]);
+    const lines = [...Map.groupBy(points, (point) => point.label)].map(([label, line]) => [label, line.sort((a, b) => a.x - b.x)]);
+    const series = lines.sort((a, b) => b[1].at(-1).x - a[1].at(-1).x || a[1].at(-1).y - b[1].at(-1).y).slice(0, FEW);
     const marks = series.flatMap(([label, line], i) =>
       line.map(({ x, y, row }) => ({ x, y, ...look(i), open: () => go(run, row.case), text: `${label}, ${axis}=${x}: ${asTime(y)}` })),
     );
@@ -791,8 +826,8 @@
     const ends = ([label, line]) => `${label}: ${asTime(line[0].y)} at ${line[0].x} to ${asTime(line.at(-1).y)} at ${line.at(-1).x}`;
     chart(host, {
       title: `Time by ${axis}, ${main}`,
-      hint: "less is faster; a click opens a case",
-      summary: series.slice(0, 12).map(ends).join("; "),
+      hint: `less is faster; a click opens a case${lines.length > FEW ? `; the ${FEW} fastest of ${lines.length} at the largest size: search for others` : ""}`,
+      summary: series.map(ends).join("; "),
       height: 360,
       legend: series.map(([text], i) => ({ text, ...look(i) })),
       x: { title: axis, format: asSize, log: isWide(xs), range: around(xs, { log: isWide(xs) }) },
@@ -826,7 +861,7 @@
     run.cases = records(run.cases);
     run.places = new Map(run.cases.map((each, i) => [each.id, i]));
     run.rows = records(run.rows);
-    for (const one of run.cases) one.scopes = [];
+    for (const one of run.cases) Object.assign(one, { scopes: [], sizes: Object.fromEntries(one.sizes) });
     for (const scope of records(run.scopes)) run.cases[scope.case].scopes.push(scope);
     run.rows.forEach((row, i) => {
       const found = run.cases[row.case];
@@ -960,9 +995,6 @@
     );
   }
 
-  // Breaks a long name behind its parts alone.
-  const named = (name) => name.split(/(?<=[/,])/).flatMap((part) => [part, el("wbr")]);
-
   // Shows the first lines of the first diagnosis, and the rest on request.
   function told([first, ...others], tag) {
     const lines = first.split("\n");
@@ -1015,7 +1047,7 @@
       "div",
       {},
       small(points, { format: asTime, band, tone: tone(card.kind), title: `Recorded sessions took ${asTime(times[0])} to ${asTime(times.at(-1))}; this run ${card.times}` }),
-      el("p", { class: "quiet key" }, `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span} · ◆ this run`, points.some((point) => point.role === "confirming") && " · □ confirming", points.some((point) => point.role === "further") && " · △ further", band && ` · band: ±\u00a0${card.threshold}`),
+      el("p", { class: "quiet key" }, `● ${past.length} recorded on ${on} ${on === 1 ? "card" : "cards"}, ${span} · ◆ this run`, points.some((point) => point.role === "confirming") && " · □ sessions that confirm", points.some((point) => point.role === "further") && " · △ further sessions", band && ` · band: ±\u00a0${card.threshold}`),
     );
   }
 
@@ -1062,12 +1094,17 @@
     const runs = [...DATA.runs].reverse().map(prepared); // oldest first
     const times = new Map();
     runs.forEach((run, i) => {
-      for (const row of run.rows) if (positive(row.ns)) times.set(row.label, Object.assign(times.get(row.label) || [], { [i]: row }));
+      for (const row of run.rows) if (row.scope) times.set(row.label, Object.assign(times.get(row.label) || [], { [i]: row }));
     });
+    let apart = 0;
     const rows = [...times].flatMap(([label, of]) => {
       const had = Object.keys(of).map(Number);
       if (had.length < 2) return [];
       const [before, now] = had.slice(-2).map((i) => of[i]);
+      if (!counts(before) || !counts(now) || before.like !== now.like) {
+        apart += 1;
+        return [];
+      }
       return [{ label, of, now, run: runs[had.at(-1)], ratio: now.ns / before.ns }];
     });
     rows.sort((a, b) => moved(b) - moved(a));
@@ -1079,7 +1116,7 @@
     const titles = ["case", ["change", true], ...runs.map((run) => [run.name, true])];
     return section(
       "Runs compared",
-      el("p", { class: "quiet" }, `${rows.length} times are in more than one run; the change is of the last two, the largest first. A difference between two runs is no verdict: sessions differ.`),
+      el("p", { class: "quiet" }, `${rows.length} times are in more than one run; the change is of the last two, the largest first. A difference between two runs is no verdict: sessions differ.${apart ? ` ${apart} are left out: they have no valid time in both, or differ in timer, cache, problem version or device model.` : ""}`),
       rows.length ? tableOf(titles, rows.slice(0, FEW).map(cells)) : "",
       rows.length > FEW ? folded(`${Math.min(rows.length, FIRST) - FEW} more`, false, (body) => body.append(tableOf(titles, rows.slice(FEW, FIRST).map(cells)))) : "",
     );
@@ -1137,8 +1174,8 @@
         ...run.failures.slice(0, FEW).map((card, i) => failureCard(run, card, i)),
         part(`${run.failures.length - FEW} more failures`, run.failures.length > FEW, () => run.failures.slice(FEW).map((card, i) => failureCard(run, card, i + FEW))),
         otherChanges(run),
-        part(`${run.told.length} findings and notes`, run.told.length, () => [toldList(run)]),
-        part("To record and to accept", run.closing.length, () => run.closing.map((text) => el("pre", { tabindex: "0" }, text))),
+        part(`${run.notes.length} ${run.notes.length === 1 ? "note" : "notes"}`, run.notes.length, () => [notes(run)]),
+        part("To record and to accept", run.closing.length, () => run.closing.map(([text, line]) => (line ? command(text, line) : el("p", {}, text)))),
         part("Machine and libraries", run.facts.length, () => [facts(run.facts)]),
         part(`Did not run: ${run.skips.length} ${run.skips.length === 1 ? "reason" : "reasons"}`, run.skips.length, () => [listOf(run.skips)]),
         DATA.runs.length > 1 && compareRuns(),
@@ -1172,16 +1209,16 @@
     return run.canaries.length ? tableOf(["canary", ["time", true], ["change", true], "verdict, usual"], run.canaries) : "";
   }
 
-  function toldList(run) {
-    const entry = ([kind, text, who]) => {
+  function notes(run) {
+    const entry = ([text, who]) => {
       const links = who.slice(0, 3).flatMap(([index, label], i) => [
         i ? ", " : "",
         known(index) ? el("a", { href: linkTo(run, index) }, label) : label,
       ]);
       const more = who.length > 3 ? ` and ${who.length - 3} more` : "";
-      return el("li", {}, badge(kind), " ", ...links, more, el("div", { class: "reason" }, text));
+      return el("li", {}, ...links, more, el("div", { class: "reason" }, text));
     };
-    return el("ul", { class: "told" }, ...run.told.slice(0, FIRST).map(entry));
+    return el("ul", { class: "told" }, ...run.notes.slice(0, FIRST).map(entry));
   }
 
   function casePage(run, index) {
@@ -1235,7 +1272,7 @@
       el("p", { class: "quiet" }, scope.told),
       scope.reason && !one.told.some(([, text]) => text === scope.reason) ? el("p", {}, badge(scope.state), " ", scope.reason) : "",
       el("div", { class: "plots" }),
-      ...(scope.work ? [el("h3", {}, scope.work.title), tableOf(run.work_titles, scope.work.rows), listOf(scope.work.notes)] : []),
+      ...(scope.work ? [el("h3", {}, scope.work[0]), tableOf(run.work_titles, scope.work[1]), listOf(scope.work[2])] : []),
     );
   }
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import subprocess
 import sys
-from types import SimpleNamespace
 
-import host_cuda
 import numpy as np
 import pytest
 
 from pytest_gpukern import Output, Tolerance
-from pytest_gpukern.arrays.compare import POISON, POISONS, Comparison
+from pytest_gpukern.arrays.compare import POISON, POISONS
 from pytest_gpukern.backends import backend as backends
-from pytest_gpukern.backends import host
 from pytest_gpukern.backends.foreign_array import refuse_what_proves_nothing, to_host
 from pytest_gpukern.backends.host import HostBackend, poison
-from pytest_gpukern.gpu import compare as cuda_compare
-from pytest_gpukern.gpu import runtime as cuda
-from pytest_gpukern.gpu.libcuda import CudaError
 
 INPUTS = {"a": np.arange(6.0).reshape(2, 3), "k": 3, "s": np.float32(2)}
 OUTPUTS = {"out": Output((2, 3), "float32"), "flag": Output((), "int8")}
@@ -93,109 +85,6 @@ def test_what_was_put_into_the_inputs_has_the_digest_that_they_have_then(workspa
     inputs = {"a": INPUTS["a"].T, "k": 3, "s": INPUTS["s"]}
     made = HostBackend().workspace(inputs, {})
     assert made.digest_of(inputs) == made.digest() != workspace.digest()
-
-
-# comparing large outputs
-
-
-BY_DEVICE = Comparison((4,), mismatches=1)
-
-
-@pytest.fixture
-def by_device(monkeypatch):
-    """(actual, expected, tolerance, poison) of each comparison that a device was asked for."""
-    found = SimpleNamespace(asked=[], says=BY_DEVICE)
-    monkeypatch.setattr(cuda_compare, "compare_copy", lambda *given: found.asked.append(given) or found.says)
-    return found
-
-
-def compared(dtype="float64", bytes_worth=16):
-    """How 4 float32 ones compare with ones of `dtype`, where so many bytes are worth a copy."""
-    made = HostBackend().workspace({}, {"out": Output((4,), "float32")})
-    made.arrays["out"].fill(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "_WORTH_COPYING", bytes_worth)
-        return made.compare("out", np.ones(4, dtype), Tolerance())
-
-
-def test_a_large_output_of_another_dtype_than_its_reference_is_compared_by_a_device(by_device):
-    assert compared() is BY_DEVICE
-    ((actual, expected, tolerance, poison),) = by_device.asked
-    assert (actual.dtype, expected.dtype, tolerance) == ("float32", "float64", Tolerance())
-    assert poison == POISONS[0], "what it was filled with"
-
-
-def test_where_no_device_can_the_host_compares(by_device):
-    by_device.says = None
-    assert compared().mismatches == 0
-    assert len(by_device.asked) == 1
-
-
-@pytest.mark.parametrize("case", [{"dtype": "float32"}, {"bytes_worth": 17}])
-def test_equal_dtypes_and_small_outputs_are_compared_on_the_host(by_device, case):
-    assert compared(**case).mismatches == 0
-    assert by_device.asked == []
-
-
-class DeviceWithRoom:
-    """A runtime of so much free memory, or none at all where the context was lost."""
-
-    def __init__(self, free):
-        self.free = free
-
-    def free_bytes(self):
-        if self.free is None:
-            raise CudaError("cuMemGetInfo: CUDA_ERROR_ILLEGAL_ADDRESS")
-        return self.free
-
-
-@pytest.fixture
-def copied(monkeypatch):
-    """Copies that a comparison made, and what it was asked then."""
-    seen = SimpleNamespace(copies=[], free=10**6)
-    driver = host_cuda.install(monkeypatch).driver
-
-    def on_device(runtime, pointer, shape, dtype, expected, tolerance, poison):
-        assert list(driver.allocated) == [pointer]
-        seen.copies.append(ctypes.string_at(pointer, 24))
-        return BY_DEVICE
-
-    seen.driver = driver
-    monkeypatch.setattr(cuda_compare, "compare_on_device", on_device)
-    monkeypatch.setattr(cuda_compare, "runtime_in_use", lambda: DeviceWithRoom(seen.free))
-    return seen
-
-
-def compare_ones(actual=None):
-    actual = np.ones((2, 3), "float32") if actual is None else actual
-    return cuda_compare.compare_copy(actual, np.ones((2, 3)), Tolerance(), POISON)
-
-
-def test_a_device_compares_a_copy_which_is_given_back(copied):
-    assert compare_ones() is BY_DEVICE
-    assert copied.copies == [np.ones(6, "float32").tobytes()]
-    assert not copied.driver.allocated
-
-
-@pytest.mark.parametrize("free", [2 * (24 + 48) - 1, 0, None])
-def test_without_room_or_after_the_context_was_lost_no_device_compares(copied, free):
-    copied.free = free
-    assert compare_ones() is None
-    assert copied.driver.calls == []
-
-
-@pytest.mark.parametrize(
-    "actual", [np.ones((3, 2), "float32").T, np.ones((2, 3), ">f4"), np.ones((0, 3), "float32")]
-)
-def test_what_no_kernel_reads_is_not_copied(copied, actual):
-    assert compare_ones(actual) is None
-    assert copied.driver.calls == []
-
-
-def test_no_device_is_taken_into_use_for_a_comparison(monkeypatch):
-    monkeypatch.setattr(cuda, "runtime", functools.cache(lambda: pytest.fail("made for a host variant")))
-    assert cuda.runtime_in_use() is None
-    assert compare_ones() is None
 
 
 def test_an_adopted_array_is_what_is_compared_and_fetched(workspace):

@@ -243,15 +243,6 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_other(folder, monkeypat
     assert leftovers(folder) == []
 
 
-def test_a_file_made_read_only_is_not_replaced(folder):
-    path = path_in(folder)
-    before = path.read_bytes()
-    path.chmod(0o444)
-    report = record("update", result_of(case_of(folder)))
-    assert "is read-only. Make it writable: chmod u+w" in str(report.errors[0])
-    assert path.read_bytes() == before
-
-
 def test_permissions_of_a_file_are_kept_and_a_new_one_follows_the_umask(folder):
     path = path_in(folder)
     path.chmod(0o660)

@@ -76,13 +76,6 @@ def determinism_of(prepare, backend="host", environment=None, **arguments):
     return found, found.errors["out"].determinism
 
 
-def test_one_whose_launches_differ_within_the_tolerance_is_tolerant_and_passes(gpu, timer):
-    environment = FakeEnvironment(gpu, settings=measuring())
-    found, kind = determinism_of(drifting(1), "numba", environment)
-    assert found.correctness is Correctness.PASSED
-    assert kind == "tolerant"
-
-
 def other_bits_from(launch):
     """Off by an ULP from one launch on, as what a library chooses anew, or a race that is seldom lost."""
     launches = itertools.count()
@@ -91,18 +84,6 @@ def other_bits_from(launch):
         return lambda: np.multiply(a, np.float32(2 + 2.0**-22 * (next(launches) >= launch)), out=out)
 
     return prepare
-
-
-def test_launches_that_are_made_anyhow_show_it_also_those_that_are_timed(gpu, timer, monkeypatch):
-    """Two buffer sets hold the first contents in turn; none is launched for determinism alone."""
-    monkeypatch.setattr(engine, "REPEATED_NS", 0)
-    seen = []
-    monkeypatch.setattr(check_module, "repeat_while_bitwise", seen.append)
-    environment = FakeEnvironment(gpu, settings=measuring())
-    assert determinism_of(right, "numba", environment)[1] == "bitwise"
-    assert [len(bits) for bits in seen[0].seen_bits.values()] in ([5], [6]), (
-        "first, on a copy, timed there, twice at last, and perhaps while it is timed"
-    )
 
 
 @pytest.mark.parametrize("declared", [None, "bitwise"])

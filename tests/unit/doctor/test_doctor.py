@@ -17,7 +17,7 @@ from pytest_gpukern.gpu.nvml import Configuration, GpuProcess, PowerLimits
 from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError
 from pytest_gpukern.values.backend_table import BACKENDS, BackendRow
 from tests.unit.fake_nvml import HEALTHY as HEALTHY_SETUP
-from tests.unit.fake_nvml import UUIDS, FakeNvml, FakePynvml, gpu, split_gpu, state
+from tests.unit.fake_nvml import UUIDS, FakeNvml, gpu, split_gpu, state
 
 H200 = Gpu(record=gpu(0), setup=HEALTHY_SETUP, state=state(), limits=PowerLimits(700.0, 1980, 3201))
 HEALTHY = Machine(
@@ -245,50 +245,6 @@ def test_without_nvml_there_are_no_gpus_and_no_timer_is_tried(examined):
     found, asked = examined(None)
     assert found.gpus == ()
     assert "cupti" not in asked
-
-
-def test_the_adapter_reads_how_a_gpu_is_set_up():
-    from pytest_gpukern.gpu.nvml import Nvml
-
-    told = Nvml(
-        FakePynvml(
-            nvmlDeviceGetPersistenceMode=0,
-            nvmlDeviceGetEccMode=[1, 0],
-            nvmlDeviceGetMigMode=[0, 1],
-            nvmlDeviceGetComputeMode=3,
-            nvmlDeviceGetTotalEccErrors=2,
-            nvmlDeviceGetRemappedRows=[0, 1, 1, 0],
-        )
-    )
-    assert told.configuration(UUIDS[0]) == Configuration(
-        persistence=False,
-        ecc=True,
-        ecc_pending=False,
-        mig_pending=True,
-        compute_mode="exclusive_process",
-        corrected_errors=2,
-        uncorrected_errors=2,
-        remapped_rows=1,
-        row_remap_pending=True,
-        row_remap_failed=False,
-        default_power_w=700.0,
-    )
-
-
-def test_what_the_adapter_is_refused_is_none():
-    names = (
-        "nvmlDeviceGetPersistenceMode",
-        "nvmlDeviceGetEccMode",
-        "nvmlDeviceGetMigMode",
-        "nvmlDeviceGetComputeMode",
-        "nvmlDeviceGetTotalEccErrors",
-        "nvmlDeviceGetRemappedRows",
-        "nvmlDeviceGetPowerManagementDefaultLimit",
-    )
-    from pytest_gpukern.gpu.nvml import Nvml
-
-    refused = Nvml(FakePynvml(failing=dict.fromkeys(names, 3)))
-    assert refused.configuration(UUIDS[0]) == Configuration()
 
 
 @pytest.mark.parametrize(

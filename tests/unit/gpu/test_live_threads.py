@@ -7,17 +7,14 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
-from pathlib import Path
 
 import pytest
 
 from pytest_gpukern.gpu import live_threads
 from pytest_gpukern.gpu.live_threads import (
-    Threads,
     note_starter,
     running_threads,
     still_running,
-    thread_note,
     threads_by_id,
     threads_left,
     wait_for,
@@ -139,20 +136,3 @@ def test_a_thread_is_named_with_the_test_that_started_it(stop):
     # CUPTI reports 32 bits of a thread's id.
     assert threads_by_id([left[0].ident & 0xFFFFFFFF, None]) == "left by one of test_it.py::test_one"
     assert threads_by_id([1]) == ""
-
-
-def test_native_threads_are_a_note():
-    before, after = Threads(frozenset(), 12), Threads(frozenset(), 40)
-    assert thread_note(before, after) == "28 native threads were started during the measurement"
-    assert thread_note(after, before) is None
-    assert thread_note(before, Threads(frozenset(), None)) is None
-    ours = threading.current_thread()
-    assert thread_note(before, Threads(frozenset({ours}), 13)) is None, "Python's are not counted twice"
-
-
-def test_all_threads_are_counted_where_the_system_says_so(stop, monkeypatch):
-    before = Threads.now()
-    _thread.start_new_thread(stop.wait, ())
-    assert Threads.now().native == before.native + 1
-    monkeypatch.setattr(live_threads, "_TASKS", Path("/nowhere"))
-    assert Threads.now().native is None

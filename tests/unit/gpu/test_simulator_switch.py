@@ -14,7 +14,6 @@ import pytest
 from pytest_gpukern.gpu import simulator
 from pytest_gpukern.gpu.simulator import switch
 from pytest_gpukern.gpu.simulator.errors import SimulatorError
-from pytest_gpukern.gpu.simulator.launch import launch_fault
 from pytest_gpukern.gpu.simulator.switch import SimulatorState
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
@@ -131,23 +130,6 @@ def test_what_numba_cuda_was_initialised_as_outweighs_its_configuration():
 def test_without_numba_there_is_no_simulator_and_the_reason_says_so(installed, reason):
     for mode in ("auto", "always"):
         assert decide(mode, gpu=no_driver, installed=installed) == SimulatorState(False, reason)
-
-
-@pytest.mark.parametrize(
-    ("grid", "block", "shared", "fault"),
-    [
-        ((1, 1, 1), (1024, 1, 1), 49152, None),
-        ((1, 1, 1), (32, 33, 1), 0, "1056 threads in a block; the limit is 1024"),
-        ((0, 1, 1), (1, 1, 1), 0, "grid.x is 0"),
-        ((1, -1, 1), (1, 1, 1), 0, "grid.y is -1"),
-        ((1, 65536, 1), (1, 1, 1), 0, "grid.y is 65536; it must be between 1 and 65535"),
-        ((1, 1, 1), (1, 1, 65), 0, "block.z is 65"),
-        ((1, 1, 1), (1, 1, 1), 49153, "49153 bytes of dynamic shared memory"),
-    ],
-)
-def test_a_launch_is_held_to_the_hardwares_limits(grid, block, shared, fault):
-    found = launch_fault(grid, block, shared)
-    assert found is None if fault is None else found is not None and fault in found
 
 
 PRELUDE = """

@@ -346,13 +346,6 @@ def test_students_t_agrees_with_the_tables(dof, t95):
     assert student_t(0.95, dof) == pytest.approx(t95, abs=5e-5)
 
 
-@given(st.floats(0.5, 0.9999))
-def test_students_t_has_its_closed_forms_on_one_and_two_degrees_of_freedom(p):
-    """Abramowitz & Stegun, 26.7.3 and 26.7.4, solved for t."""
-    assert student_t(p, 1) == pytest.approx(math.tan(math.pi * (p - 0.5)), rel=1e-9, abs=1e-9)
-    assert student_t(p, 2) == pytest.approx((2 * p - 1) / math.sqrt(2 * p * (1 - p)), rel=1e-9, abs=1e-9)
-
-
 def test_students_t_takes_other_probabilities_and_infinitely_many_degrees_of_freedom():
     assert student_t(0.975, 5) == pytest.approx(2.5706, abs=5e-5)
     assert student_t(0.975, math.inf) == student_t(0.975, 1e15) == pytest.approx(1.9600, abs=5e-5)

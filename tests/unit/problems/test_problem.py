@@ -15,7 +15,7 @@ from fakes import doubling
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, boundaries, rolled
+from pytest_gpukern import Axis, Output, Problem, ProblemError, Tolerance, boundaries
 from pytest_gpukern.problems.call_by_name import call_by_name
 from pytest_gpukern.problems.cases import cases_of
 from pytest_gpukern.problems.variants import SCOPES
@@ -207,10 +207,6 @@ def test_a_parameter_that_hides_an_axis_the_stream_or_the_dtype_is_refused(name)
     ("changes", "message"),
     [
         ({"reference": None}, "neither reference nor check, so nothing could ever fail"),
-        (
-            {"reference": None, "check": lambda runs: None, "rearrange": lambda a, out: {}},
-            "rearrange needs a reference",
-        ),
         ({"shrink": "n"}, "shrink and host_bytes go together: give both or neither"),
         ({"host_bytes": lambda n: n}, "shrink and host_bytes go together: give both or neither"),
         ({"shrink": "m", "host_bytes": lambda n: n}, r"shrink='m' is not an axis: \['n'\]"),
@@ -371,42 +367,6 @@ TWO = {"outputs": lambda n: {"x": ((n,), "float32"), "y": ((n,), "float32")}}
 def test_a_reference_that_does_not_fit_the_outputs_is_refused(changes, message):
     with pytest.raises(ProblemError, match=message):
         reference_of(**changes)
-
-
-def moved(rng, a, out):
-    shift = (int(rng.integers(1, len(a))),)
-    return {"a": rolled(a, shift), "out": rolled(out, shift)}
-
-
-def rearranged(rearrange, n=100):
-    problem = doubling(rearrange=rearrange)
-    inputs = problem.inputs({"n": n})
-    return inputs, problem.rearranged({"n": n}, inputs, problem.reference({"n": n}, inputs), 1)
-
-
-def test_rearranged_contents_are_others_whose_reference_follows():
-    first, (inputs, expected) = rearranged(moved)
-    assert np.array_equal(expected["out"], 2.0 * inputs["a"])
-    assert not np.any(inputs["a"] == first["a"])
-    assert np.array_equal(np.sort(inputs["a"]), np.sort(first["a"]))
-    assert np.array_equal(rearranged(moved)[1][0]["a"], inputs["a"]), "the same in every process"
-
-
-@pytest.mark.parametrize(
-    ("rearrange", "message"),
-    [
-        (
-            lambda out: {"out": -out},
-            r"returned \['out'\]; it must return the .* \['a', 'out'\]",
-        ),
-        (lambda a: {"a": -a}, r"rearrange returned \[\]; the outputs are \['out'\]"),
-        (lambda a, out: {"a": -a, "out": out[1:]}, r"rearrange of 'out' has shape \(99,\), declared is"),
-        (lambda a, out: {"a": a, "out": out}, "leaves most of 'out' as it was"),
-    ],
-)
-def test_rearranged_contents_that_do_not_fit_or_are_no_others_are_refused(rearrange, message):
-    with pytest.raises(ProblemError, match=message):
-        rearranged(rearrange)
 
 
 TIGHT = Tolerance(1e-9, 0)

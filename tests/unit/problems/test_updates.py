@@ -189,7 +189,6 @@ def test_data_of_a_problem_do_not_change_where_an_output_is_declared_to_be_writt
             r"inout 'counts' is int64 of shape \(16,\), but outputs has",
         ),
         ({"outputs": lambda n: {"data": (n, "int64")}}, r"'data' is an input and an output; declare inout="),
-        ({"rearrange": lambda rng: {}}, "rearrange and inout exclude each other"),
     ],
 )
 def test_a_slip_in_what_is_updated_is_refused(changes, message):

@@ -14,19 +14,17 @@ from pytest_gpukern.cli import main as cli
 from pytest_gpukern.report.forms import RunReport, write_forms
 from pytest_gpukern.report.run import EmptyReportError, Skip
 from pytest_gpukern.values.form_table import FORMS, ReportForm, suffix_of
-from pytest_gpukern.values.option import Option
 from pytest_gpukern.values.settings import Settings
 from pytest_gpukern.values.untrusted_json import FileError
 
 RESULTS = (result("cupy.exp"), result("numba.exp"))
-INDENT = Option("lines-indent", "how far lines are indented", metavar="N")
 
 
-def lines(runs, *, lines_indent="1"):
+def lines(runs):
     """A form of our own: the id of each case, a line each."""
     if not any(run.results for run in runs):
         raise EmptyReportError("no case", "nothing")
-    return "\n".join(" " * int(lines_indent) + each.case.id for run in runs for each in run.results)
+    return "\n".join(each.case.id for run in runs for each in run.results)
 
 
 @pytest.fixture
@@ -40,31 +38,18 @@ def forms(monkeypatch):
     for name in [*FORMS]:
         if not name.startswith("."):
             monkeypatch.delitem(FORMS, name)
-    monkeypatch.setitem(FORMS, ".lines", ReportForm("own_forms:lines", "ids", options=(INDENT,)))
+    monkeypatch.setitem(FORMS, ".lines", ReportForm("own_forms:lines", "ids"))
     return module
 
 
-def test_a_form_of_a_file_is_a_function_and_a_row_with_an_option_of_its_own(forms, tmp_path):
+def test_a_form_of_a_file_is_a_function_and_a_row_and_the_command_has_it_too(forms, tmp_path):
     path = tmp_path / "new" / "run.lines"
-    for of_forms, begin in (({}, " vector"), ({"lines-indent": "3"}, "   vector")):
-        done = write_forms(RunReport(RESULTS, settings=Settings(reports=(path,), of_forms=of_forms)), None)
-        assert path.read_text().startswith(begin)
-        assert (done.files, done.problems) == ((path,), ())
-
-
-def test_the_command_has_the_form_and_its_option_too(forms, tmp_path):
+    done = write_forms(RunReport(RESULTS, settings=Settings(reports=(path,))), None)
+    assert path.read_text().startswith("vector")
+    assert (done.files, done.problems) == ((path,), ())
     write_run_file(tmp_path / "run.json", RunReport(RESULTS))
-    given = ["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "run.lines"), "--lines-indent=2"]
-    assert cli.main(given) == 0
-    assert (tmp_path / "run.lines").read_text().startswith("  vector")
-
-
-@pytest.mark.parametrize("output", [[], ["-o", "run.csv"]])
-def test_an_option_of_a_form_that_is_not_written_is_a_wrong_command_line(forms, tmp_path, capsys, output):
-    write_run_file(tmp_path / "run.json", RunReport(RESULTS))
-    assert cli.main(["report", str(tmp_path / "run.json"), *output, "--lines-indent=2"]) == 2
-    said = "--lines-indent is about a report in .lines; drop it, or write such a file with -o"
-    assert capsys.readouterr().err == f"gpukern report: {said}\n"
+    assert cli.main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "run.lines")]) == 0
+    assert (tmp_path / "run.lines").read_text() == path.read_text()
 
 
 def test_a_file_that_has_nothing_to_hold_does_not_keep_an_earlier_run(forms, tmp_path):

@@ -172,9 +172,3 @@ def test_a_test_that_is_invalid_tells_no_change_of_another_timer():
     run = RunResults([made], failures={made.nodeid: failed(fell)})
     (row,) = rows(comment(run))
     assert row == "| **INVALID** | <code>vector&#95;exp/<wbr>cupy.exp/<wbr>n=1000</code> |  |  |  |"
-
-
-def test_a_failure_is_counted_beside_an_incorrect_output_that_was_expected():
-    made = result("cupy.exp", correctness=Correctness.INCORRECT, diagnosis="wrong")
-    run = RunResults([made], failures={"test_x": Failure("Error")})
-    assert "1 incorrect, 1 failed otherwise" in comment(run)

@@ -13,7 +13,7 @@ from made_up_runs import write_run_file
 from pytest_gpukern.baseline.record import RecordedCase, RecordedEpoch, SessionEntry
 from pytest_gpukern.findings.common_shift import CanaryChange, Shift
 from pytest_gpukern.gate.comparability import SessionTime
-from pytest_gpukern.report.run import Failure, RunResults, Skip
+from pytest_gpukern.report.run import Advice, Failure, RunResults, Skip
 from pytest_gpukern.report.run_file import read_run
 from pytest_gpukern.values.fingerprint import Provenance
 from pytest_gpukern.values.result import GateFailure, SessionRole
@@ -67,7 +67,7 @@ def test_all_that_a_report_tells_comes_back(tmp_path):
         since_record=("since the record: driver 580 → 590",),
         compared_with="against beef",
         heading=("gpukern: above",),
-        closing=("gpukern: below",),
+        closing=("below", Advice("to record", "pytest --gpu-benchmark")),
         problems=("a problem",),
         duration_s=12.5,
         spent_s={"checking": 3.0},

@@ -248,23 +248,6 @@ def test_a_call_over_20_ms_stays_on_one_set(gpu, contents, monkeypatch, call_s, 
     assert len(contents) == expected
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_a_variant_that_reuses_an_answer_in_its_output_is_rejected_even_if_slow(
-    gpu, timer, monkeypatch, slow
-):
-    """A slow variant meets an answer of other contents only after timing."""
-
-    def fills_gaps(a, out):
-        return lambda: np.multiply(a, 2, out=out, where=np.isnan(out))
-
-    if slow:
-        monkeypatch.setattr(check_variant, "SLOW_ON_DEVICE_NS", 0)
-    result = run(case_of(fills_gaps), FakeEnvironment(gpu))
-    assert result.correctness is Correctness.INCORRECT
-    assert Fault.STALE_RESULT in result.diagnosis
-    assert ("correct before timing, wrong after it" in result.diagnosis) is slow
-
-
 def test_a_statistical_check_poisons_after_timing_however_slow_the_call_is(gpu, timer, monkeypatch):
     """Without a reference, an answer of other contents looks like one that a launch has left."""
     found = []

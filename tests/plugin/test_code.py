@@ -1,0 +1,189 @@
+"""Checks `--gpukern-code` in whole runs: Numba's kernels are really compiled, and nothing runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from repositories import Repository
+
+pytest.importorskip("cuda.pathfinder", reason="the extra `code` is not installed")
+
+SUITE = """
+import numpy as np
+import pytest
+from numba import cuda, float32, vectorize
+from pytest_gpukern import Axis, Problem
+
+scaling = Problem(
+    "scaling",
+    version=1,
+    axes={"n": Axis(smoke=(8,), full=(1000, 2**20))},
+    make_inputs=lambda rng, n: {"x": rng.random(n, dtype="float32")},
+    outputs=lambda n: {"y": ((n,), "float32")},
+    reference=lambda x: 1 / 0,  # nothing is checked
+)
+
+@cuda.jit
+def scale(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = x[i] * np.float32(3)
+
+@scaling.variant("numba", block=(128, 256))
+def plain(x, y, n, stream, block):
+    return lambda: scale[-(-n // block), block, stream](x, y)
+
+@scaling.variant("host")
+def numpy(x, y):
+    return lambda: np.multiply(x, 3, out=y)
+
+@scaling.cases
+def test_scaling(gpu_benchmark, case):
+    gpu_benchmark.run(case)
+
+def test_that_measures_nothing():
+    assert False, "it is not selected"
+"""
+
+PLAIN = """
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def scale(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = x[i] * 3
+
+@cuda.jit
+def broken(x, y):
+    y[0] = sum([value for value in x])
+
+def arrays():
+    return cuda.to_device(np.ones(100, "float32")), cuda.device_array(100, "float32")
+
+def test_a_call(gpu_benchmark):
+    x, y = arrays()
+    gpu_benchmark(scale[1, 128], x, y)
+    gpu_benchmark.verify(y.copy_to_host(), np.full(100, 3))
+
+def test_what_does_not_compile(gpu_benchmark):
+    gpu_benchmark(broken[1, 128], *arrays())
+
+def test_what_needs_a_result(gpu_benchmark):
+    x, y = arrays()
+    scale[1, 128](x, y)
+    blocks = int(y.copy_to_host()[0])  # this line
+    gpu_benchmark(scale[blocks, 128], x, y)
+
+def test_of_the_host(gpu_benchmark):
+    gpu_benchmark(np.add, np.ones(3), np.ones(3))
+"""
+
+DOUBLES = ("x[i] * np.float32(3)", "x[i] * 3.1")
+
+
+@pytest.fixture
+def suite(pytester, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
+    pytester.makepyfile(test_scaling=SUITE)
+    return pytester.path / "test_scaling.py"
+
+
+def run(pytester, *options, file="test_scaling.py", status=0):
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", file, *options)
+    assert result.ret == status, "\n".join(result.outlines)
+    return result
+
+
+def change(file):
+    file.write_text(file.read_text().replace(*DOUBLES))
+
+
+def test_code_is_recorded_compared_and_told_when_it_grew(pytester, suite):
+    first = run(
+        pytester, "--gpukern-code=sm_80,sm_90", "--gpukern-baseline=create", "--gpukern-report=a.json"
+    )
+    first.stdout.fnmatch_lines(
+        ["*compiled for sm_80, sm_90; no kernel ran", "PASSED: 4 cases compiled: 4 new"]
+    )
+    assert "1 deselected" in first.stdout.str()
+    assert "not covered without a GPU: variants of the host" in first.stdout.str()
+    stored = json.loads((pytester.path / "baselines" / "scaling.code.json").read_text())
+    cases = stored["cases"]
+    assert cases["scaling/numba.plain/n=1048576,block=128"] == {
+        "like": "scaling/numba.plain/n=1000,block=128"
+    }
+    (kernel,) = cases["scaling/numba.plain/n=1000,block=128"]["code"]["sm_90"]["kernels"]
+    assert kernel["name"] == "scale"
+    assert kernel["block"] == [128, 1, 1]
+    assert kernel["spill_bytes"] == 0
+    assert "fp64" not in dict(kernel["instructions"])
+
+    same = run(pytester, "--gpukern-code=recorded", "--gpukern-fail-on=resources", "--gpukern-report=b.json")
+    same.stdout.fnmatch_lines(["PASSED: 4 cases compiled: 4 same code"])
+    results = json.loads((pytester.path / "b.json").read_text())["results"]
+    assert {name for result in results for name in result["code"]} == {"sm_80", "sm_90"}
+
+    change(suite)
+    told = run(pytester, "--gpukern-code=recorded")
+    told.stdout.fnmatch_lines(["changed*numba.plain sm_80: registers * FP64 instructions 0 → 1*"])
+    failed = run(pytester, "--gpukern-code=recorded", "--gpukern-fail-on=resources", status=1)
+    failed.stdout.fnmatch_lines(["RESOURCES*scaling/numba.plain*", "*repeat *--gpukern-code=sm_80,sm_90*"])
+
+    run(pytester, "--gpukern-code=sm_90", "--gpukern-baseline=update", "--gpukern-reason=meant")
+    again = json.loads((pytester.path / "baselines" / "scaling.code.json").read_text())["cases"]
+    code = again["scaling/numba.plain/n=1000,block=128"]["code"]
+    assert "fp64" in dict(code["sm_90"]["kernels"][0]["instructions"])
+    assert code["sm_80"] == cases["scaling/numba.plain/n=1000,block=128"]["code"]["sm_80"]
+
+
+def test_plain_tests_end_at_their_call_and_say_what_cannot_be_known(pytester):
+    pytester.makepyfile(test_plain=PLAIN)
+    result = run(pytester, "--gpukern-code=sm_90", "-rs", file="test_plain.py", status=1)
+    result.assert_outcomes(passed=1, failed=1, skipped=2)
+    text = result.stdout.str()
+    line = PLAIN.splitlines().index("    blocks = int(y.copy_to_host()[0])  # this line")
+    assert f"cannot be known without a GPU: test_plain.py:{line}: " in text
+    assert "it launches no kernel of Numba or Triton" in text
+    assert "does not compile for sm_90: test_plain.py:" in text
+    assert "Traceback" not in text
+
+
+def test_another_revision_needs_no_record(pytester, suite):
+    repository = Repository(pytester.path)
+    repository.commit()
+    change(suite)
+    result = run(
+        pytester, "--gpukern-code=sm_90", "--gpukern-against=HEAD", "--gpukern-fail-on=resources", status=1
+    )
+    result.stdout.fnmatch_lines(["*numba.plain*", "*FP64 instructions 0 → *"])
+    assert not (pytester.path / "baselines").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--gpukern-code=sm_91"], "'sm_91' is none of sm_75, sm_80, *or recorded"),
+        (["--gpukern-code=hopper"], "architectures are written sm_90 or sm_80,sm_90; or recorded"),
+        (["--gpukern-code=recorded"], "no machine code of the selected tests is on record; name *"),
+        (["--gpukern-code=sm_90", "--gpu-benchmark"], "kernels are compiled, and none runs; drop it *"),
+        (["--gpukern-code=sm_90", "--gpukern-simulator=always"], "the simulator compiles nothing; *"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_remedy(pytester, suite, options, said):
+    result = run(pytester, *options, status=pytest.ExitCode.USAGE_ERROR)
+    result.stderr.fnmatch_lines([f"ERROR: {options[0]}: {said}"])
+
+
+def test_a_damaged_record_is_named_and_left(pytester, suite):
+    folder = pytester.path / "baselines"
+    folder.mkdir()
+    (folder / "scaling.code.json").write_text(
+        '{"schema": 1, "problem": "scaling", "cases": {"x": {"like": "y"}}}'
+    )
+    result = run(pytester, "--gpukern-code=sm_90", status=pytest.ExitCode.USAGE_ERROR)
+    assert "scaling.code.json" in result.stderr.str()
+    assert "'y' has no code itself" in result.stderr.str()
+    assert (folder / "scaling.code.json").read_text().startswith('{"schema": 1')
