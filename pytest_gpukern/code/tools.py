@@ -16,7 +16,7 @@ from pytest_gpukern.values.untrusted_json import bounded, printable
 
 _REMEDY = "pip install --upgrade 'pytest-gpukern[code]'"
 _TIMEOUT_S = 120.0
-_OLDEST = (13, 4)
+_OLDEST = (13, 4, 92)  # of cuda-toolkit 13.4.2: 13.4.49, of 13.4.1, says "Unknown option 'annotate'"
 
 
 class DisassemblyError(Exception):
@@ -79,10 +79,10 @@ def tool(name: str) -> Tool:
 
 
 def require_tools() -> None:
-    """Raises `DisassemblyError` where a tool is missing, or lacks what 13.4 brought: `nvdisasm -annotate`."""
+    """Raises `DisassemblyError` where a tool is missing, or is older than `nvdisasm -annotate`."""
     for name in ("cuobjdump", "nvdisasm"):
         found = tool(name)
-        if tuple(map(int, found.version.split(".")))[:2] < _OLDEST:
+        if tuple(map(int, found.version.split("."))) < _OLDEST:
             oldest = ".".join(map(str, _OLDEST))
             raise DisassemblyError(
                 f"{found.path} is of version {found.version}, and {oldest} is needed: {_REMEDY}"

@@ -19,12 +19,13 @@ from pytest_gpukern.code.tools import DisassemblyError, Tool, ToolsMissing, tool
 from pytest_gpukern.gpu import cubin
 
 try:
-    MISSING = "".join(tool(name).path[:0] for name in ("ptxas", "cuobjdump", "nvdisasm"))
+    MISSING = "" if all(map(tool, ("ptxas", "cuobjdump", "nvdisasm"))) else "a tool is missing"
 except ToolsMissing as error:
     MISSING = str(error)
 needs_tools = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+every_architecture = pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
 
-FAT = range(48)
+FAT = range(48)  # more values at once than 24 registers hold
 ARRAY_BYTES = 80
 ARRAY = f".local .align 4 .b8 a[{ARRAY_BYTES}];"
 FILL = "".join(f"st.volatile.local.f32 [a+{at}], %f1;" for at in range(0, ARRAY_BYTES, 4))
@@ -45,16 +46,15 @@ BODIES = {
     "ld.param.f32 %f1, [y]; }" + STORE,
 }
 HELPER = """.func (.param .f32 out) helper(.param .f32 in) { .pragma "noinline"; .reg .f32 %f<3>;
-ld.param.f32 %f1, [in]; sin.approx.f32 %f1, %f1; st.param.f32 [out], %f1; ret; }
-"""
+ld.param.f32 %f1, [in]; sin.approx.f32 %f1, %f1; st.param.f32 [out], %f1; ret; }\n"""
 
 
-def kernel(name, body):
+def kernel(name, body=None):
     return f""".visible .entry {name}(.param .u64 p) {{ .reg .f32 %f<52>; .reg .f64 %d<3>; .reg .b64 %rd<5>;
-ld.param.u64 %rd1, [p]; ld.global.u64 %rd3, [%rd1+8]; {body} ret; }}\n"""
+ld.param.u64 %rd1, [p]; ld.global.u64 %rd3, [%rd1+8]; {body or BODIES[name]} ret; }}\n"""
 
 
-ALL = "".join(kernel(name, body) for name, body in BODIES.items())
+ALL = "".join(map(kernel, BODIES))
 
 
 @functools.cache
@@ -85,10 +85,10 @@ def test_spilled_registers_are_told_apart_from_local_arrays(kept, name):
     known = facts_of(image, name, kept)
     sizes = re.search(rf"properties for {name}\s+(\d+)\D+(\d+)\D+(\d+).*\n.*Used (\d+) registers", said)
     frame, stores, _, registers = map(int, sizes.groups())
-    array_bytes = ARRAY_BYTES if name in ("array", "both") else 0
+    rest = frame - ARRAY_BYTES if name in ("array", "both") else frame
     assert (known.registers, known.stack_bytes, known.local_bytes) == (registers, frame, frame)
     assert (known.spill_bytes > 0) == (stores > 0) == (name in ("spills", "both"))
-    assert frame - array_bytes - 48 <= known.spill_bytes <= min(frame - array_bytes, stores)
+    assert rest - 48 <= known.spill_bytes <= min(rest, stores)
 
 
 @needs_tools
@@ -99,26 +99,24 @@ def test_the_marks_of_the_tool_are_the_bytes_that_ptxas_reports(tmp_path):
     for function in functions:
         moved = {"STL": 0, "LDL": 0}
         for each in function["sass-instructions"]:
-            if {"type": "program-analysis", "info": "SpillRefill"} in each.get("annotations", []):
-                width = re.search(r"\.(64|128)", each["opcode"])
-                moved[each["opcode"][:3]] += int(width[1] if width else 32) // 8
+            if "annotations" in each:
+                moved[each["opcode"][:3]] += {"64": 8, "128": 16}.get(each["opcode"].split(".")[-1], 4)
         reported = re.search(rf"properties for {function['function-name']}\s.*frame, (\d+)\D+(\d+)", said)
-        assert tuple(moved.values()) == tuple(map(int, reported.groups()))
+        assert [*moved.values()] == [int(count) for count in reported.groups()]
 
 
 @needs_tools
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
+@every_architecture
 def test_a_stray_double_shows(kept, architecture):
     image, _ = assembled(ALL, architecture)
-    right = facts_of(image, "neither", kept, architecture).instructions
-    stray = facts_of(image, "double", kept, architecture).instructions
-    assert right["fp32"] == 1
-    assert "fp64" not in right
+    right = dict(facts_of(image, "neither", kept, architecture).instructions)
+    stray = dict(facts_of(image, "double", kept, architecture).instructions)
+    assert (right["fp32"], right.get("fp64")) == (1, None)
     assert (stray["fp64"], stray["conversion"]) == (1, 2)
 
 
 @needs_tools
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
+@every_architecture
 def test_shared_memory_is_static_and_dynamic_without_what_the_driver_reserves(kept, architecture):
     image, _ = assembled(ALL, architecture)
     assert facts_of(image, "shares", kept, architecture, shared_bytes=256).shared_bytes == 768
@@ -131,22 +129,20 @@ def test_the_launch_and_the_code_are_in_the_facts(kept):
     known = facts_of(image, "shares", kept, block=(1024, 1, 1))
     assert known.machine_code_sha256 == f"code:{cubin.code_sha256(image)}"
     assert (known.symbol, known.grid, known.block) == ("shares", (10, 1, 1), (1024, 1, 1))
-    assert known.code_bytes == 16 * sum(known.instructions.values())
-    assert {"shared": 2, "barrier": 1, "global": 2}.items() <= known.instructions.items()
+    assert known.code_bytes == 16 * sum(dict(known.instructions).values())
+    assert {("shared", 2), ("barrier", 1), ("global", 2)} <= set(known.instructions)
     assert (known.occupancy, known.blocks_per_sm) == (1, 2)
     assert facts_of(image, "shares", kept, "sm_130").occupancy is None
 
 
 @needs_tools
 def test_a_function_in_the_module_counts_for_the_kernel_that_calls_it(kept):
-    both = kernel("calls", BODIES["calls"]) + kernel("neither", BODIES["neither"])
-    image, _ = assembled(both, "sm_90", "-c")  # leaves functions where several kernels can call them
-    assert facts_of(image, "calls", kept).instructions["special"] == 1
-    assert "special" not in facts_of(image, "neither", kept).instructions
+    image, _ = assembled(kernel("calls") + kernel("neither"), "sm_90", "-c")  # leaves functions apart
+    assert ("special", 1) in facts_of(image, "calls", kept).instructions
+    assert "special" not in dict(facts_of(image, "neither", kept).instructions)
 
 
 def printing(tmp_path, printed):
-    """A tool that prints something else."""
     (tmp_path / "printed").write_text(printed)
     (tmp_path / "changed").write_text(f"#!/bin/sh\ncat {tmp_path}/printed\n")
     (tmp_path / "changed").chmod(0o700)
@@ -159,10 +155,8 @@ def use_instead(monkeypatch, name, other):
 
 @needs_tools
 def test_only_what_is_not_in_the_store_is_disassembled(tmp_path, kept, monkeypatch):
-    named, renamed, changed = (
-        assembled(kernel(name, BODIES[body]))[0]
-        for name, body in (("k", "neither"), ("tenth_of_its_process", "neither"), ("k", "double"))
-    )
+    named, changed = (assembled(kernel("k", BODIES[name]))[0] for name in ("neither", "double"))
+    renamed, _ = assembled(kernel("tenth_of_its_process", BODIES["neither"]))
     known = facts_of(named, "k", kept)
     use_instead(monkeypatch, "nvdisasm", printing(tmp_path, "no disassembly"))
     assert facts_of(named, "k", kept) == known
@@ -184,9 +178,8 @@ def test_a_damaged_entry_is_made_again_and_a_folder_that_cannot_be_made_is_none(
 
 
 def listed(**changed):
-    instructions = [{"opcode": "FADD", "operands": "R0,R1,R2"}, {"opcode": "NOP"}]
-    function = {"function-name": "neither", "length": 32, "sass-instructions": instructions}
-    return json.dumps([{}, [function | changed]])
+    both = [{"opcode": "FADD"}, {"opcode": "NOP"}]
+    return json.dumps([{}, [{"function-name": "neither", "length": 32, "sass-instructions": both} | changed]])
 
 
 @needs_tools
@@ -197,7 +190,6 @@ def listed(**changed):
         "Usage  : nvdisasm [options] <image file>",
         "[{}, []]",
         listed(length=64),
-        listed(length="32"),
         listed(**{"sass-instructions": []}),
         listed(**{"function-name": "other"}),
         listed(**{"sass-instructions": [{"mnemonic": "FADD"}] * 2}),
@@ -211,22 +203,15 @@ def test_another_form_of_disassembly_is_an_error_that_names_the_tool(tmp_path, m
     with pytest.raises(DisassemblyError, match=r"changed \(\d+\.\d+\.\d+\) printed .*pip install"):
         facts_of(assembled()[0], "neither", store)
     use_instead(monkeypatch, "nvdisasm", printing(tmp_path, listed()))
-    assert facts_of(assembled()[0], "neither", store).instructions == {"fp32": 1}
+    assert facts_of(assembled()[0], "neither", store).instructions == (("fp32", 1),)
 
 
 @needs_tools
-@pytest.mark.parametrize(
-    ("name", "usage"),
-    [
-        ("other", "REG:8 STACK:0 SHARED:0 LOCAL:0 TEXTURE:0"),
-        ("neither", "REGISTERS:8 STACK:0 SHARED:0 LOCAL:0"),
-        ("neither", "REG:8 STACK:0 SHARED:16 LOCAL:0"),
-    ],
-)
-def test_another_form_of_resource_usage_is_an_error(tmp_path, kept, monkeypatch, name, usage):
-    use_instead(monkeypatch, "cuobjdump", printing(tmp_path, f" Function {name}:\n  {usage}\n"))
+@pytest.mark.parametrize("usage", ["", "REG:8 STACK:0 SHARED:16 LOCAL:0", "REG:8 STACK:0 LOCAL:0"])
+def test_another_form_of_resource_usage_is_an_error(tmp_path, kept, monkeypatch, usage):
+    use_instead(monkeypatch, "cuobjdump", printing(tmp_path, f" Function neither:\n  {usage}\n"))
     with pytest.raises(DisassemblyError, match="printed what we do not understand"):
-        facts_of(assembled(kernel("neither", BODIES["neither"]))[0], "neither", kept)
+        facts_of(assembled(kernel("neither"))[0], "neither", kept)
 
 
 @needs_tools
@@ -244,16 +229,20 @@ def test_a_missing_tool_is_told_with_what_installs_it(monkeypatch):
         tool.__wrapped__("nvdisasm")
 
 
+def test_tools_that_cannot_mark_spills_are_refused_at_the_start(monkeypatch):
+    monkeypatch.setattr(tools, "tool", lambda name: Tool(name, "13.4.49"))
+    with pytest.raises(DisassemblyError, match=r"version 13\.4\.49, and 13\.4\.92 is needed: pip install"):
+        tools.require_tools()
+
+
 @pytest.mark.parametrize(
     ("kind", "instructions"),
     [
         ("fp64", "DFMA R0,R2,R4,R6; MUFU.RCP64H R5,R7"),
         ("fp16", "HFMA2 R0,R1,R2,R3; HADD2.F32 R0,-RZ,R1.H0_H0"),
-        ("special", "MUFU.RCP R5,R7"),
         ("conversion", "F2F.F64.F32 R4,R2; I2FP.F32.S32 R0,R1"),
         ("integer", "IMAD.WIDE R2,R5,0x4,R2; UIADD3 UR4,UR5,0x1,URZ"),
         ("tensor", "HGMMA.64x64x16.F32 R24,gdesc[UR4],R24; UTCHMMA gdesc[UR4],gdesc[UR6],tmem[UR8]"),
-        ("atomic", "ATOMS.ADD R2,[R3],R4"),
         ("other", "HFMA2.MMA R3,-RZ,RZ,1.875,0; IMAD.MOV.U32 R4,RZ,RZ,R5; FROBNICATE.X R0"),
     ],
 )
