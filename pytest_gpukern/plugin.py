@@ -62,9 +62,9 @@ def pytest_load_initial_conftests(
         simulator_of(early_config)
         supply()
         if settings_of(early_config).code:
-            from pytest_gpukern.code.recorded_test import install_for
+            from pytest_gpukern.code.recorded_test import install
 
-            install_for(early_config)
+            install(early_config)
     outcome = yield
     refuse_misspelt(early_config, parser, args)
     return outcome

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import WriteReport, unselected
 from pytest_gpukern.baseline.record import Baseline, Epoch, Record
-from pytest_gpukern.baseline.store import Store, rewrite, unfit
+from pytest_gpukern.baseline.store import CODE, Store, rewrite, unfit
 from pytest_gpukern.cli import exits
 from pytest_gpukern.gate.change import FEWEST
 from pytest_gpukern.report import units
@@ -347,7 +347,8 @@ def baseline_files(path: Path) -> list[Path]:
         below[:] = sorted(name for name in below if not name.startswith(".") and name not in others)
         here = Path(folder)
         if here == path or here.name == "baselines":
-            files += [here / name for name in sorted(names) if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
+            times = [name for name in sorted(names) if not name.endswith(f".{CODE}.json")]
+            files += [here / name for name in times if fnmatch.fnmatchcase(name, "[!.]*.*.json")]
     return files
 
 

@@ -102,7 +102,8 @@ class CodeGate:
         right: list[Result] = []
         for nodeid, item in items.items():
             outcome, text = found.outcomes.get(nodeid, ("failed", found.problem or "it was not compiled"))
-            result, text = found.results.get(nodeid), _without_prefix(text)
+            result = found.results.get(nodeid)
+            text = text.removeprefix("Failed: ") if outcome == "failed" else text
             if result is not None and outcome == "passed":
                 known = before.get(nodeid, {}) if before is not None else self._of_record(result)
                 result = _concluded(result, known)
@@ -138,11 +139,6 @@ def _concluded(result: Result, before: Mapping[str, CompiledCode]) -> Result:
     verdicts = {name: judged(result.case, name, code, before.get(name)) for name, code in result.code.items()}
     grown = [found for name, code in result.code.items() for found in growth(name, code, before.get(name))]
     return dataclasses.replace(result, verdicts=verdicts, findings=tuple(grown))
-
-
-def _without_prefix(text: str) -> str:
-    """Returns a reason without pytest's word for a failure, which is added again; its kind stays."""
-    return text.removeprefix("Failed: ") if text.startswith("Failed: ") else text
 
 
 def _other_compilers(result: Result, before: Mapping[str, CompiledCode]) -> dict[tuple[str, str], int]:

@@ -7,7 +7,7 @@ import importlib
 import math
 import tempfile
 import traceback
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -21,17 +21,17 @@ from pytest_gpukern.code.launches import CannotBeKnown, DoesNotCompile, Launch, 
 from pytest_gpukern.code.tools import DisassemblyError, require_tools
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.measure.ceilings import default_cache_dir
-from pytest_gpukern.problems.call_by_name import ProblemError, call_by_name, place_of
+from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name, place_of
 from pytest_gpukern.problems.cases import Case
+from pytest_gpukern.problems.problem import Problem
 from pytest_gpukern.run.call_subject import CallTarget, result_of
-from pytest_gpukern.run.case_subject import case_info
+from pytest_gpukern.run.case_subject import case_info, why_not_here
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.measured_test import MeasuredTest
 from pytest_gpukern.run.spine import Evidence
 from pytest_gpukern.session.stash import TEST_TYPE, settings_of
-from pytest_gpukern.values.backend_table import BACKENDS
+from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 from pytest_gpukern.values.note import CANNOT_BE_KNOWN, NOT_COVERED, NotRun
-from pytest_gpukern.values.options import SettingsError
 from pytest_gpukern.values.result import CompiledCode, KernelFacts
 
 _PACKAGE = Path(__file__).parent.parent
@@ -42,13 +42,15 @@ class Recorded(BaseException):
 
 
 class StandIns:
-    """Holds what stands in for the device in each library that is installed."""
+    """Holds what stands in for the device in each library, and what the current test has launched."""
 
-    def __init__(self, stand_ins: Mapping[str, StandIn]) -> None:
-        self.of = stand_ins
+    def __init__(self, backends: tuple[str, ...]) -> None:
+        self.of: dict[str, StandIn] = {}
         self.launches: list[tuple[str, Launch]] = []
-        for name, stand_in in stand_ins.items():
-            stand_in.install(functools.partial(self._record, name))
+        for name in backends:
+            module, _, kind = (BACKENDS[name].recorded_by or "").partition(":")
+            self.of[name] = getattr(importlib.import_module(f"{__package__}.{module}"), kind)()
+            self.of[name].install(functools.partial(self._record, name))
 
     def _record(self, backend: str, launch: Launch) -> None:
         self.launches.append((backend, launch))
@@ -65,59 +67,43 @@ class StandIns:
         return next(filter(None, (of.why_unknown(error) for of in self.of.values())), None)
 
 
-_installed: StandIns | None = None
-"""They replace parts of libraries, so a process has them once."""
-
-
-def install(backends: tuple[str, ...]) -> StandIns:
-    """Installs the stand-ins of the backends, all if there are none, once for this process.
+def install(config: pytest.Config) -> StandIns:
+    """Installs the stand-ins of the selected backends that are there, once for this process.
 
     Raises:
-        SettingsError: none of them is installed here, or one is of a version that we do not know.
+        pytest.UsageError: none of them is installed here, or a library or tool is of a version that we do not
+            know.
     """
-    global _installed
-    if _installed is not None:
-        return _installed
-    rows = {name: row for name, row in BACKENDS.items() if row.recorded_by}
-    wanted = [name for name in rows if not backends or name in backends]
+    selected = settings_of(config).backends
+    wanted = [name for name, row in BACKENDS.items() if row.recorded_by and name in (selected or (name,))]
     missing = {name: why for name in wanted if (why := missing_library(name, compiles=True)) is not None}
-    if len(missing) == len(wanted):
-        raise SettingsError(f"--gpukern-code: {'; '.join(missing.values()) or 'no backend compiles here'}")
-    try:
-        _installed = StandIns({name: _made(name) for name in wanted if name not in missing})
-    except ImportError as error:
-        raise SettingsError(f"--gpukern-code: {error}") from error
-    return _installed
-
-
-def install_for(config: pytest.Config) -> StandIns:
-    """Installs them as a run asks for; raises pytest.UsageError where that cannot be."""
     try:
         require_tools()
-        return install(settings_of(config).backends)
-    except DisassemblyError as error:
+        if len(missing) == len(wanted):
+            raise ImportError("; ".join(missing.values()) or "no selected backend can be compiled")
+        return _installed(tuple(name for name in wanted if name not in missing))
+    except (DisassemblyError, ImportError) as error:
         raise pytest.UsageError(f"--gpukern-code: {error}") from error
-    except SettingsError as error:
-        raise pytest.UsageError(str(error)) from error
 
 
-def _made(name: str) -> StandIn:
-    module, _, kind = (BACKENDS[name].recorded_by or "").partition(":")
-    made: StandIn = getattr(importlib.import_module(f"{__package__}.{module}"), kind)()
-    return made
+_installed = functools.cache(StandIns)
+"""They replace parts of libraries, so a process has them once."""
 
 
 class Recorder:
     """Has the tests of this process record; a pytest plugin of a process that another one started."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._stand_ins = install_for(config)
+        self._stand_ins = install(config)
         self._root = config.rootpath
-        kind = type("RecordedTestOfRun", (RecordedTest,), {"stand_ins": self._stand_ins})
+        kind = type("RecordedTestOfRun", (RecordedTest,), {"stand_ins": self._stand_ins, "inputs": {}})
         config.stash[TEST_TYPE] = kind
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        if "gpu_benchmark" not in getattr(item, "fixturenames", ()):
+            reason = NotRun(NOT_COVERED, "tests of pytest-benchmark's fixture")
+            raise pytest.skip.Exception(reason, _use_item_location=True)
         self._stand_ins.begin()
         with self._ending():
             return (yield)
@@ -141,10 +127,11 @@ class Recorder:
                 raise pytest.skip.Exception(reason, _use_item_location=True) from None
             if isinstance(error, (DoesNotCompile, DisassemblyError)):
                 raise pytest.fail.Exception(str(error), pytrace=False) from None
-            missing = missing_gpu_in_error(error)
-            if missing is None and "CUDA" not in type(error).__module__.upper():
+            library = type(error).__module__.partition(".")[0]
+            covered = {package for name in self._stand_ins.of for package in BACKENDS[name].packages}
+            if missing_gpu_in_error(error) is None and library not in cuda_packages() - covered:
                 raise
-            reason = NotRun(NOT_COVERED, f"{type(error).__module__.partition('.')[0]} needs a device")
+            reason = NotRun(NOT_COVERED, f"{library} needs a device")
             raise pytest.skip.Exception(reason, _use_item_location=True) from None
 
     def _users_line(self, error: BaseException) -> str:
@@ -163,6 +150,7 @@ class RecordedTest(MeasuredTest):
     """Follows one test whose launches are recorded and compiled, and not executed."""
 
     stand_ins: StandIns
+    inputs: dict[tuple[Problem, str], dict[str, Any]]
 
     def measure_call(self, target: CallTarget) -> NoReturn:
         self._begin_use()
@@ -174,23 +162,14 @@ class RecordedTest(MeasuredTest):
 
     def measure_case(self, case: Case) -> None:
         self._begin_use()
-        if case.variant.unavailable is not None:
-            pytest.skip(case.variant.unavailable)
-        why = self.environment.libraries.unusable(case.variant.backend) or case.variant.limit_exceeded(
-            case.point
-        )
+        why = why_not_here(case, self.environment)
         if why is not None:
             pytest.skip(why)
-        stand_in = self.stand_ins.of.get(case.variant.backend)
-        if stand_in is None:
-            pytest.skip(NotRun(NOT_COVERED, f"kernels of {case.variant.backend}"))
-        environment, problem = self.environment, case.problem
-        point = problem.fit(case.point, environment.memory_budget_bytes)
+        point = case.problem.fit(case.point, self.environment.memory_budget_bytes)
         info = case_info(case, point, self.context.test_file)
         self.evidence = Evidence(self.context.new_result(info, simulated=False))
         try:
-            arrays = self._arrays(case, point)
-            launch = self._prepared(case, point, arrays, stand_in)
+            launch = self._prepared(case, point)
         except ProblemError as error:
             self._fail(error.located)
         self.stand_ins.launches.clear()
@@ -202,29 +181,37 @@ class RecordedTest(MeasuredTest):
         self.rejected = case
         pytest.skip(NotRun(NOT_COVERED, "broken variants"))
 
-    def _arrays(self, case: Case, point: dict[str, Any]) -> dict[str, Any]:
+    def _arrays(self, case: Case, point: Point) -> dict[str, Any]:
         """Returns inputs and outputs as NumPy has them. The contents of outputs are never touched."""
         import numpy as np
 
         problem = case.problem
-        inputs = _inputs_of(self.environment).get(problem, point)
+        inputs = self._inputs_at(problem, point)
         outputs = {}
         for name, spec in problem.output_specs(point, inputs).items():
             size = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
             if size > available_host_bytes():
                 pytest.skip(NotRun("too large", f"{name} needs {size / 2**30:.1f} GiB of host memory"))
-            outputs[name] = inputs.get(name, None)
-            if outputs[name] is None:
+            if name not in inputs:
                 outputs[name] = np.empty(spec.shape, spec.dtype)
         return {**inputs, **outputs}
 
-    def _prepared(self, case: Case, point: dict[str, Any], arrays: dict[str, Any], stand_in: StandIn) -> Any:
-        prepare = case.variant.prepare
+    def _inputs_at(self, problem: Problem, point: Point) -> dict[str, Any]:
+        """Returns the inputs of a point, made once for all variants; there is no reference to make."""
+        kept, wanted = self.inputs, (problem, repr(sorted(point.items())))
+        if wanted not in kept:
+            kept.clear()  # before others are made
+            kept[wanted] = problem.inputs(point)
+        return dict(kept[wanted])
+
+    def _prepared(self, case: Case, point: Point) -> Any:
+        """Returns what the variant would have timed, on arrays of its library."""
+        prepare, stand_in = case.variant.prepare, self.stand_ins.of[case.variant.backend]
         assert prepare is not None
-        given = {
-            name: stand_in.given(value) if getattr(value, "ndim", 0) and not case.variant.host_data else value
-            for name, value in arrays.items()
-        }
+        given = self._arrays(case, point)
+        for name, value in given.items() if not case.variant.host_data else ():
+            if getattr(value, "ndim", 0):
+                given[name] = stand_in.given(value)
         named = {**case.problem.named(point), **case.parameters, **given, "stream": stand_in.stream}
         return call_by_name(prepare, named)
 
@@ -241,26 +228,6 @@ class RecordedTest(MeasuredTest):
         self.evidence.add(code=code)
         self.verified = True
         raise Recorded
-
-
-class _Inputs:
-    """Keeps the inputs of the newest point, for all variants; there is no reference to make."""
-
-    def __init__(self) -> None:
-        self._of: tuple[Any, str] | None = None
-        self._inputs: dict[str, Any] = {}
-
-    def get(self, problem: Any, point: dict[str, Any]) -> dict[str, Any]:
-        wanted = (problem, repr(sorted(point.items())))
-        if self._of != wanted:
-            self._of, self._inputs = wanted, {}
-            self._inputs = problem.inputs(point)
-        return dict(self._inputs)
-
-
-@functools.cache
-def _inputs_of(environment: Any) -> _Inputs:  # noqa: ARG001 - one for each run in a process
-    return _Inputs()
 
 
 def _compiled(launches: list[tuple[str, Launch]], architecture: str) -> CompiledCode:
