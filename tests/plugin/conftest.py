@@ -104,6 +104,14 @@ def test_doubling(gpu_benchmark, case):
 """
 """Two variants for the fake GPU, whose times the environment sets: `FIRST_TAKES_NS=1100`."""
 
+KERNEL_PROBLEM = GPU_PROBLEM.replace(
+    "    return launch\n",
+    """    launch.kernel = os.environ.get(f"{name}_KERNEL")
+    return launch
+""",
+)
+"""Variants that also say what kernel they launch: `FIRST_KERNEL='{"registers": 96, "code": "cafe"}'`."""
+
 FIRST, SECOND = "doubling/numba.first/n=8", "doubling/numba.second/n=8"
 
 

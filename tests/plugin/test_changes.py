@@ -8,16 +8,8 @@ from msgspec import structs
 
 from pytest_gpukern.baseline.codec import load, render
 
-from .conftest import FIRST, GPU_PROBLEM, SECOND, repeat_sessions, results_in
+from .conftest import FIRST, GPU_PROBLEM, KERNEL_PROBLEM, SECOND, repeat_sessions, results_in
 from .fake_gpu import MODEL_KEY
-
-KERNEL_PROBLEM = GPU_PROBLEM.replace(
-    "    return launch\n",
-    """    launch.kernel = os.environ.get(f"{name}_KERNEL")
-    return launch
-""",
-)
-"""Variants that also say what kernel they launch: `FIRST_KERNEL='{"registers": 96, "code": "cafe"}'`."""
 
 WORSE = "np.multiply(x, 2 * (1 + float(os.environ.get('OFF', 0))), out=y)"
 MACHINE = ", so is the copy (+3.0 %), FMA +3.0 %: the machine, not your change"

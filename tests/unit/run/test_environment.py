@@ -37,7 +37,7 @@ def opened(monkeypatch):
         if "device" in behaviour:
             raise behaviour["device"]
 
-    monkeypatch.setattr(backends, "missing_library", lambda name: None)
+    monkeypatch.setattr(backends, "missing_library", lambda name, *, compiles: None)
     monkeypatch.setattr(backends, "open_backend", open_backend)
     host_cuda.put_module(monkeypatch, "pytest_gpukern.gpu.runtime", runtime=runtime)
     return behaviour
@@ -81,7 +81,7 @@ def test_a_device_that_fails_raises_instead_of_skipping(monkeypatch, opened):
 
 
 def test_a_missing_library_is_named_before_anything_is_opened(monkeypatch, opened):
-    monkeypatch.setattr(backends, "missing_library", lambda name: f"{name} is not installed")
+    monkeypatch.setattr(backends, "missing_library", lambda name, *, compiles: f"{name} is not installed")
     assert environment(monkeypatch).libraries.unusable("torch") == "torch is not installed"
     assert "opened" not in opened
 
@@ -101,6 +101,14 @@ def test_without_a_gpu_only_what_runs_on_the_host_is_opened(monkeypatch, opened)
     assert simulating.libraries.unusable("numba") is None
     assert re.match("no GPU: the simulator runs kernels of Numba", simulating.libraries.unusable("skcuda"))
     assert opened["opened"] == ["host"]
+
+
+def test_a_run_that_compiles_opens_nothing_and_covers_only_whose_launches_it_can_record(monkeypatch, opened):
+    libraries = environment(monkeypatch, gpu=False, code=("sm_90",)).libraries
+    assert libraries.unusable("numba") is None
+    assert "kernels of cupy" in libraries.unusable("cupy")
+    assert "variants of the host" in libraries.unusable("host")
+    assert "opened" not in opened
 
 
 def test_what_we_supplied_to_opened_libraries_is_noted(monkeypatch, opened):

@@ -10,7 +10,7 @@ from pytest_gpukern.session import stash
 from pytest_gpukern.session.stash import CHILD, ENVIRONMENT, SETTINGS, Role, Where, role_of
 
 HERE, MEASURING, SESSIONS = Role(), Role(Where.MEASURING), Role(Where.SESSIONS)
-ASKED = {"against": None, "sanitize": None, "isolate": None, "bounds_tests": False}
+ASKED = {"against": None, "sanitize": None, "code": (), "isolate": None, "bounds_tests": False}
 
 
 def config(*options, gpu=True, worker=False, child=None, asked=True, **settings):
@@ -52,6 +52,7 @@ def _asked(monkeypatch):
         (config("no:terminal"), MEASURING),
         (config(against="main"), SESSIONS),
         (config(sanitize=("memcheck",), isolate=True), SESSIONS),
+        (config(code=("sm_90",), gpu=False), SESSIONS),
         (config("tx"), Role(Where.WORKERS)),
         (config("tx", asked=False), Role(Where.WORKERS)),
         (config(worker=True), Role(Where.MEASURING, reports=False)),

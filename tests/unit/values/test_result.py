@@ -39,6 +39,8 @@ SCALARS = {
     typing.Any: plain | st.lists(plain, max_size=2) | st.dictionaries(st.text(max_size=8), plain, max_size=2),
 }
 
+UNIONS = (types.UnionType, typing.Union)  # the second: of `Annotated` and None, before Python 3.14
+
 
 @functools.cache
 def values_of(kind):
@@ -49,9 +51,9 @@ def values_of(kind):
         return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
     if origin is typing.Annotated:
         return st.integers(0, 2**63)
-    if origin is types.UnionType and len(inner) > 2:
+    if origin in UNIONS and len(inner) > 2:
         return st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8)
-    if origin is types.UnionType:
+    if origin in UNIONS:
         return st.none() | values_of(inner[0])
     if origin in (dict, collections.abc.Mapping):
         return st.dictionaries(values_of(inner[0]), values_of(inner[1]), max_size=2)

@@ -59,6 +59,8 @@ VALUES = [
     ("timeout", "2.5", "timeout_s", 2.5),
     ("timeout", "off", "timeout_s", None),
     ("sanitize", "memcheck, racecheck", "sanitize", ("memcheck", "racecheck")),
+    ("code", "sm_80, sm_90,sm_80", "code", ("sm_80", "sm_90")),
+    ("code", "recorded", "code", ("recorded",)),
 ]
 
 
@@ -100,7 +102,8 @@ def test_each_option_is_read_from_the_command_line_and_from_its_ini_twin(
 
 def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     tested = {name for name, *_ in VALUES}
-    needing = {"write-in-ci", "reason", "all", "trace", "sessions", "against", "against-setup"}
+    of_measuring = {"all", "trace", "sessions", "only-changed"}
+    needing = {"write-in-ci", "reason", "against", "against-setup"} | of_measuring
     assert {option.name for option in OPTIONS} - tested == {"baseline-dir", "report"} | needing
 
 
@@ -109,6 +112,8 @@ def test_the_table_above_leaves_out_only_paths_and_what_needs_another_option():
     ("values", "attribute", "expected"),
     [
         ({"all": True}, "measure_all", True),
+        ({"only-changed": True}, "only_changed", True),
+        ({"only-changed": True}, "scopes", ("kernel",)),
         ({"trace": True, "report": ["run.json"]}, "trace", True),
         ({"baseline": "update", "reason": "new tiles"}, "reason", "new tiles"),
     ],
@@ -316,6 +321,30 @@ CONTRADICTIONS = [
     ),
     (False, {"sanitize": "memcheck", "backend": "host"}, {}, "launch nothing on a GPU; drop it or --gpukern"),
     (False, {"sanitize": "memcheck", "isolate": "on"}, {}, "has processes of its own; drop it or --gpukern"),
+    (True, {"code": "sm_90"}, {}, "kernels are compiled, and none runs; drop it or --gpu-benchmark"),
+    *[
+        (False, {"code": "sm_90", name: value}, {}, f"{reason}; drop it or --gpukern-{name}={value}")
+        for name, value, reason in (
+            ("simulator", "always", "the simulator compiles nothing"),
+            ("sanitize", "memcheck", "a tool looks at kernels that run, and none runs"),
+            ("device", "0", "kernels are compiled and run on no device"),
+            ("isolate", "on", "its tests have processes of their own"),
+            ("size", "huge", "huge sizes are for checks, and nothing is checked"),
+            ("backend", "host", "only host variants are selected, which have no machine code"),
+        )
+    ],
+    (False, {"only-changed": True}, {}, "nothing is measured; add --gpu-benchmark"),
+    *[
+        (True, {"only-changed": True, name: value}, {}, f"{reason}; drop it or --gpukern-{name}={value}")
+        for name, value, reason in (
+            ("baseline", "create", "it compares with a record"),
+            ("baseline", "append", "it compares with a record"),
+            ("baseline", "off", "it compares with a record"),
+            ("against", "main", "that compares with no record"),
+            ("simulator", "always", "the simulator has no machine code"),
+            ("scope", "transfer", "it measures the scope kernel"),
+        )
+    ],
 ]
 
 
@@ -335,6 +364,34 @@ def test_a_contradiction_is_refused_with_option_and_remedy(measuring, options, e
 def test_each_of_two_contradicting_options_is_allowed_alone(measuring, options):
     for name, value in options.items():
         assert read(benchmark=measuring, given={name: value}).asked
+
+
+@pytest.mark.parametrize("mode", ["create", "update"])
+def test_machine_code_is_recorded_without_measuring_under_the_same_rules(mode):
+    given = {"code": "sm_90", "baseline": mode, **({"reason": "new tiles"} if mode == "update" else {})}
+    settings = read(given=given)
+    assert (settings.code, settings.baseline, settings.benchmark) == (("sm_90",), mode, False)
+    assert "add --gpukern-write-in-ci" in refused(given=given, environ={"CI": "1"})
+
+
+def test_new_machine_code_needs_a_reason_as_new_times_do():
+    assert "add --gpukern-reason=TEXT" in refused(given={"code": "sm_90", "baseline": "update"})
+
+
+def test_machine_code_is_compared_with_another_revisions_without_measuring():
+    settings = read(given={"code": "sm_90", "against": "main"})
+    assert (settings.code, settings.against, settings.baseline) == (("sm_90",), "main", "off")
+
+
+def test_an_ini_file_may_name_architectures_for_the_runs_that_do_not_measure():
+    assert read(ini={"code": "recorded"}).code == ("recorded",)
+    assert read(benchmark=True, ini={"code": "recorded"}).code == ()
+
+
+@pytest.mark.parametrize("text", ["hopper", "90", "sm_9", "sm_90,recorded", ","])
+def test_an_architecture_that_is_none_is_refused_with_how_to_write_one(text):
+    message = refused(given={"code": text})
+    assert message == f"--gpukern-code={text}: architectures are written sm_90 or sm_80,sm_90; or recorded"
 
 
 def test_an_ini_file_may_name_sanitizers_for_the_runs_that_do_not_measure():

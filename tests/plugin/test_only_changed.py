@@ -1,0 +1,119 @@
+"""Checks `--gpukern-only-changed` in whole runs: what does as its record did is checked, and not timed."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_gpukern.gpu.fingerprint import take_fingerprint
+
+from .conftest import FIRST, KERNEL_PROBLEM, SECOND, repeat_sessions, results_in
+from .fake_gpu import MODEL_KEY
+
+ON_HOST = "doubling/host.third/n=8"
+PROBLEM = KERNEL_PROBLEM.replace(
+    "@doubling.cases",
+    """@doubling.variant("host")
+def third(x, y):
+    return lambda: np.multiply(x, float(os.environ.get("THIRD_FACTOR", 2)), out=y)
+
+@doubling.cases""",
+)
+KERNEL = {"registers": 32, "code": "beef", "grid": [4, 1, 1]}
+TIMED, NOT_TIMED, CHECKED = ({"SAME"}, 1), ({"SAME CODE"}, 0), (set(), 0)
+"""Verdicts of a case, and how many times it was measured."""
+
+
+@pytest.fixture
+def launch(monkeypatch):
+    """Says in what the kernel of the first variant differs from that of the second."""
+
+    def say(**changes):
+        monkeypatch.setenv("FIRST_KERNEL", json.dumps({**KERNEL, **changes}))
+
+    say()
+    monkeypatch.setenv("SECOND_KERNEL", json.dumps(KERNEL))
+    return say
+
+
+@pytest.fixture
+def verdicts(gpu, pytester, launch, monkeypatch):
+    """Records the suite; runs it with the option; returns verdicts and number of times of each case."""
+
+    def run():
+        gpu("--gpukern-only-changed", "--gpukern-report=run.json").assert_outcomes(passed=3)
+        return {
+            case_id: (
+                {verdict["kind"] for verdict in result["verdicts"].values()},
+                len(result["measurements"]),
+            )
+            for case_id, result in results_in(Path("run.json")).items()
+        }
+
+    def fingerprint(device, nvml):
+        return dataclasses.replace(take_fingerprint(device, nvml), driver_version="2.0", power_limit_w=700.0)
+
+    monkeypatch.setattr("pytest_gpukern.run.device_session.take_fingerprint", fingerprint)
+    pytester.makepyfile(test_doubling=PROBLEM)
+    gpu("--gpukern-baseline=create").assert_outcomes(passed=3)
+    repeat_sessions(pytester.path, 3)
+    return run
+
+
+def test_what_launches_the_same_code_is_checked_and_neither_timed_nor_gated(verdicts, gpu, monkeypatch):
+    monkeypatch.setenv("FIRST_TAKES_NS", "3000")  # which nobody sees
+    assert verdicts() == {FIRST: NOT_TIMED, SECOND: NOT_TIMED, ON_HOST: CHECKED}
+    gpu("--gpukern-only-changed").stdout.fnmatch_lines(["gpukern: 3 passed · baseline: 2 same code*"])
+    monkeypatch.setenv("THIRD_FACTOR", "3")
+    monkeypatch.setenv("SECOND_ESCAPES", "another stream works, too")  # so its launches are not all known
+    lines = [f"INCORRECT  {ON_HOST}", f"INVALID  {SECOND}", "*1 same code, 1 invalid"]
+    gpu("--gpukern-only-changed").stdout.fnmatch_lines(lines)
+
+
+@pytest.mark.parametrize("change", [{"code": "cafe"}, {"grid": [8, 1, 1]}, {"order": [0, 0]}], ids=str)
+def test_what_launches_something_else_is_timed(verdicts, launch, change):
+    launch(**change)
+    assert verdicts() == {FIRST: TIMED, SECOND: NOT_TIMED, ON_HOST: CHECKED}
+
+
+@pytest.mark.parametrize("unknown", [{"code": None}, {"order": []}], ids=str)
+def test_what_launches_nobody_knows_what_is_timed_also_if_it_was_so_on_record(verdicts, gpu, launch, unknown):
+    launch(**unknown)
+    gpu("--gpukern-baseline=update", "--gpukern-reason=x").assert_outcomes(passed=3)
+    repeat_sessions(Path(), 3)
+    assert verdicts() == {FIRST: TIMED, SECOND: NOT_TIMED, ON_HOST: CHECKED}
+
+
+@pytest.mark.parametrize(
+    ("now", "on_record", "expected"),
+    [
+        ('"GPU-fa4e"', '"GPU-0ddd"', NOT_TIMED),
+        ('"numpy":', '"cupy": "0.1", "numpy":', NOT_TIMED),  # which the variants do not use
+        ('"numpy": "[^"]*"', '"numpy": "0.1"', TIMED),
+        ('"driver_version": "2.0"', '"driver_version": "1.0"', TIMED),
+        ('"power_limit_w": 700', '"power_limit_w": 350', TIMED),
+        ('"problem_version": 1', '"problem_version": 7', ({"UNCOMPARABLE"}, 1)),
+        (r'("measured_point": {\s*"n": )8', r"\g<1>4", ({"UNCOMPARABLE"}, 1)),
+    ],
+)
+def test_the_same_code_is_timed_if_more_than_the_card_is_another(verdicts, now, on_record, expected):
+    path = Path("baselines", f"doubling.{MODEL_KEY}.json")
+    text, changes = re.subn(now, on_record, path.read_text())
+    assert changes
+    path.write_text(text)
+    assert verdicts() == {FIRST: expected, SECOND: expected, ON_HOST: CHECKED}
+
+
+def test_fresh_sessions_confirm_what_changed_and_became_slower(on_fake_gpu, pytester, launch, monkeypatch):
+    pytester.makepyfile(test_doubling=PROBLEM)
+    create = ("--gpukern-baseline=create", "--gpukern-sessions=1", "--gpukern-isolate=off")
+    on_fake_gpu("--gpu-benchmark", *create).assert_outcomes(passed=3)
+    repeat_sessions(pytester.path, 3)
+    launch(code="cafe")
+    monkeypatch.setenv("FIRST_TAKES_NS", "1100")
+    result = on_fake_gpu("--gpu-benchmark", "--gpukern-only-changed")
+    confirmed = "2 fresh sessions confirmed at least +10.0 % (97.5 %); because: new machine code"
+    result.stdout.fnmatch_lines([f"SLOWER (kernel/event/cold): +10.0 % *; {confirmed}"])
+    result.stdout.fnmatch_lines(["gpukern: 2 passed, 1 failed by * · baseline: 1 slower, 1 same code"])
