@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable
 
 from pytest_gpukern.baseline.record import RecordedLaunches
-from pytest_gpukern.findings.explain import other_machine
 from pytest_gpukern.run.environment import Environment
 from pytest_gpukern.run.spine import Evidence, TimedScope, with_facts
 from pytest_gpukern.values.backend_table import distributions_of_others
-from pytest_gpukern.values.difference import DEVICE
-from pytest_gpukern.values.result import Measurement, Result, Verdict, plain
+from pytest_gpukern.values.fingerprint import Fingerprint
+from pytest_gpukern.values.result import CaseInfo, Measurement, Result, Verdict, plain
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 _SAMPLES = 3
@@ -52,11 +51,16 @@ def _does_the_same(result: Result, probe: Measurement, environment: Environment)
         return False
     newest = max(past, key=lambda time: time.recorded)
     point = (newest.conditions.problem_version, newest.conditions.measured_point)
-    differences = other_machine(
-        result.fingerprint, [newest.fingerprint], host=False, unused=distributions_of_others(case.backend)
-    )
     return (
         all(kernel.machine_code_sha256 is not None for kernel in now.kernels)
         and point == (case.problem_version, plain(case.measured_point))
-        and not any(difference.what != DEVICE for difference in differences)
+        and _machine(result.fingerprint, case) == _machine(newest.fingerprint, case)
     )
+
+
+def _machine(of: Fingerprint, case: CaseInfo) -> tuple[object, ...]:
+    """Returns what has to be equal of the machine and its software; what is not known counts, too."""
+    unused = distributions_of_others(case.backend)
+    libraries = {name: version for name, version in of.libraries.items() if name not in unused}
+    clocks = of.power_limit_w, of.max_sm_clock_mhz, of.max_memory_clock_mhz
+    return of.driver_version, of.cuda_driver_version, of.mig_profile, *clocks, libraries
