@@ -7,6 +7,8 @@ import json
 import pytest
 from repositories import Repository
 
+from pytest_gpukern.cli.baseline import baseline_files
+
 pytest.importorskip("cuda.pathfinder", reason="the extra `code` is not installed")
 
 SUITE = """
@@ -112,6 +114,7 @@ def test_code_is_recorded_compared_and_told_when_it_grew(pytester, suite):
     assert "not covered without a GPU: variants of the host" in first.stdout.str()
     stored = json.loads((pytester.path / "baselines" / "scaling.code.json").read_text())
     cases = stored["cases"]
+    assert baseline_files(pytester.path / "baselines") == [], "it holds no times"
     assert cases["scaling/numba.plain/n=1048576,block=128"] == {
         "like": "scaling/numba.plain/n=1000,block=128"
     }
