@@ -61,7 +61,18 @@ class Breakdown:
 def device_work(result: Result, *, width: int) -> list[Line]:
     """Returns a breakdown for each scope whose device work a timer saw, each followed by an empty line."""
     breakdowns = filter(None, (breakdown(result, time) for time in scope_times(result)))
-    return [line for work in breakdowns for line in (*_breakdown_lines(result, work, width), Line(""))]
+    lines = [line for work in breakdowns for line in (*_breakdown_lines(result, work, width), Line(""))]
+    for name, kernel in compiled(result):
+        lines += wrapped(f"{result.case_name} · {name}", width, markup={"bold": True})
+        lines += [*wrapped(_launch_text(kernel), width, indent=_INDENT), Line("")]
+    return lines
+
+
+def compiled(result: Result) -> list[tuple[str, KernelFacts]]:
+    """Returns each kernel that was compiled and did not run, by its name and architecture."""
+    return [
+        (f"{kernel.name} {name}", kernel) for name, code in result.code.items() for kernel in code.kernels
+    ]
 
 
 def breakdown(result: Result, time: ScopeTime) -> Breakdown | None:
@@ -155,8 +166,10 @@ def _launch_text(kernel: KernelFacts) -> str:
         f"grid {grid}, block {block}, {registers} registers",
         f"{shared} shared" if kernel.shared_bytes else "",
         f"{local} local" if kernel.local_bytes else "",
+        f"{units.size(kernel.spill_bytes)} spilled" if kernel.spill_bytes else "",
         f"occupancy {occupancy}{f' ({limit})' if limit else ''}" if occupancy else "",
         f"machine code {code}" if code else "",
+        *(f"{count} {kind}" for kind, count in kernel.instructions),
     ]
     return ", ".join(filter(None, parts))
 

@@ -38,6 +38,7 @@ from pytest_gpukern.report.details import (
     WORK_TITLES,
     Breakdown,
     breakdown,
+    compiled,
     launch_cells,
     observed,
 )
@@ -372,7 +373,11 @@ class _RunData:
             "facts": _facts_of(result),
             "told": tuple(footnotes),
             "errors": tuple(_error(name, error) for name, error in result.errors.items()),
-            "kernels": tuple((kernel.name, *launch_cells(kernel)) for kernel in result.kernels if not seen),
+            "kernels": tuple(
+                (name, *launch_cells(kernel))
+                for name, kernel in (*((kernel.name, kernel) for kernel in result.kernels), *compiled(result))
+                if not seen
+            ),
             "observed": tuple(observed(result)),
             "epochs": tuple((_moment(epoch.opened), epoch.reason or "") for epoch in epochs),
         }

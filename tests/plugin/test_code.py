@@ -124,7 +124,10 @@ def test_code_is_recorded_compared_and_told_when_it_grew(pytester, suite):
     assert kernel["spill_bytes"] == 0
     assert "fp64" not in dict(kernel["instructions"])
 
-    same = run(pytester, "--gpukern-code=recorded", "--gpukern-fail-on=resources", "--gpukern-report=b.json")
+    same = run(
+        pytester, "--gpukern-code=recorded", "--gpukern-fail-on=resources", "--gpukern-report=b.json", "-v"
+    )
+    same.stdout.fnmatch_lines(["*scaling/numba.plain/n=1000,block=128 · scale sm_90", "*registers*1 fp32*"])
     same.stdout.fnmatch_lines(["PASSED: 4 cases compiled: 4 same code"])
     results = json.loads((pytester.path / "b.json").read_text())["results"]
     assert {name for result in results for name in result["code"]} == {"sm_80", "sm_90"}
