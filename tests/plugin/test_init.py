@@ -35,7 +35,7 @@ def test_a_new_project_passes_its_first_test_where_there_is_no_gpu(project, pyte
     assert all(f"wrote  {name} " in said for name in files(project))
     assert said.endswith("\nNext: pytest tests/test_saxpy.py\n")
     workflow = yaml.safe_load(files(project)[".github/workflows/kernels.yml"])
-    assert workflow["jobs"].keys() == {"simulator", "gpu", "comment"}
+    assert workflow["jobs"].keys() == {"without-gpu", "gpu", "comment"}
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", f"--rootdir={project}", str(project))
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["gpukern simulator: on (no GPU: *"])

@@ -57,7 +57,7 @@ def shortened(content):
     return json.dumps(data, ensure_ascii=False).encode()
 
 
-COMMITTED = [path.read_bytes() for path in sorted(REPOSITORY.glob("suites/*/baselines/*.json"))]
+COMMITTED = [path.read_bytes() for path in sorted(REPOSITORY.glob("suites/*/baselines/*.*-*.json"))]
 
 
 def case_of(baseline, name, record):

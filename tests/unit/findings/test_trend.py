@@ -114,7 +114,7 @@ BYTES = 160_000_000
 @functools.cache
 def recorded_canaries():
     """The canaries of all sessions that the suites' baselines hold: on six cards, on three days."""
-    files = sorted(SUITES.glob("*/baselines/*.json"))
+    files = sorted(SUITES.glob("*/baselines/*.*-*.json"))
     sessions = {name: entry for file in files for name, entry in load(file).sessions.items()}
     return [entry.canaries for entry in sessions.values()]
 
