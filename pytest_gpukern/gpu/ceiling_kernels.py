@@ -45,7 +45,7 @@ _DEVICE_COPY_BYTES = 1 << 30
 _PINNED_BYTES = 64 << 20
 _PAGEABLE_BYTES = 256 << 20
 """More than most processors' last-level caches, yet little for a run."""
-_PAGEABLE_SAMPLES = 4
+_WAITED_SAMPLES = 4
 
 _LAUNCHES = 256
 _FEW_LAUNCHES = 64
@@ -214,19 +214,26 @@ def _too_little(cuda: CudaRuntime) -> NotMeasuredError:
 
 
 def _pinned_copies(cuda: CudaRuntime) -> dict[str, float]:
-    """Returns bytes a second between page-locked host memory and the device, for each direction."""
-    size = _PINNED_BYTES
-    host = int(checked("cuMemHostAlloc", size, 0))
+    """Returns bytes a second between page-locked host memory and the device: each way, and both at once."""
+    size, other = _PINNED_BYTES, cuda.device.create_stream()
+    host = int(checked("cuMemHostAlloc", 2 * size, 0))
     try:
-        with allocated(size) as array:
+        with allocated(size) as array, allocated(size) as source:
+
+            def both() -> None:
+                checked("cuMemcpyHtoDAsync", array.pointer, host, size, cuda.stream.handle)
+                checked("cuMemcpyDtoHAsync", host + size, source.pointer, size, other.handle)
+
             to_device = _repeated(checked, "cuMemcpyHtoDAsync", array.pointer, host, size, cuda.stream.handle)
             to_host = _repeated(checked, "cuMemcpyDtoHAsync", host, array.pointer, size, cuda.stream.handle)
             return {
                 "pinned_to_device_bytes_per_s": size / _best_ns(cuda, to_device) * 1e9,
                 "device_to_pinned_bytes_per_s": size / _best_ns(cuda, to_host) * 1e9,
+                "duplex_pinned_bytes_per_s": 2 * size / _waited_ns(cuda, both) * 1e9,
             }
     finally:
         checked("cuMemFreeHost", host)
+        other.close()
 
 
 def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
@@ -238,21 +245,23 @@ def _pageable_copies(cuda: CudaRuntime) -> dict[str, float]:
 
     host = np.ones(_PAGEABLE_BYTES, np.uint8)  # written, so that its pages exist
     with allocated(host.nbytes) as array:
-
-        def best_ns(copy: Callable[[], object]) -> float:
-            times = []
-            for _ in range(1 + _PAGEABLE_SAMPLES):
-                cuda.synchronize()
-                start = time.perf_counter_ns()
-                copy()
-                cuda.synchronize()
-                times.append(time.perf_counter_ns() - start)
-            return float(min(times[1:]))  # the first allocates the driver's buffers
-
+        to_device, to_host = (lambda: array.upload(host)), (lambda: array.download(host))
         return {
-            "pageable_to_device_bytes_per_s": host.nbytes / best_ns(lambda: array.upload(host)) * 1e9,
-            "device_to_pageable_bytes_per_s": host.nbytes / best_ns(lambda: array.download(host)) * 1e9,
+            "pageable_to_device_bytes_per_s": host.nbytes / _waited_ns(cuda, to_device) * 1e9,
+            "device_to_pageable_bytes_per_s": host.nbytes / _waited_ns(cuda, to_host) * 1e9,
         }
+
+
+def _waited_ns(cuda: CudaRuntime, copy: Callable[[], object]) -> float:
+    """Returns the shortest time by the host's clock until copies of milliseconds are done."""
+    times = []
+    for _ in range(1 + _WAITED_SAMPLES):
+        cuda.synchronize()
+        start = time.perf_counter_ns()
+        copy()
+        cuda.synchronize()
+        times.append(time.perf_counter_ns() - start)
+    return float(min(times[1:]))  # the first allocates the driver's buffers
 
 
 # launches

@@ -26,7 +26,7 @@ from pytest_gpukern.values.result import HostCopy, JsonDict, Measurement
 from pytest_gpukern.values.timer_table import auto_timers
 from pytest_gpukern.values.untrusted_json import FileError, read
 
-_METHOD = 1
+_METHOD = 2
 """Part of the key. Raise it if kernels, methods or fields change, so that everybody measures again."""
 
 _ROUNDING = 1.01
@@ -60,6 +60,7 @@ class Ceilings:
         device_copy_bytes_per_s: a copy far larger than the L2, counting bytes read and written.
         pinned_to_device_bytes_per_s: a copy from page-locked host memory; the others between host and device
             likewise, where pageable memory is that of an ordinary array.
+        duplex_pinned_bytes_per_s: page-locked copies in both directions at once, counting the bytes of both.
         float16_flop_per_s: multiply-adds in packed pairs, each two operations, without tensor cores.
         float32_flop_per_s: likewise, singly or in pairs, whichever is faster.
         float64_flop_per_s: likewise, singly.
@@ -73,6 +74,7 @@ class Ceilings:
     device_to_pinned_bytes_per_s: _Rate = None
     pageable_to_device_bytes_per_s: _Rate = None
     device_to_pageable_bytes_per_s: _Rate = None
+    duplex_pinned_bytes_per_s: _Rate = None
     float16_flop_per_s: _Rate = None
     float32_flop_per_s: _Rate = None
     float64_flop_per_s: _Rate = None
@@ -105,19 +107,24 @@ class Ceilings:
     def host_copy_share(self, copies: Iterable[tuple[HostCopy, float]], ns: float) -> float | None:
         """Returns the share of a time that copies from and to the host take at best, one after the other.
 
-        Where they took less than that, they overlapped: then it is the share of the direction that takes
-        longer, as if the other one cost nothing. Each copy has its bytes. None if there is none, or if a rate
-        was not measured, as of managed memory.
+        Where they took less than that, they overlapped: then it is the share of both at once, as far as they
+        are page-locked, or of the direction that takes longer. Each copy has its bytes. None if there is
+        none, or if a rate was not measured, as of managed memory.
         """
         by_direction: dict[str, float] = {}
+        pinned_bytes = 0.0
         for copy, count in copies:
+            pinned_bytes += count * (copy.memory == "pinned")
             rate = getattr(self, _HOST_COPIES.get(copy, ""), None)
             if count and rate is None:
                 return None
             copy_s = count / rate if rate else 0.0
             by_direction[copy.direction] = by_direction.get(copy.direction, 0.0) + copy_s
         in_turn = _share(sum(by_direction.values()), ns, 1.0)
-        return in_turn if in_turn is None or in_turn <= 1 else _share(max(by_direction.values()), ns, 1.0)
+        if in_turn is None or in_turn <= 1:
+            return in_turn
+        together_s = pinned_bytes / (self.duplex_pinned_bytes_per_s or math.inf)
+        return _share(max(*by_direction.values(), together_s), ns, 1.0)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ TRUTH = {
     "device_to_pinned_bytes_per_s": 54e9,
     "pageable_to_device_bytes_per_s": 9.7e9,
     "device_to_pageable_bytes_per_s": 19e9,
+    "duplex_pinned_bytes_per_s": 80e9,
     "float16_flop_per_s": 131e12,
     "float32_flop_per_s": 66e12,
     "float64_flop_per_s": 33e12,
@@ -95,6 +96,7 @@ class Machine:
         self.kernels = {}
         self.device = self
         self.stream = SimpleNamespace(record=self.record, handle="the stream")
+        self.beside_until_ns = 0.0
         self.multiprocessors = 132
         for name, value in changes.items():
             assert hasattr(self, name)
@@ -120,8 +122,11 @@ class Machine:
         self.live[arguments[0]].content = "random"
         self.runs(1e5, host_ns=5000)
 
+    def create_stream(self):
+        return SimpleNamespace(handle="another", close=lambda: None)
+
     def synchronize(self):
-        self.host_ns = max(self.host_ns, self.busy_until_ns)
+        self.host_ns = max(self.host_ns, self.busy_until_ns, self.beside_until_ns)
 
     def free_bytes(self):
         return self.free - sum(array.nbytes for array in self.live.values())
@@ -186,11 +191,12 @@ class Machine:
         self.runs(self.copy_ns(nbytes) * self.driver_copy_slower, host_ns=2000)
 
     def cumemhostalloc(self, nbytes, flags):
-        self.pinned.add(77)
+        self.pinned |= {77, 77 + nbytes // 2}
         return 77
 
     def cumemfreehost(self, pointer):
-        self.pinned.remove(pointer)
+        assert pointer in self.pinned
+        self.pinned.clear()
 
     def cumemcpyhtodasync(self, to, start, nbytes, stream):
         assert start in self.pinned
@@ -200,6 +206,10 @@ class Machine:
     def cumemcpydtohasync(self, to, start, nbytes, stream):
         assert to in self.pinned
         assert self.live[start].nbytes == nbytes
+        if stream == "another":  # beside the other direction
+            both_ns = 2 * nbytes / self.truth["duplex_pinned_bytes_per_s"] * 1e9
+            self.beside_until_ns = self.host_ns + both_ns
+            return
         self.runs(nbytes / self.truth["device_to_pinned_bytes_per_s"] * 1e9, host_ns=2000)
 
 
@@ -364,7 +374,7 @@ def test_a_slow_host_gets_more_time_to_queue(measured_on):
 
 
 COPIES = {"device_copy_bytes_per_s"}
-PINNED = {"pinned_to_device_bytes_per_s", "device_to_pinned_bytes_per_s"}
+PINNED = {"pinned_to_device_bytes_per_s", "device_to_pinned_bytes_per_s", "duplex_pinned_bytes_per_s"}
 LAUNCHES = {"launch_host_ns", "launch_gpu_ns"}
 
 

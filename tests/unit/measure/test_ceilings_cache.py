@@ -329,6 +329,9 @@ def test_a_transfer_is_compared_with_its_copies_one_after_the_other(ceilings, co
     assert share == (None if copies_ms is None else pytest.approx(copies_ms / 4))
 
 
-def test_copies_that_overlapped_are_compared_with_the_longer_direction():
+def test_copies_that_overlapped_are_compared_with_both_directions_at_once():
     copies = [(PINNED_IN, 55e6), (PINNED_OUT, 108e6)]
-    assert CEILINGS.host_copy_share(copies, 2.5e6) == pytest.approx(2.0 / 2.5)
+    assert CEILINGS.host_copy_share(copies, 2.5e6) == pytest.approx(2.0 / 2.5), "the longer direction"
+    at_once = dataclasses.replace(CEILINGS, duplex_pinned_bytes_per_s=70e9)
+    assert at_once.host_copy_share(copies, 2.5e6) == pytest.approx(163 / 70 / 2.5)
+    assert at_once.host_copy_share([(IN, 10e6), (OUT, 20e6)], 1.5e6) == pytest.approx(1 / 1.5)
