@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pytest_gpukern.baseline import codec
 from pytest_gpukern.baseline.merge import Entry, Merge, Refusal, WriteReport
@@ -58,6 +58,8 @@ class ToPrune(NamedTuple):
     ids: tuple[str, ...]
     patterns: tuple[str, ...]
 
+
+Held = TypeVar("Held")
 
 CODE = "code"
 """Stands in a file's name in the place of a model: what kernels are compiled to."""
@@ -228,7 +230,7 @@ class Store:
     def _write(self, path: Path, entries: list[Entry], report: WriteReport) -> None:
         with file.locked(path.parent):
             name, model_key, _ = path.name.rsplit(".", 2)
-            before, did = _stored(path, name, model_key), WriteReport()
+            before, did = _stored(path, Baseline(name, model_key)), WriteReport()
             merge = Merge(before, _stamp(self._now()), self._reason, did)
             groups: dict[str, list[Entry]] = {}
             for entry in entries:
@@ -255,7 +257,7 @@ class Store:
     def _cached(self, beside: str, name: str, model_key: str) -> Baseline:
         path = self._path(beside, name, model_key)
         if path not in self._read:
-            self._read[path] = _stored(path, name, model_key)
+            self._read[path] = _stored(path, Baseline(name, model_key))
             self._spreads.clear()
         return self._read[path]
 
@@ -272,22 +274,27 @@ def _stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _stored(path: Path, name: str, model_key: str) -> Baseline:
-    """Returns the file's content, none if there is no file; a file copied from elsewhere is an error."""
+def _stored(path: Path, empty: Baseline) -> Baseline:
+    return held_by(path, codec.load, empty, ("problem", "device_model"))
+
+
+def held_by(path: Path, load: Callable[[Path], Held], empty: Held, named: Iterable[str]) -> Held:
+    """Returns the file's content, `empty` if there is no file; a file copied from elsewhere is an error.
+
+    `named` are the fields that the file's name tells; `empty` has them.
+    """
     try:
-        baseline = codec.load(path)
+        held = load(path)
     except FileError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            return Baseline(name, model_key)
+            return empty
         raise
-    for where, named, held in (
-        ("problem", name, baseline.problem),
-        ("device_model", model_key, baseline.device_model),
-    ):
-        if named != held:
-            problem = f"the file is named for {named!r} but holds {held!r}"
+    for where in named:
+        name, found = getattr(empty, where), getattr(held, where)
+        if name != found:
+            problem = f"the file is named for {name!r} but holds {found!r}"
             raise FileError(path, problem, "Give the file its own name back, or delete it", where=where)
-    return baseline
+    return held
 
 
 def unfit(result: Result) -> str | None:

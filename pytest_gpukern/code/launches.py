@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from pytest_gpukern.gpu.fingerprint import library_versions
+
 Dimensions = tuple[int, int, int]
 
 
@@ -50,6 +52,23 @@ class Launch:
     kernel: str
     grid: Dimensions
     compiled: Callable[[str], Compiled]
+
+
+def require(distribution: str, oldest: str, before: str | None, extra: str) -> None:
+    """Raises ImportError, with value, rule and remedy, if a library is missing or of another version.
+
+    Args:
+        before: the first version that will not do, or None.
+    """
+    from packaging.version import Version
+
+    remedy = f"pip install 'pytest-gpukern[{extra}]'"
+    installed = library_versions((distribution,)).get(distribution)
+    if installed is None:
+        raise ImportError(f"{distribution} is not installed; {remedy}")
+    rule = f"{oldest} or newer" if before is None else f">={oldest},<{before}"
+    if Version(installed) < Version(oldest) or (before is not None and Version(installed) >= Version(before)):
+        raise ImportError(f"{distribution} is {installed}, and must be {rule}; {remedy}")
 
 
 class StandIn(Protocol):

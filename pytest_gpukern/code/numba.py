@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_gpukern.code.launches import CannotBeKnown, Compiled, Dimensions, DoesNotCompile, Launch
+from pytest_gpukern.code.launches import CannotBeKnown, Compiled, Dimensions, DoesNotCompile, Launch, require
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.problems.call_by_name import place_of
 
@@ -353,16 +353,7 @@ def _resident_blocks(function: _Function, threads: int, _: int) -> int:
 
 def _require_tested_libraries() -> None:
     """Raises ImportError with value, rule and remedy if what this file rests on is not there."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    from packaging.version import Version
-
-    try:
-        installed = version("numba-cuda")
-    except PackageNotFoundError:
-        raise ImportError(f"numba-cuda is not installed: {_REMEDY}") from None
-    if not Version(_OLDEST) <= Version(installed) < Version(_NEXT):
-        raise ImportError(f"numba-cuda {installed}: machine code needs >={_OLDEST},<{_NEXT}: {_REMEDY}")
+    require("numba-cuda", _OLDEST, _NEXT, "code")
     from numba.cuda.core import config
     from numba.cuda.cudadrv import driver, nvrtc, nvvm
 

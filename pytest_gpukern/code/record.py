@@ -9,17 +9,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from pytest_gpukern.baseline.store import CODE, Store
+from pytest_gpukern.baseline.store import CODE, Store, held_by
 from pytest_gpukern.findings.regressions import RESOURCES
 from pytest_gpukern.report import units
 from pytest_gpukern.values import atomic_file
 from pytest_gpukern.values.result import CaseInfo, CompiledCode, Finding, KernelFacts, Verdict
-from pytest_gpukern.values.untrusted_json import ContentError, FileError, content_of, of_schema, read
+from pytest_gpukern.values.untrusted_json import ContentError, content_of, of_schema, read
 from pytest_gpukern.values.verdict_table import VerdictKind
 
 SCHEMA = 1
@@ -55,12 +54,11 @@ class RecordedCode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     like: str = ""
 
 
-class CodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="schema", tag=SCHEMA):
     """Holds the machine code on record of a problem, or of a module of plain tests."""
 
-    schema: int
     problem: str
-    cases: dict[str, RecordedCode]
+    cases: dict[str, RecordedCode] = {}
 
     def of(self, case_id: str) -> Mapping[str, CompiledCode]:
         known = self.cases.get(case_id)
@@ -80,8 +78,11 @@ class CodeRecords:
         """Returns the file that a case belongs to, empty if there is none; raises FileError if it is bad."""
         path = self._store.path_for(case, CODE)
         if path not in self._read:
-            self._read[path] = load(path, self._store.name_of(case))
+            self._read[path] = self._stored(path, case)
         return self._read[path]
+
+    def _stored(self, path: Path, case: CaseInfo) -> CodeFile:
+        return held_by(path, load, CodeFile(self._store.name_of(case)), ["problem"])
 
     def architectures(self, cases: Sequence[CaseInfo]) -> list[str]:
         """Returns the architectures on record of these cases, the oldest first."""
@@ -98,7 +99,7 @@ class CodeRecords:
         written = []
         for path, of_file in sorted(files.items()):
             with atomic_file.locked(path.parent):
-                before = load(path, self._store.name_of(of_file[0][0]))
+                before = self._stored(path, of_file[0][0])
                 cases = {case_id: {**before.of(case_id)} for case_id in before.cases}
                 for case, code in of_file:
                     known = cases.setdefault(case.id, {})
@@ -127,34 +128,18 @@ def _shortened(cases: Mapping[str, Mapping[str, CompiledCode]]) -> dict[str, Rec
 def as_recorded(code: CompiledCode) -> CompiledCode:
     """Returns code without what differs from machine to machine or can be computed; equal kernels once."""
     kernels = (structs.replace(kernel, grid=None, symbol=None, blocks_per_sm=None) for kernel in code.kernels)
-    distinct: list[KernelFacts] = []
-    for kernel in kernels:
-        if kernel not in distinct:
-            distinct.append(kernel)
-    return structs.replace(code, kernels=tuple(distinct))
+    return structs.replace(code, kernels=tuple(dict.fromkeys(kernels)))
 
 
-def load(path: Path, problem: str) -> CodeFile:
+def load(path: Path) -> CodeFile:
     """Reads a file; raises FileError with file, field and remedy."""
-
-    def refuse(value: Any) -> None:
-        of_schema(value, SCHEMA)
-
     try:
-        file: CodeFile = read(content_of(path), CodeFile, refuse=refuse)
-        of_schema({"schema": file.schema}, SCHEMA)
+        file: CodeFile = read(content_of(path), CodeFile, refuse=lambda value: of_schema(value, SCHEMA))
         for case_id, case in file.cases.items():
             if case.like and (case.like not in file.cases or file.cases[case.like].like):
                 raise ContentError(f"{case.like!r} has no code itself", where=f"cases[{case_id!r}].like")
     except ContentError as error:
         raise error.of_file(path, RESTORE) from error
-    except FileError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return CodeFile(SCHEMA, problem, {})
-        raise
-    if file.problem != problem:
-        held = f"the file is named for {problem!r} but holds {file.problem!r}"
-        raise FileError(path, held, "Give the file its own name back, or delete it", where="problem")
     return file
 
 
@@ -166,9 +151,9 @@ def rendered(file: CodeFile) -> bytes:
 
 def judged(case: CaseInfo, architecture: str, now: CompiledCode, before: CompiledCode | None) -> Verdict:
     """Says how code compares with the record, or with another revision's."""
-    now = as_recorded(now)
     if before is None:
         return Verdict(VerdictKind.NEW, "no machine code is recorded")
+    now, before = as_recorded(now), as_recorded(before)  # that of another revision is as it was compiled
     if now.refused:
         kind = VerdictKind.INVALID
         return Verdict(kind, f"compiled before, and does not any more: {now.refused}")

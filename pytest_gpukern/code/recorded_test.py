@@ -7,9 +7,8 @@ import importlib
 import math
 import tempfile
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +18,7 @@ from pytest_gpukern.backends.backend import missing_library
 from pytest_gpukern.code.disassembly import Store, facts
 from pytest_gpukern.code.launches import CannotBeKnown, DoesNotCompile, Launch, StandIn
 from pytest_gpukern.code.tools import DisassemblyError, require_tools
+from pytest_gpukern.gpu.fingerprint import library_versions
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.measure.ceilings import default_cache_dir
 from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name, place_of
@@ -29,7 +29,7 @@ from pytest_gpukern.run.case_subject import case_info, why_not_here
 from pytest_gpukern.run.environment import available_host_bytes
 from pytest_gpukern.run.measured_test import MeasuredTest
 from pytest_gpukern.run.spine import Evidence
-from pytest_gpukern.session.stash import TEST_TYPE, settings_of
+from pytest_gpukern.session.stash import NEW_TEST, settings_of
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 from pytest_gpukern.values.note import CANNOT_BE_KNOWN, NOT_COVERED, NotRun
 from pytest_gpukern.values.result import CompiledCode, KernelFacts
@@ -96,8 +96,8 @@ class Recorder:
     def __init__(self, config: pytest.Config) -> None:
         self._stand_ins = install(config)
         self._root = config.rootpath
-        kind = type("RecordedTestOfRun", (RecordedTest,), {"stand_ins": self._stand_ins, "inputs": {}})
-        config.stash[TEST_TYPE] = kind
+        new_test: Callable[..., MeasuredTest] = functools.partial(RecordedTest, self._stand_ins, {})
+        config.stash[NEW_TEST] = new_test
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -146,11 +146,16 @@ class Recorder:
         return place_of(*frames[-1]) if frames else "the test"
 
 
+_Inputs = dict[tuple[Problem, str], dict[str, Any]]
+"""Problem and point → its inputs; of one point at a time."""
+
+
 class RecordedTest(MeasuredTest):
     """Follows one test whose launches are recorded and compiled, and not executed."""
 
-    stand_ins: StandIns
-    inputs: dict[tuple[Problem, str], dict[str, Any]]
+    def __init__(self, stand_ins: StandIns, inputs: _Inputs, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.stand_ins, self.inputs = stand_ins, inputs
 
     def measure_call(self, target: CallTarget) -> NoReturn:
         self._begin_use()
@@ -233,16 +238,14 @@ class RecordedTest(MeasuredTest):
 def _compiled(launches: list[tuple[str, Launch]], architecture: str) -> CompiledCode:
     """Returns the facts of each kernel, in the order of first launches; equal ones once."""
     compilers = ", ".join(dict.fromkeys(_compiler(backend) for backend, _ in launches))
-    made: list[KernelFacts] = []
+    kernels: dict[KernelFacts, None] = {}
     for _, launch in launches:
         try:
             compiled = launch.compiled(architecture)
         except DoesNotCompile as error:
             return CompiledCode(compilers, refused=str(error))
-        known = facts(compiled, launch.kernel, architecture, launch.grid, _store())
-        if known not in made:
-            made.append(known)
-    return CompiledCode(compilers, tuple(made))
+        kernels[facts(compiled, launch.kernel, architecture, launch.grid, _store())] = None
+    return CompiledCode(compilers, tuple(kernels))
 
 
 @functools.cache
@@ -253,10 +256,5 @@ def _store() -> Store:
 
 @functools.cache
 def _compiler(backend: str) -> str:
-    versions = []
-    for name in BACKENDS[backend].compilers:
-        try:
-            versions.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return ", ".join(versions)
+    versions = library_versions(BACKENDS[backend].compilers)
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

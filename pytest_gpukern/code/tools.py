@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import os
 import re
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from pytest_gpukern.gpu.programs import cuda_program
 from pytest_gpukern.values.untrusted_json import bounded, printable
 
 _REMEDY = "pip install --upgrade 'pytest-gpukern[code]'"
@@ -68,7 +65,7 @@ def tool(name: str) -> Tool:
         ToolsMissing: it is in none of these.
         DisassemblyError: it does not tell its version.
     """
-    path = next((str(path) for path in _places(name) if os.access(path, os.X_OK)), None) or shutil.which(name)
+    path = cuda_program(name)
     if path is None:
         places = "NVIDIA's wheels, CUDA_HOME, CUDA_PATH or PATH"
         raise ToolsMissing(f"{name} is not in {places}; kernels are read by it: {_REMEDY}")
@@ -87,13 +84,3 @@ def require_tools() -> None:
             raise DisassemblyError(
                 f"{found.path} is of version {found.version}, and {oldest} is needed: {_REMEDY}"
             )
-
-
-def _places(name: str) -> Iterator[Path]:
-    """Yields where wheels put it (`nvidia/cu13/bin`), then toolkits."""
-    package = importlib.util.find_spec("nvidia")
-    for folder in (package and package.submodule_search_locations) or ():
-        yield from sorted(Path(folder).glob(f"cu[0-9]*/bin/{name}"), reverse=True)
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(variable):
-            yield Path(os.environ[variable], "bin", name)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_gpukern.code.launches import CannotBeKnown, Compiled, DoesNotCompile, Launch
+from pytest_gpukern.code.launches import CannotBeKnown, Compiled, DoesNotCompile, Launch, require
 from pytest_gpukern.problems.call_by_name import place_of
 
 _OLDEST = {"triton": "3.6", "torch": "2.9"}  # what the extra `triton` asks for
@@ -82,7 +82,8 @@ class TritonStandIn:
         Raises:
             ImportError: PyTorch or Triton is missing, too old, or interprets kernels.
         """
-        _check_versions()
+        for library, oldest in _OLDEST.items():
+            require(library, oldest, None, "triton")
         from triton import knobs
         from triton.runtime import driver
         from triton.runtime.autotuner import Autotuner
@@ -166,20 +167,6 @@ class TritonStandIn:
             needed = f"{shared:,} of {most:,} B of shared memory and {threads:,} of 1,024 threads"
             raise DoesNotCompile(f"{_line(function)}: a block of {function.__name__} needs {needed}")
         return Compiled(kernel.kernel, kernel.name, (threads, 1, 1), shared)
-
-
-def _check_versions() -> None:
-    from importlib import metadata
-
-    from packaging.version import Version
-
-    for library, oldest in _OLDEST.items():
-        try:
-            version = metadata.version(library)
-        except metadata.PackageNotFoundError:
-            raise ImportError(f"{library} is missing; {_REMEDY}") from None
-        if Version(version) < Version(oldest):
-            raise ImportError(f"{library} is {version}, and must be {oldest} or newer; {_REMEDY}")
 
 
 def _always(value: Any) -> Callable[..., Any]:

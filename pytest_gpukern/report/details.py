@@ -143,19 +143,17 @@ def _breakdown_lines(result: Result, work: Breakdown, width: int) -> list[Line]:
 
 def launch_cells(kernel: KernelFacts | None) -> tuple[str, ...]:
     """Returns how a kernel was launched and what it needs, as `LAUNCH_TITLES` names it; nothing of none."""
+    if kernel is None:
+        return ()
     return (
-        ()
-        if kernel is None
-        else (
-            dimensions(kernel.grid or ()),
-            dimensions(kernel.block or ()),
-            str(kernel.registers),
-            units.size(kernel.shared_bytes),
-            units.size(kernel.local_bytes),
-            units.share(kernel.occupancy) if kernel.occupancy is not None else "",
-            kernel.limited_by or "",
-            (kernel.machine_code_sha256 or "").rpartition(":")[2][:12],  # without the method of the hash
-        )
+        dimensions(kernel.grid or ()),
+        dimensions(kernel.block or ()),
+        str(kernel.registers),
+        units.size(kernel.shared_bytes),
+        units.size(kernel.local_bytes),
+        units.share(kernel.occupancy) if kernel.occupancy is not None else "",
+        kernel.limited_by or "",
+        (kernel.machine_code_sha256 or "").rpartition(":")[2][:12],  # without the method of the hash
     )
 
 

@@ -21,6 +21,7 @@ from pytest_gpukern.measure.measure import Repeated, Sampler, warm_up
 from pytest_gpukern.measure.rounds import Rounds
 from pytest_gpukern.measure.statistics import StoppingRule
 from pytest_gpukern.problems.cases import Case
+from pytest_gpukern.run.only_changed import is_as_recorded
 from pytest_gpukern.run.spine import ELSEWHERE, Evidence, SubjectContext, TimedScope
 from pytest_gpukern.timers.host import LaunchTimer
 from pytest_gpukern.timers.timer import (
@@ -249,26 +250,18 @@ class CallSubject:
             for scope in self._scopes()
         ]
         wait, leaves = self._calls.synchronize, self._target.leaves_host_calls
-        if environment.settings.only_changed and self._is_as_recorded(timed[0], evidence):
+
+        def measured(scope: TimedScope) -> list[Measurement]:
+            return scope.measured(wait, self._stream, any_stream=True, leaves_host_calls=leaves)
+
+        if environment.settings.only_changed and is_as_recorded(timed[0], evidence, measured):
             return
-        measurements = [
-            measurement
-            for scope in timed
-            for measurement in scope.measured(wait, self._stream, any_stream=True, leaves_host_calls=leaves)
-        ]
+        measurements = [measurement for scope in timed for measurement in measured(scope)]
         if inspect is not None:
             inspect()
         evidence.add(measurements=tuple(measurements))
         if on_gpu and environment.settings.trace:
             evidence.add_trace(lambda: timed[0].trace(self._stream))
-
-    def _is_as_recorded(self, timed: TimedScope, evidence: Evidence) -> bool:
-        from pytest_gpukern.run.only_changed import is_as_recorded
-
-        def measured(probe: TimedScope) -> list[Measurement]:
-            return probe.measured(self._calls.synchronize, self._stream, any_stream=True)
-
-        return is_as_recorded(timed, evidence, measured)
 
     def _timed(self, scope: str, executions: Executions, call_ns: float, **more: Any) -> TimedScope:
         """Says what is timed in a scope, with what the marker declares of the work."""

@@ -34,6 +34,7 @@ from pytest_gpukern.problems.cases import Case
 from pytest_gpukern.problems.dataset import CONTENTS, Dataset
 from pytest_gpukern.problems.variants import SCOPES
 from pytest_gpukern.run.environment import Environment, available_host_bytes
+from pytest_gpukern.run.only_changed import is_as_recorded
 from pytest_gpukern.run.spine import Evidence, NotRunError, SubjectContext, TimedScope
 from pytest_gpukern.timers.timer import Executions, Iteration
 from pytest_gpukern.values.backend_table import cuda_packages
@@ -146,9 +147,7 @@ class CaseSubject:
         turn_to_others_if_slow(first)
         try:
             with backend.current():
-                if self._environment.settings.only_changed and self._is_as_recorded(evidence):
-                    return
-                timed, measurements = self._measured()
+                timed, measurements = self._measured(evidence)
                 if self._environment.settings.trace and backend.on_gpu:
                     traced = min(timed, key=lambda scope: _TRACED_FIRST.index(scope.scope))
                     evidence.add_trace(lambda: traced.trace(backend.timed_stream))
@@ -208,7 +207,7 @@ class CaseSubject:
 
     # timing
 
-    def _measured(self) -> tuple[list[TimedScope], list[Measurement]]:
+    def _measured(self, evidence: Evidence) -> tuple[list[TimedScope], list[Measurement]]:
         """Measures it in each of its scopes, on each buffer set, on outputs that are poisoned first.
 
         Returns what was timed, and its times.
@@ -232,19 +231,13 @@ class CaseSubject:
                 warm = restoring(first, calls[0])
                 call_ns = warm_up(warm, backend.synchronize, compiled=True, by_host=by_host).settled_ns
             timed.append(self._timed(scope, calls, call_ns))
-            measurements += self._measured_in(timed[-1])
+            only_changed = self._environment.settings.only_changed
+            if not (only_changed and is_as_recorded(timed[-1], evidence, self._measured_in)):
+                measurements += self._measured_in(timed[-1])
         if scopes[-1] == "transfer" and first.dataset.updated:  # it left inputs, but no result to check
             for prepared in self.sets:
                 restoring(prepared, prepared.launch)()
         return timed, measurements
-
-    def _is_as_recorded(self, evidence: Evidence) -> bool:
-        from pytest_gpukern.run.only_changed import is_as_recorded
-
-        first, backend = self.sets[0], self._backend
-        calls = [self._call("kernel", number) for number in range(len(self.sets))]
-        warm_up(restoring(first, calls[0]), backend.synchronize, compiled=True, by_host=False)
-        return is_as_recorded(self._timed("kernel", calls, first.last_call_ns), evidence, self._measured_in)
 
     def _timed(self, scope: str, calls: list[Callable[[], Any]], call_ns: float) -> TimedScope:
         """Says what is timed in a scope: executions on each buffer set; on the host, of one call."""

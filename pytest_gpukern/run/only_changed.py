@@ -45,11 +45,10 @@ def is_as_recorded(
 def _does_the_same(result: Result, probe: Measurement, environment: Environment) -> bool:
     case, gpu = result.case, environment.gpu
     baseline = environment.store.baseline(case, gpu.model_key(on_gpu=True))
-    past = baseline.past(case.id, probe.key)
     now, before = RecordedLaunches.of(result), baseline.launches(case.id, probe.key)
-    if not past or before is None or not now.order or now != before:
+    if before is None or not now.order or now != before:
         return False
-    newest = max(past, key=lambda time: time.recorded)
+    newest = max(baseline.past(case.id, probe.key), key=lambda time: time.recorded)
     point = (newest.conditions.problem_version, newest.conditions.measured_point)
     return (
         all(kernel.machine_code_sha256 is not None for kernel in now.kernels)

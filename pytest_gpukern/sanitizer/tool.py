@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpukern.gpu.programs import cuda_program
 from pytest_gpukern.values.options import UNDER_SANITIZER
 
 NAME = "compute-sanitizer"
@@ -83,11 +82,7 @@ def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
     Raises:
         ToolMissingError: there is none, or it does not run.
     """
-    # `nvidia/cu13/bin`, and `nvidia/cuda_sanitizer_api/bin` of older wheels
-    folders = [bin_ for root in wheel_folders() for bin_ in sorted(root.glob("*/bin"))]
-    folders += [Path(environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)]
-    searched = [*map(str, folders), *filter(None, [environ.get("PATH")])]
-    path = shutil.which(NAME, path=os.pathsep.join(searched))
+    path = cuda_program(NAME, environ)
     if path is None:
         raise ToolMissingError(f"{NAME} is not installed; {REMEDY}")
     try:
@@ -103,11 +98,3 @@ def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
             f"{path} --version ended with status {asked.returncode}, and said {said}; {REMEDY}"
         )
     return Tool(path, version[1])
-
-
-def wheel_folders() -> list[Path]:
-    try:
-        spec = importlib.util.find_spec("nvidia")
-    except (ImportError, ValueError):
-        return []
-    return [Path(entry) for entry in (spec.submodule_search_locations or ())] if spec else []

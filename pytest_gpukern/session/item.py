@@ -113,8 +113,8 @@ def new_test(item: pytest.Item) -> MeasuredTest:
         environment, marker_of(item), item.nodeid, item.path, checked, stash.rootdir_of(config)
     )
     replaceable = stash.role_of(config).is_replaced
-    kind = config.stash.get(stash.TEST_TYPE, MeasuredTest)
-    test = kind(context, begun_s=item.stash[BEGUN_S], replaceable=replaceable)
+    make = config.stash.get(stash.NEW_TEST, MeasuredTest)
+    test = make(context, begun_s=item.stash[BEGUN_S], replaceable=replaceable)
     item.stash[MEASURED] = test
     return test
 

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,8 @@ KNOWN_CASES: pytest.StashKey[tuple[KnownCases, ...]] = pytest.StashKey()
 """The cases of the selected files."""
 LOST = pytest.StashKey["LostContext"]()
 """Why this process's CUDA context is unusable, once it is."""
-TEST_TYPE: pytest.StashKey[type[MeasuredTest]] = pytest.StashKey()
-"""What follows a test of this process, where that is no `MeasuredTest`."""
+NEW_TEST: pytest.StashKey[Callable[..., MeasuredTest]] = pytest.StashKey()
+"""Makes what follows a test of this process, where that is no plain `MeasuredTest`."""
 BEGAN_WITH = pytest.StashKey[dict[str, str]]()
 """The environment variables of a run before it loaded any conftest."""
 ISOLATED_WHEN_MEASURED = True

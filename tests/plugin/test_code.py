@@ -160,6 +160,8 @@ def test_plain_tests_end_at_their_call_and_say_what_cannot_be_known(pytester):
 def test_another_revision_needs_no_record(pytester, suite):
     repository = Repository(pytester.path)
     repository.commit()
+    same = run(pytester, "--gpukern-code=sm_90", "--gpukern-against=HEAD", "--gpukern-fail-on=resources")
+    same.stdout.fnmatch_lines(["PASSED: 4 cases compiled: 4 same code"])
     change(suite)
     result = run(
         pytester, "--gpukern-code=sm_90", "--gpukern-against=HEAD", "--gpukern-fail-on=resources", status=1

@@ -224,7 +224,7 @@ def test_what_no_tool_takes_is_an_error(kept):
 
 def test_a_missing_tool_is_told_with_what_installs_it(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(tools, "_places", lambda name: [])
+    monkeypatch.setattr(tools, "cuda_program", lambda name: None)
     with pytest.raises(ToolsMissing, match=r"nvdisasm is not in NVIDIA's wheels.*pip install .*\[code\]"):
         tool.__wrapped__("nvdisasm")
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpukern.sanitizer import child_setup, tool
+from pytest_gpukern.gpu import programs
+from pytest_gpukern.sanitizer import child_setup
 from pytest_gpukern.sanitizer.tool import Tool, ToolMissingError, environment_under, find_tool
 from pytest_gpukern.values.options import sanitizing_tool
 
@@ -17,7 +18,7 @@ from pytest_gpukern.values.options import sanitizing_tool
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Puts programs that tell where they lie into folders; only those of the test are found."""
-    monkeypatch.setattr(tool, "wheel_folders", lambda: [tmp_path / "nvidia"])
+    monkeypatch.setattr(programs, "wheel_folders", lambda: [tmp_path / "nvidia"])
 
     def put(folder, *, says="Version 2025.3.1.0 (build 1)", status=0, mode=0o755):
         program = tmp_path / folder / "compute-sanitizer"
@@ -62,9 +63,9 @@ def test_the_wheels_of_this_environment_are_known_by_their_package(tmp_path, mon
     (tmp_path / "nvidia" / "cu13").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)
-    assert tool.wheel_folders() == [tmp_path / "nvidia"]
+    assert programs.wheel_folders() == [tmp_path / "nvidia"]
     monkeypatch.setattr(sys, "path", [])
-    assert tool.wheel_folders() == []
+    assert programs.wheel_folders() == []
 
 
 @pytest.mark.parametrize(
