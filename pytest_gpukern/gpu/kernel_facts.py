@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
+from typing import Any
 
 from msgspec import structs
 
@@ -46,23 +47,48 @@ def autotuned(kernels: Iterable[KernelFacts]) -> dict[str, dict[str, str]]:
     Several tuners may have kernels of one name, as in two tests. Then those count whose number of warps fits
     the launch; if they differ, we do not know.
     """
-    module = sys.modules.get("triton.runtime.autotuner")
-    launched = {kernel.name: math.prod(kernel.block or ()) for kernel in kernels}
-    if module is None or not launched:
-        return {}
-    # A frozen object, as in a child session, is not among the collector's, but mostly in its module.
-    modules = [loaded for loaded in list(sys.modules.values()) if isinstance(loaded, ModuleType)]
-    objects = itertools.chain(gc.get_objects(), *(list(vars(loaded).values()) for loaded in modules))
-    tuners = {id(thing): thing for thing in objects if type(thing) is module.Autotuner}.values()
+    # A search takes 20 to 40 ms, and Triton mangles no names.
+    plain = [kernel for kernel in kernels if not (kernel.symbol or "").startswith("_Z")]
+    launched = {kernel.name: math.prod(kernel.block or ()) for kernel in plain}
+    tuners = _living("triton.runtime.autotuner", "Autotuner") if launched else []
     choices: dict[str, dict[str, str]] = {}
     for name, threads in launched.items():
         tuned = [tuner for tuner in tuners if tuner.base_fn.__name__ == name]
         chosen = [config for tuner in tuned if (config := getattr(tuner, "best_config", None)) is not None]
         fitting = [config for config in chosen if _WARP * config.num_warps == threads] or chosen
-        settings = [config.all_kwargs() for config in fitting]
+        settings = [configuration(config) for config in fitting]
         if settings and all(other == settings[0] for other in settings):
-            choices[name] = {key: str(value) for key, value in settings[0].items() if value is not None}
+            choices[name] = settings[0]
     return choices
+
+
+def configuration(config: Any) -> dict[str, str]:
+    """Returns the parameters of a `triton.Config` and its launch options, as texts."""
+    return {name: str(value) for name, value in config.all_kwargs().items() if value is not None}
+
+
+def triton_cubins() -> dict[int, bytes]:
+    """Returns the driver's handle → the cubin of each kernel that Triton has loaded and still holds.
+
+    Triton loads a kernel as it is first launched. We look at no attribute that could load it.
+    """
+    kernels = map(vars, _living("triton.compiler.compiler", "CompiledKernel"))
+    return {
+        kernel["function"]: kernel["kernel"]
+        for kernel in kernels
+        if kernel.get("function") and kernel.get("kernel")
+    }
+
+
+def _living(module: str, kind: str) -> list[Any]:
+    """Returns the objects of a class; none if its module was not imported."""
+    wanted = getattr(sys.modules.get(module), kind, None)
+    if wanted is None:
+        return []
+    # A frozen object, as in a child session, is not among the collector's, but mostly in its module.
+    modules = [loaded for loaded in list(sys.modules.values()) if isinstance(loaded, ModuleType)]
+    objects = itertools.chain(gc.get_objects(), *(list(vars(loaded).values()) for loaded in modules))
+    return list({id(thing): thing for thing in objects if type(thing) is wanted}.values())
 
 
 def without_hash(kernels: Sequence[KernelFacts], refused: str | None) -> tuple[Note, ...]:

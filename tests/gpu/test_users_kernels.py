@@ -251,6 +251,47 @@ def test_kernels_of_one_name_have_the_hash_of_their_own_module_in_any_order(meas
     assert found[2]
 
 
+VERSIONS = """
+import json
+import pytest
+import torch
+import triton
+import triton.language as tl
+from pytest_gpukern.gpu.cubin import code_sha256
+
+@triton.jit
+def add(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+N = 1 << 20
+
+@pytest.mark.parametrize("block", [256, 512])
+def test_add(gpu_benchmark, block):
+    x = torch.rand(N, device="cuda")
+    out = torch.empty_like(x)
+
+    def launch(size):
+        return add[(N // size,)](x, out, N, BLOCK=size, num_warps=4)
+
+    launched = {size: launch(size) for size in (256, 512)}  # both are loaded before either is looked at
+    gpu_benchmark(launch, block)
+    with open(f"{block}.json", "w") as file:
+        json.dump(code_sha256(launched[block].asm["cubin"]), file)
+"""
+
+
+def test_versions_of_a_triton_kernel_have_the_hash_of_their_own_code(pytester, measured):
+    for library in ("torch", "triton", "cupti"):
+        pytest.importorskip(library)
+    done, results = measured(VERSIONS, "--gpukern-baseline=off")
+    done.assert_outcomes(passed=2)
+    compiled = [json.loads((pytester.path / f"{block}.json").read_text()) for block in (256, 512)]
+    hashes = [kernel["machine_code_sha256"] for result in results for kernel in result["kernels"]]
+    assert hashes == [f"code:{code}" for code in compiled]
+    assert hashes[0] != hashes[1]
+
+
 AUTOTUNED = """
 import json
 import torch

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import gzip
 import hashlib
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_cupti import CallbackDomain, FakeCupti, FakeMachine, LaunchCalls, Result, install
@@ -185,6 +187,57 @@ def test_what_a_call_launches_from_several_modules_has_a_hash_of_all_of_them(cup
         for name in readable:
             cupti.kernel_launched("readable", len(name))
     assert hashes("readable")["readable"].startswith("code:")
+
+
+class CompiledKernel:
+    """Triton's, as far as it tells what it has loaded; only `run` of one that is not loaded would load it."""
+
+    def __init__(self, image, handle=None):
+        self.function, self.kernel = handle, image
+
+    @property
+    def run(self):
+        raise AssertionError("loads the kernel")
+
+
+@pytest.fixture
+def triton(monkeypatch):
+    name = "triton.compiler.compiler"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(CompiledKernel=CompiledKernel))
+
+
+VERSIONS = [f"{name}.sm_90" for name in ("numba-first.cuda-13.0", "launches.cuda-13.0", "kernels.cuda-13.5")]
+
+
+def test_triton_tells_which_of_its_versions_of_a_kernel_were_launched(cupti, triton):
+    """As for corner cases, several were loaded where nobody looked at launches."""
+    images = list(map(cubin_of, VERSIONS))
+    one, other, another = (f"code:{cubin.code_sha256(image)}" for image in images)
+    kept = [CompiledKernel(images[0], 0xA0), CompiledKernel(images[1], 0xB0), CompiledKernel(images[2])]
+    with loading_observed():
+        for image in images:
+            cupti.module_loaded(image, "k")
+    for handles, code in (([0xA0], one), ([0xB0], other), ([0xC0], None), ([0xA0, 0xC0], None)):
+        with loading_observed():
+            pass
+        assert hashes("k") == {}, "nobody looked at the launches of this test yet"
+        with launches_observed():
+            cupti.kernel_launched("another", 0xD0)
+            for handle in handles:
+                cupti.kernel_launched("k", handle)
+        assert hashes("k").get("k") == code
+    kept[2].function = 0xC0  # Triton loads it
+    assert hashes("k")["k"] not in (one, other, another), "a hash of two hashes"
+    del kept[0]
+    assert hashes("k") == {}, "its handle may be another module's by now"
+
+
+def test_triton_tells_the_code_of_a_module_that_nobody_saw_loaded(cupti, triton):
+    kept = CompiledKernel(CUBIN, 0xA0)
+    with launches_observed():
+        cupti.kernel_launched("spilling", 0xA0)
+    assert machine_code().sha256("spilling", 24) == f"code:{cubin.code_sha256(kept.kernel)}"
+    assert machine_code().sha256("spilling", 25) is None, "another kernel of this name"
 
 
 def test_registers_tell_which_of_two_modules_a_launch_may_be_from(cupti):
