@@ -93,16 +93,19 @@ def row(x, weight, bias, y, mean, rstd, columns, per_thread):
     return lambda: layer_norm_row[(len(x),)](*arguments, BLOCK=block, num_warps=warps)
 
 
-@layer_norm.variant("triton", block=(1024, 4096), layouts=("misaligned",), dtypes=("float16", "bfloat16"))
+@layer_norm.variant("triton", block=(1024,), layouts=("misaligned",), dtypes=("float16", "bfloat16"))
 def pieces(x, weight, bias, y, mean, rstd, columns, block):
     """A row a program, piece by piece, for rows of any length, as in Triton's tutorial."""
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)
     return lambda: layer_norm_pieces[(len(x),)](*arguments, BLOCK=block)
 
 
-@layer_norm.variant("triton", layouts=("misaligned",), dtypes=("float16", "bfloat16"))
+@layer_norm.variant("triton")
 def tuned(x, weight, bias, y, mean, rstd, columns):
-    """The same loop with what Triton's autotuner finds best for the length, up to a power of two."""
+    """The same loop with what Triton's autotuner finds best for the length, up to a power of two.
+
+    Its dtypes and layouts are those of `pieces`: each would compile all configurations once more.
+    """
     length = max(1024, triton.next_power_of_2(columns))
     arguments = (x, weight, bias, y, mean, rstd, columns, EPS)
     return lambda: layer_norm_tuned[(len(x),)](*arguments, length)

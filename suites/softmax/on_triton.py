@@ -102,9 +102,7 @@ def row(x, y, columns, per_thread):
     return lambda: softmax_row[(len(x),)](x, y, columns, BLOCK=block, num_warps=warps)
 
 
-@softmax.variant(
-    "triton", max_size={"columns": 1024}, layouts=("misaligned",), dtypes=("float16", "bfloat16")
-)
+@softmax.variant("triton", max_size={"columns": 1024}, layouts=("misaligned",))
 def several_rows(x, y, columns):
     """4096 elements a program, in whole rows."""
     block = block_of(columns)
@@ -113,14 +111,17 @@ def several_rows(x, y, columns):
     return lambda: softmax_rows[grid](x, y, len(x), columns, ROWS=rows, BLOCK=block)
 
 
-@softmax.variant("triton", block=(1024, 4096), layouts=("misaligned",), dtypes=("float16", "bfloat16"))
+@softmax.variant("triton", block=(1024,), layouts=("misaligned",), dtypes=("float16", "bfloat16"))
 def online_maximum(x, y, columns, block):
     """A row a program, piece by piece, for rows of any length."""
     return lambda: softmax_online[(len(x),)](x, y, columns, BLOCK=block)
 
 
-@softmax.variant("triton", layouts=("misaligned",), dtypes=("float16", "bfloat16"))
+@softmax.variant("triton")
 def tuned(x, y, columns):
-    """The same loop with what Triton's autotuner finds best for the length, up to a power of two."""
+    """The same loop with what Triton's autotuner finds best for the length, up to a power of two.
+
+    Its dtypes and layouts are those of `online_maximum`: each would compile all configurations once more.
+    """
     length = max(1024, triton.next_power_of_2(columns))
     return lambda: softmax_tuned[(len(x),)](x, y, columns, length)

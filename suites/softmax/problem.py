@@ -46,8 +46,11 @@ TOLERANCES = {
 }
 
 
-def check_points(block=256):
-    """Rows around the edges of warps, blocks and powers of two, three of each and a single one."""
+def check_points(block=64):
+    """Rows around the edges of warps, blocks and powers of two, three of each and a single one.
+
+    The usual block is small: Triton compiles a kernel for each power of two that a row is rounded to.
+    """
     points = [{"columns": n, "elements": 3 * n} for n in boundaries(block, minimum=1)]
     return [*points, {"columns": 33, "elements": 33}]
 
