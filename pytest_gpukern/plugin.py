@@ -195,8 +195,7 @@ def pytest_fixture_setup(
         from pytest_gpukern.session.take_over_benchmark import take_over, unlist_simulated
 
         unlist_simulated(request.node, value)
-        if measures(request.config):
-            take_over(request.node, value)
+        take_over(request.node, value)
     return value
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -137,6 +138,23 @@ class Store:
             return own.session_times(case.id, key)
         others = (self.baseline(case, model) for model in self._other_models(case, model_key))
         return tuple(time for other in others for time in other.session_times(case.id, key))
+
+    def autotuned(
+        self, case: CaseInfo, compute_capability: tuple[int, int]
+    ) -> Mapping[str, Mapping[str, str]]:
+        """Returns kernel → what an autotuner chose in the newest session on a device of this capability.
+
+        Empty where none is on record, or where nothing was tuned; FileError as `baseline`.
+        """
+        files = [self.baseline(case, model) for model in self._other_models(case, CODE)]
+        chosen = [
+            (stored.sessions[session.session].recorded, session.autotuned)
+            for stored in files
+            if case.id in stored.cases
+            for session in stored.cases[case.id].sessions
+            if stored.fingerprint_of(session).compute_capability == compute_capability
+        ]
+        return max(chosen, key=itemgetter(0))[1] if chosen else {}
 
     def shared_spread(self, model_key: str) -> dict[str, SharedSpread]:
         """Returns the spread that a device model's cases share, by `scope/timer`, from all files read."""

@@ -7,133 +7,151 @@ The marked instructions store and load as many bytes as `ptxas -v` reports for a
 13.0.88 and 13.5.37, sm_80, sm_90 and sm_120, also after separate compilation and link-time optimization. What
 a device function saves of its caller's registers is not marked, though ptxas counts it.
 
-Other forms are hardly faster. 0.5 to 44 KB of code took nvdisasm 13.5.37, in the best of five runs on two
-cores: 0.33–0.43 s with `-json -annotate`, 0.31–0.41 s with `-c`, 0.21–0.24 s with `-c -hex -ndf`. It took
-`cuobjdump` 0.30 s with `-sass` and 2 ms with `-res-usage`. Start-up is most of it, so `Store` keeps what was
-read.
+Most of the 0.3 s that `nvdisasm` takes for a kernel is its start-up, so `Store` keeps what was read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
+import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from pytest_gpukern.code.launches import Compiled, Dimensions
-from pytest_gpukern.code.opcodes import PADDING, class_of
-from pytest_gpukern.code.tools import DisassemblyError, Tool, tool
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.gpu.kernel_facts import with_occupancy
+from pytest_gpukern.gpu.programs import cuda_program
 from pytest_gpukern.values import atomic_file
-from pytest_gpukern.values.result import KernelFacts, Whole
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.result import KernelFacts
+from pytest_gpukern.values.untrusted_json import FileError, bounded, printable
+
+_REMEDY = "pip install --upgrade 'pytest-gpukern[code]'"
+_OLDEST = "13.4.92"  # of cuda-toolkit 13.4.2: 13.4.49, of 13.4.1, says "Unknown option 'annotate'"
+
+
+class DisassemblyError(Exception):
+    """Says in one line why the facts about a kernel cannot be read."""
+
+
+class ToolsMissing(DisassemblyError):  # noqa: N818
+    """Says that a tool of NVIDIA's is not installed, and how to install it."""
+
+
+class Tool(NamedTuple):
+    """Runs `cuobjdump` or `nvdisasm`."""
+
+    path: str
+    version: str  # as it prints it, such as `13.5.37`
+
+    def output(self, *arguments: str) -> str:
+        """Returns what it prints; raises DisassemblyError with its own message if it refuses."""
+        try:
+            done = subprocess.run([self.path, *arguments], capture_output=True, timeout=120, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            said = (getattr(error, "stderr", None) or str(error).encode()).decode(errors="replace").strip()
+            options = " ".join(argument for argument in arguments if argument.startswith("-"))
+            raise self._error(f"fails with {options}: {said}") from error
+        return done.stdout.decode(errors="replace")
+
+    def not_understood(self, printed: str) -> NoReturn:
+        """Raises DisassemblyError about an output of another form than those that were tried."""
+        raise self._error(f"printed what we do not understand: {printed.strip()}")
+
+    def _error(self, problem: str) -> DisassemblyError:
+        text = bounded(printable(" ".join(problem.split())), 400)
+        remedy = f"{Path(self.path).name} 13.5.37 was tried: {_REMEDY}"
+        return DisassemblyError(f"{self.path} ({self.version}) {text}. {remedy}")
+
+
+@functools.cache
+def tool(name: str) -> Tool:
+    """Returns `cuobjdump` or `nvdisasm`; raises ToolsMissing, or DisassemblyError if it tells no version."""
+    path = cuda_program(name)
+    if path is None:
+        places = "NVIDIA's wheels, CUDA_HOME, CUDA_PATH or PATH"
+        raise ToolsMissing(f"{name} is not in {places}; kernels are read by it: {_REMEDY}")
+    found = Tool(path, "version unknown")
+    printed = found.output("--version")
+    version = re.search(r"\bV(\d+\.\d+\.\d+)\b", printed)
+    return found._replace(version=version[1]) if version else found.not_understood(printed)
+
+
+def require_tools() -> None:
+    """Raises `DisassemblyError` where a tool is missing, or is older than `nvdisasm -annotate`."""
+    from packaging.version import Version
+
+    for path, version in map(tool, ("cuobjdump", "nvdisasm")):
+        if Version(version) < Version(_OLDEST):
+            raise DisassemblyError(f"{path} is of version {version}, and {_OLDEST} is needed: {_REMEDY}")
 
 
 def facts(compiled: Compiled, kernel: str, architecture: str, grid: Dimensions, store: Store) -> KernelFacts:
     """Returns the facts about a kernel that was compiled for an architecture such as `sm_90` or `sm_90a`.
 
-    Instructions, their size and spills are those of the entry and of the functions in the module that it
-    names, directly or by others. A function that is called by a pointer is none of them, unless the compiler
-    put it into the entry's own code.
+    Instructions, their size without padding and spills are those of the entry and of the functions in the
+    module that it names, directly or by others. A function that is called by a pointer is none of them,
+    unless the compiler put it into the entry's own code. Of a recursive kernel `stack_bytes` is None, and
+    `local_bytes` only what is spilled. `shared_bytes` is without the KiB that the driver reserves from sm_90
+    on. There is no occupancy if the limits of the architecture are not known.
 
-    - registers: as ptxas counts them, also those of what it calls.
-    - stack_bytes: the deepest frame, with what it calls; None for a recursive kernel.
-    - local_bytes: the same, which a launch gets; of a recursive kernel only what is spilled.
-    - shared_bytes: static and dynamic, without the KiB that the driver reserves from sm_90 on.
-    - code_bytes: without padding.
-    - machine_code_sha256: `code:…` of the whole module, as it is taken from a GPU.
-    - occupancy: None if the limits of the architecture are not known.
-
-    Raises:
-        ToolsMissing: a tool is not installed.
-        DisassemblyError: a tool refuses the cubin, or its output is not understood.
+    Raises ToolsMissing, or DisassemblyError if a tool refuses the cubin or its output is not understood.
     """
     code = cubin.code_sha256(compiled.image)
     if code is None:
         raise DisassemblyError(f"what {kernel} compiled to for {architecture} is no cubin of CUDA 12 or 13")
     reader, disassembler = tool("cuobjdump"), tool("nvdisasm")
-    with _written(compiled.image) as path:
+    # If this process is killed, a later one removes the folder.
+    with atomic_file.TemporaryFolder("code") as folder:
+        path = f"{folder}/kernel.cubin"
+        Path(path).write_bytes(compiled.image)
         usages = _usages(reader, reader.output("-res-usage", path))
         usage = usages.get(compiled.entry) or reader.not_understood(f"no function {compiled.entry}")
         # No name is in the key: Numba numbers the functions of a process, so one kernel has several.
-        place = list(usages).index(compiled.entry)
-        listing = store.listing(
-            f"{_FORM} {code} {place} {tuple(usage)} {architecture} {disassembler.version}",
-            lambda: _listing(disassembler, path, compiled.entry),
+        place, sizes = list(usages).index(compiled.entry), structs.astuple(usage)[1:]
+        known = store.facts(
+            f"{_FORM} {code} {place} {sizes} {architecture} {disassembler.version}",
+            lambda: _disassembled(disassembler, path, usage),
         )
-    local = usage.local + (listing.spill_bytes if usage.stack is None else usage.stack)
-    known = KernelFacts(
-        name=kernel,
-        symbol=compiled.entry,
-        registers=usage.registers,
-        local_bytes=local,
-        # Functions that are not in use at once share a place for what they spill.
-        spill_bytes=min(listing.spill_bytes, local),
-        stack_bytes=usage.stack,
-        shared_bytes=_static_shared(reader, usage, compiled.image) + compiled.shared_bytes,
-        code_bytes=listing.code_bytes,
-        machine_code_sha256=f"code:{code}",
-        instructions=tuple(listing.instructions.items()),
-        grid=grid,
-        block=compiled.block,
-    )
+    shared_bytes = _static_shared(reader, usage.shared_bytes, compiled.image) + compiled.shared_bytes
+    known = structs.replace(known, name=kernel, symbol=compiled.entry, machine_code_sha256=f"code:{code}")
+    known = structs.replace(known, shared_bytes=shared_bytes, grid=grid, block=compiled.block)
     version = re.fullmatch(r"sm_(\d+)(\d)[af]?", architecture)
     return with_occupancy(known, (int(version[1]), int(version[2])) if version else None)
-
-
-@contextlib.contextmanager
-def _written(image: bytes) -> Iterator[str]:
-    """Puts a cubin into a file, which the tools want. If this process is killed, a later one removes it."""
-    with atomic_file.TemporaryFolder("code") as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(image)
-        yield str(path)
-
-
-class _Usage(NamedTuple):
-    registers: int
-    stack: int | None
-    """None where recursion makes it unknown."""
-    shared: int
-    local: int
 
 
 _USAGE = re.compile(
     r"^ *Function (\S+):\s*\n *REG:(\d+) STACK:(\d+|UNKNOWN) SHARED:(\d+) LOCAL:(\d+)(?= |$)", re.MULTILINE
 )
-_RESERVES = b".nv.reservedSmem."
-"""Beginning of the names of symbols in a module for which a part of the shared memory is the driver's."""
-_RESERVED_BYTES = 1024
 
 
-def _usages(reader: Tool, printed: str) -> dict[str, _Usage]:
+def _usages(reader: Tool, printed: str) -> dict[str, KernelFacts]:
     """Returns mangled name → what `cuobjdump -res-usage` says, in the order of the module."""
-    usages = {
-        name: _Usage(int(registers), None if stack == "UNKNOWN" else int(stack), int(shared), int(local))
-        for name, registers, stack, shared, local in _USAGE.findall(printed)
-    }
+    usages = {}
+    for name, registers, stack, shared, local in _USAGE.findall(printed):
+        stack_bytes = None if stack == "UNKNOWN" else int(stack)  # recursion makes it unknown
+        usages[name] = KernelFacts(name, int(registers), int(local), int(shared), stack_bytes=stack_bytes)
     if len(usages) != len(re.findall(r"^ *Function ", printed, re.MULTILINE)) or not usages:
         reader.not_understood(printed)
     return usages
 
 
-def _static_shared(reader: Tool, usage: _Usage, image: bytes) -> int:
+def _static_shared(reader: Tool, shared_bytes: int, image: bytes) -> int:
     """Returns static shared memory as CUPTI and ptxas tell it, without what the driver reserves.
 
     `-res-usage` adds that to some kernels from sm_90 on: 512 bytes are 1536, and none are 0 or 1024.
     """
-    if usage.shared == 0 or _RESERVES not in image:
-        return usage.shared
-    if usage.shared < _RESERVED_BYTES:
-        reader.not_understood(f"SHARED:{usage.shared}, and {_RESERVED_BYTES} bytes of it are reserved")
-    return usage.shared - _RESERVED_BYTES
+    reserved_bytes = 1024 if shared_bytes and b".nv.reservedSmem." in image else 0  # a symbol's name
+    if shared_bytes < reserved_bytes:
+        reader.not_understood(f"SHARED:{shared_bytes}, and {reserved_bytes} bytes of it are reserved")
+    return shared_bytes - reserved_bytes
 
 
 class _Annotation(Struct):
@@ -145,23 +163,11 @@ class _Instruction(Struct):
     operands: str = ""
     annotations: list[_Annotation] = []
 
-    @property
-    def is_spill(self) -> bool:
-        return any("spill" in annotation.info.lower() for annotation in self.annotations)
-
 
 class _Function(Struct):
     name: str = field(name="function-name")
     length: int
     instructions: list[_Instruction] = field(name="sass-instructions")
-
-
-class Listing(Struct, frozen=True, forbid_unknown_fields=True):
-    """Holds what the disassembly of a kernel came to; `KernelFacts` says what the fields mean."""
-
-    spill_bytes: Whole
-    code_bytes: Whole
-    instructions: dict[str, Whole]
 
 
 _INSTRUCTION_BYTES = 16  # from compute capability 7.0 on
@@ -171,16 +177,17 @@ _PLACE = re.compile(r"\[([^\]]*?)\+?(-?0x[0-9a-f]+)?\]")
 _BITS = re.compile(r"\.[US]?(8|16|32|64|128|256)\b")
 
 
-def _listing(disassembler: Tool, path: str, entry: str) -> Listing:
+def _disassembled(disassembler: Tool, path: str, usage: KernelFacts) -> KernelFacts:
+    """Adds what the instructions of a kernel tell to what is known of it."""
     printed = disassembler.output("-json", "-annotate", path)
     try:
         _, listed = msgspec.json.decode(printed, type=tuple[dict[str, Any], list[_Function]])
     except (msgspec.MsgspecError, ValueError) as error:
         disassembler.not_understood(f"{error}: {printed[:100]}")
     functions = {function.name: function for function in listed}
-    if entry not in functions:
-        disassembler.not_understood(f"no function {entry}")
-    reached = [functions[name] for name in _reached(functions, entry)]
+    if usage.name not in functions:
+        disassembler.not_understood(f"no function {usage.name}")
+    reached = [functions[name] for name in _reached(functions, usage.name)]
     for function in reached:
         count = len(function.instructions)
         if count == 0 or function.length != _INSTRUCTION_BYTES * count:
@@ -189,18 +196,22 @@ def _listing(disassembler: Tool, path: str, entry: str) -> Listing:
             if not _OPCODE.fullmatch(each.opcode):
                 disassembler.not_understood(f"the instruction {each.opcode} in {function.name}")
     classes = Counter(class_of(each.opcode, each.operands) for part in reached for each in part.instructions)
-    del classes[PADDING]
-    return Listing(
-        spill_bytes=sum(_spilled(disassembler, function) for function in reached),
+    del classes[_PADDING]
+    spill_bytes = sum(_spilled(disassembler, function) for function in reached)
+    local_bytes = usage.local_bytes + (spill_bytes if usage.stack_bytes is None else usage.stack_bytes)
+    return structs.replace(
+        usage,
+        local_bytes=local_bytes,
+        # Functions that are not in use at once share a place for what they spill.
+        spill_bytes=min(spill_bytes, local_bytes),
         code_bytes=_INSTRUCTION_BYTES * classes.total(),
-        instructions=dict(sorted(classes.items())),
+        instructions=tuple(sorted(classes.items())),
     )
 
 
 def _reached(functions: Mapping[str, _Function], entry: str) -> set[str]:
     """Returns the entry and all that operands of what is reached name, such as those of CALL and MOV."""
-    reached: set[str] = set()
-    waiting = {entry}
+    reached, waiting = set[str](), {entry}
     while waiting:
         reached |= waiting
         operands = {each.operands for name in waiting for each in functions[name].instructions}
@@ -212,7 +223,8 @@ def _spilled(disassembler: Tool, function: _Function) -> int:
     """Returns the size of the places in local memory to which marked instructions store registers."""
     places: set[tuple[str, int]] = set()
     for each in function.instructions:
-        if each.opcode.split(".")[0] == "STL" and each.is_spill:
+        marked = any("spill" in annotation.info.lower() for annotation in each.annotations)
+        if marked and each.opcode.split(".")[0] == "STL":
             address, bits = _PLACE.search(each.operands), _BITS.search(each.opcode)
             if address is None:
                 disassembler.not_understood(f"{each.opcode} {each.operands}")
@@ -221,28 +233,72 @@ def _spilled(disassembler: Tool, function: _Function) -> int:
     return len(places)
 
 
-_FORM = 1
-"""Version of what the store keeps and of the classes: what another one wrote is never asked for."""
+_PADDING, _OTHER = "padding", "other"
+_TABLES = {
+    "fp64": "DADD DFMA DMMA DMNMX DMUL DSET DSETP",
+    "fp32": "FADD FADD2 FADD32I FCHK FFMA FFMA2 FFMA32I FHADD FHFMA FMNMX FMNMX3 FMUL FMUL2 FMUL32I FSEL FSET"
+    " FSETP FSWZADD",
+    "fp16": "HADD2 HADD2_32I HFMA2 HFMA2_32I HMNMX2 HMUL2 HMUL2_32I HSET2 HSETP2",
+    "integer": "BMSK BREV FLO IABS IADD IADD3 IADD32I IDP IDP4A IMAD IMNMX IMUL IMUL32I ISCADD ISCADD32I"
+    " ISETP LEA LOP LOP3 LOP32I POPC SHF SHL SHR VABSDIFF VABSDIFF4 VHMNMX VIADD VIADDMNMX VIMNMX VIMNMX3",
+    "tensor": "BGMMA BMMA HGMMA HMMA IGMMA IMMA OMMA QGMMA QMMA LDT LDTM STT STTM",
+    "special": "MUFU",
+    "conversion": "F2F F2FP F2I F2IP FRND I2F I2FP I2I I2IP",
+    "global": "LD LDG LDGMC LDGSTS ST STG SULD SUST TEX TLD TLD4 TXD UBLKCP UBLKPF UTMALDG UTMAPF UTMASTG",
+    "shared": "LDS LDSM STAS STS STSM",
+    "local": "LDL STL",
+    "atomic": "ATOM ATOMG ATOMS RED REDAS REDG SUATOM SURED UBLKRED UTMAREDG",
+    "barrier": "ACQBULK ARRIVES BAR CGAERRBAR DEPBAR ERRBAR FENCE LDGDEPBAR MEMBAR SYNCS UCGABAR_ARV"
+    " UCGABAR_WAIT UTCBAR UTMACMDFLUSH WARPGROUP WARPSYNC",
+    "control": "BMOV BPT BRA BREAK BRX BRXU BSSY BSYNC CALL ELECT ENDCOLLECTIVE EXIT JMP JMX JMXU KILL"
+    " NANOSLEEP PREEXIT RET RPCMOV YIELD",
+    _PADDING: "NOP",
+}
+"""Names and tables are those of "Instruction Set Reference" in NVIDIA's "CUDA Binary Utilities" (Turing to
+Blackwell). Five decisions are ours:
+
+- An instruction is in one class. DMMA is `fp64`, since a double must show; MUFU.RCP64H and RSQ64H, by which a
+  division or root of doubles begins, too. All other MUFU are `special`.
+- F2F, I2F and their like stay where NVIDIA's tables have them, in `conversion`, also to and from doubles.
+- An instruction of the uniform datapath (UIADD3) is in the class of what it does (IADD3).
+- An address that may be in any memory (LD), textures, surfaces and bulk copies are `global`.
+- Moves are `other`, with IMAD.MOV and HFMA2 of zeros, by which the compiler loads a constant into a register.
+"""
+_CLASSES = {name: kind for kind, names in _TABLES.items() for name in names.split()}
+_SPECIAL = (
+    (re.compile(r"MUFU\.(RCP|RSQ)64H\b"), "fp64"),
+    (re.compile(r"UTC\w*MMA\b"), "tensor"),  # the fifth generation: UTCHMMA, UTCIMMA, UTCQMMA, UTCOMMA
+    (re.compile(r"IMAD\.MOV\b|HFMA2\b\S* R\d+,-RZ,RZ,"), _OTHER),
+)
 
 
-class Store:
-    """Keeps listings in a folder by what was disassembled and by which version of the tool.
+def class_of(opcode: str, operands: str = "") -> str:
+    """Returns the class of an instruction such as `FADD.FTZ R0,R1,R2`; `other` for an unknown opcode."""
+    special = next((kind for words, kind in _SPECIAL if words.match(f"{opcode} {operands}")), None)
+    name = opcode.partition(".")[0]
+    return special or _CLASSES.get(name) or _CLASSES.get(name.removeprefix("U"), _OTHER)
+
+
+_FORM = 2  # of what the store keeps, and of the classes: what another one wrote is never asked for
+
+
+class Store(NamedTuple):
+    """Keeps facts in a folder by what was disassembled and by which version of the tool.
 
     Processes may share it. A damaged entry is made again; one that cannot be written is not kept.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    folder: Path
 
-    def listing(self, key: str, make: Callable[[], Listing]) -> Listing:
-        path = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+    def facts(self, key: str, make: Callable[[], KernelFacts]) -> KernelFacts:
+        path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
         with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
             checksum, _, content = path.read_bytes().partition(b"\n")
             if checksum == hashlib.sha256(content).hexdigest().encode():
-                return msgspec.json.decode(content, type=Listing)
-        listing = make()
-        content = msgspec.json.encode(listing)
+                return msgspec.json.decode(content, type=KernelFacts)
+        facts = make()
+        content = msgspec.json.encode(facts)
         with contextlib.suppress(OSError, FileError):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             atomic_file.replace(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-        return listing
+        return facts

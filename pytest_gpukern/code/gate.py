@@ -23,21 +23,21 @@ from pytest_gpukern.session.collection import measured_case
 from pytest_gpukern.session.controller import Controller
 from pytest_gpukern.session.item import case_of, measures_in, replay
 from pytest_gpukern.session.stash import environment_of, refuse_distribution, runs_tests, settings_of, tell
+from pytest_gpukern.values.options import RECORDED_CODE
 from pytest_gpukern.values.phases import phase
-from pytest_gpukern.values.result import CaseInfo, CompiledCode, Result
-from pytest_gpukern.values.settings import RECORDED_CODE
+from pytest_gpukern.values.result import CompiledCode, Result
 from pytest_gpukern.values.untrusted_json import ContentError, FileError, built
 
 ARCHITECTURES = tuple(f"sm_{major}{minor}" for major, minor in MULTIPROCESSORS if (major, minor) >= (7, 5))
 """Those whose limits we know and that the compilers of CUDA 13 make code for."""
-RECORDED = "recorded code"
+_Code = Mapping[str, CompiledCode]  # by architecture
+_Groups = list[list[str]]  # tests that share a process
 
 
 class CodeGate:
     """Runs a run with `--gpukern-code`; a plugin of the process that reports.
 
-    Raises:
-        pytest.UsageError: an architecture is unknown, git cannot tell the base, or tests are distributed.
+    Raises pytest.UsageError if an architecture is unknown, git tells no base, or tests are distributed.
     """
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
@@ -58,58 +58,51 @@ class CodeGate:
                 raise pytest.UsageError(f"--gpukern-against={settings.against}: {error}") from error
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> Generator[None]:
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
         """Leaves out what measures nothing: nothing is executed."""
         yield
         others = [item for item in items if not measures_in(item)]
         if others:
-            config.hook.pytest_deselected(items=others)
+            self._config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if measures_in(item)]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Compiles everything before the first test reports."""
         if runs_tests(session):
-            items = {item.nodeid: item for item in session.items if measures_in(item)}
             try:
                 with phase("compiling"):
-                    self._compile(items)
+                    self._compile(session.items)
             except (AgainstError, FileError) as error:
                 raise pytest.UsageError(f"{self._option}: {error}") from error
         return (yield)
 
-    def _compile(self, items: Mapping[str, pytest.Item]) -> None:
-        cases = [case for item in items.values() if (case := measured_case(self._config, item)) is not None]
-        architectures = self._architectures(cases)
+    def _compile(self, items: Sequence[pytest.Item]) -> None:
+        architectures = self._architectures(items)
         children = environment_of(self._config).children
         options = (*children.options, f"--gpukern-code={','.join(architectures)}")
+        if self._settings.baseline != "off" or self._revisions is not None:
+            options += ("--gpukern-baseline=compare",)  # it has what autotuners chose
+            folder = self._settings.baseline_dir
+            options += () if folder is None else (f"--gpukern-baseline-dir={folder}",)
         children = dataclasses.replace(children, options=options)
-        groups = _groups(list(items.values()))
         tell(self._config, f"compiling {counted(len(items), 'test')} for {', '.join(architectures)}")
+        groups = _groups(items)
         found = _in_processes(children, groups, {})
-        before: Mapping[str, Mapping[str, CompiledCode]] | None = None
-        compared = RECORDED
-        if self._revisions is not None:
-            compared = f"against {self._revisions.short}"
-            with worktree(self._revisions) as tree:
-                base = _in_processes(children, groups, Sides.of(self._revisions, tree).moved)
-            before = {nodeid: result.code for nodeid, result in base.results.items()}
-        self._controller.compared_with = compared
+        before = self._before(found, children, groups)
         self._controller.heading = [f"compiled for {', '.join(architectures)}; no kernel ran"]
         changed: Counter[tuple[str, str]] = Counter()
         right: list[Result] = []
-        for nodeid, item in items.items():
-            outcome, text = found.outcomes.get(nodeid, ("failed", found.problem or "it was not compiled"))
-            result = found.results.get(nodeid)
-            text = text.removeprefix("Failed: ") if outcome == "failed" else text
-            if result is not None and outcome == "passed":
-                known = before.get(nodeid, {}) if before is not None else self._of_record(result)
+        missing = ("failed", found.problem or "it was not compiled")
+        for item in items:
+            outcome, text = found.outcomes.get(item.nodeid, missing)
+            result = found.results.get(item.nodeid) if outcome == "passed" else None
+            if result is not None:
+                known = before.get(item.nodeid, {})
                 result = _concluded(result, known)
                 right.append(result)
-                changed.update(_other_compilers(result, known))
-            replay(item, outcome, text, result if outcome == "passed" else None)
+                changed.update(_other_compilers(result.code, known))
+            replay(item, outcome, text.removeprefix("Failed: "), result)
         for (was, is_), count in changed.items():
             self._controller.heading.append(f"  {was} → {is_}: code of {counted(count, 'kernel')} changed")
         if self._settings.baseline in ("create", "append", "update"):
@@ -117,14 +110,21 @@ class CodeGate:
             written = self._records.write([(result.case, result.code) for result in right], replaces=replaces)
             self._controller.closing = [f"wrote {os.path.relpath(path)}" for path in written]
 
-    def _of_record(self, result: Result) -> Mapping[str, CompiledCode]:
-        return (
-            {} if self._settings.baseline == "off" else self._records.file_of(result.case).of(result.case.id)
-        )
+    def _before(self, found: ChildRun, children: ChildSessions, groups: _Groups) -> dict[str, _Code]:
+        """Returns test → its code at the other revision, or else on record."""
+        if self._revisions is not None:
+            self._controller.compared_with = f"against {self._revisions.short}"
+            with worktree(self._revisions) as tree:
+                found = _in_processes(children, groups, Sides.of(self._revisions, tree).moved)
+            return {nodeid: result.code for nodeid, result in found.results.items()}
+        self._controller.compared_with = "recorded code"
+        results = found.results if self._settings.baseline != "off" else {}
+        return {nodeid: self._records.file_of(of.case).of(of.case.id) for nodeid, of in results.items()}
 
-    def _architectures(self, cases: Sequence[CaseInfo]) -> Sequence[str]:
+    def _architectures(self, items: Sequence[pytest.Item]) -> Sequence[str]:
         if self._settings.code != (RECORDED_CODE,):
             return self._settings.code
+        cases = [case for item in items if (case := measured_case(self._config, item)) is not None]
         recorded = self._records.architectures(cases)
         if not recorded:
             raise pytest.UsageError(
@@ -134,26 +134,26 @@ class CodeGate:
         return recorded
 
 
-def _concluded(result: Result, before: Mapping[str, CompiledCode]) -> Result:
+def _concluded(result: Result, before: _Code) -> Result:
     """Returns the result with a verdict for each architecture, and with what grew."""
     verdicts = {name: judged(result.case, name, code, before.get(name)) for name, code in result.code.items()}
     grown = [found for name, code in result.code.items() for found in growth(name, code, before.get(name))]
     return dataclasses.replace(result, verdicts=verdicts, findings=tuple(grown))
 
 
-def _other_compilers(result: Result, before: Mapping[str, CompiledCode]) -> dict[tuple[str, str], int]:
-    """Returns (compiler on record, compiler now) → kernels whose code is another now."""
+def _other_compilers(now: _Code, before: _Code) -> Counter[tuple[str, str]]:
+    """Returns (compiler before, compiler now) → kernels whose code is another now."""
     changed: Counter[tuple[str, str]] = Counter()
-    for name, code in result.code.items():
-        old = before.get(name)
-        if old is not None and old.compiler != code.compiler:
+    for name, code in now.items():
+        old = before.get(name, code)
+        if old.compiler != code.compiler:
             known = {kernel.machine_code_sha256 for kernel in old.kernels}
             new = sum(kernel.machine_code_sha256 not in known for kernel in code.kernels)
             changed[old.compiler, code.compiler] += new
     return changed
 
 
-def _groups(items: Sequence[pytest.Item]) -> list[list[str]]:
+def _groups(items: Sequence[pytest.Item]) -> _Groups:
     """Shares tests out among processes, one for each processor; those of one point stay together."""
 
     def point(item: pytest.Item) -> tuple[object, ...]:
@@ -162,15 +162,13 @@ def _groups(items: Sequence[pytest.Item]) -> list[list[str]]:
 
     together = [[item.nodeid for item in group] for _, group in itertools.groupby(items, key=point)]
     count = max(1, min(len(os.sched_getaffinity(0)), len(together)))
-    groups: list[list[str]] = [[] for _ in range(count)]
+    groups: _Groups = [[] for _ in range(count)]
     for of_point in sorted(together, key=len, reverse=True):
         min(groups, key=len).extend(of_point)
     return groups
 
 
-def _in_processes(
-    children: ChildSessions, groups: Sequence[Sequence[str]], moved: Mapping[str, str]
-) -> ChildRun:
+def _in_processes(children: ChildSessions, groups: _Groups, moved: Mapping[str, str]) -> ChildRun:
     """Runs each group of tests in a process of its own, side by side, and returns what all of them found."""
     together = ChildRun()
     # msgspec 0.22 may crash where two threads are the first to read a class.
@@ -178,8 +176,7 @@ def _in_processes(
         with suppress(ContentError):
             built({}, kind)
     with ThreadPoolExecutor(len(groups)) as threads:
-        requests = [ChildRequest(nodeids=tuple(group), moved=moved) for group in groups]
-        for ran in threads.map(children.run, requests):
+        for ran in threads.map(children.run, [ChildRequest(tuple(group), moved) for group in groups]):
             together.results |= ran.results
             together.outcomes |= ran.outcomes
             together.problem = together.problem or ran.problem

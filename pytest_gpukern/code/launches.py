@@ -1,12 +1,8 @@
-"""Says what a stand-in for the device records: a launch that can be compiled for any architecture.
-
-`numba.py` and `triton.py` hold a stand-in each, and all that rests on the internals of these libraries.
-"""
+"""Says what a stand-in for the device records: a launch that can be compiled for any architecture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from pytest_gpukern.gpu.fingerprint import library_versions
@@ -23,72 +19,51 @@ class DoesNotCompile(Exception):  # noqa: N818
 
 
 class Compiled(NamedTuple):
-    """Holds a kernel compiled for one architecture.
+    """Holds a kernel compiled for one architecture."""
 
-    Attributes:
-        image: the cubin.
-        entry: the kernel's mangled name in it.
-        block: threads in x, y, z.
-        shared_bytes: dynamic shared memory of a block; the cubin says how much is static.
-    """
-
-    image: bytes
-    entry: str
-    block: Dimensions
-    shared_bytes: int = 0
+    image: bytes  # the cubin
+    entry: str  # the kernel's mangled name in it
+    block: Dimensions  # threads
+    shared_bytes: int  # dynamic shared memory of a block; the cubin says how much is static
 
 
-@dataclass(frozen=True)
-class Launch:
-    """Holds a launch of a kernel.
+class Launch(NamedTuple):
+    """Holds a launch of a kernel; `compiled` compiles it for an architecture or raises `DoesNotCompile`."""
 
-    Attributes:
-        kernel: the kernel's name, as its author wrote it.
-        grid: blocks in x, y, z.
-        compiled: compiles it for an architecture such as `sm_90`, as the library would on such a device, with
-            the launch's argument types and options. Raises `DoesNotCompile`.
-    """
-
-    kernel: str
-    grid: Dimensions
-    compiled: Callable[[str], Compiled]
+    kernel: str  # its name, as its author wrote it
+    grid: Dimensions  # blocks
+    compiled: Callable[[str], Compiled]  # from `sm_90`, as the library would on such a device
 
 
 def require(distribution: str, oldest: str, before: str | None, extra: str) -> None:
-    """Raises ImportError, with value, rule and remedy, if a library is missing or of another version.
-
-    Args:
-        before: the first version that will not do, or None.
-    """
+    """Raises ImportError, with value, rule and remedy, if a library is missing, too old, or not `before`."""
     from packaging.version import Version
 
     remedy = f"pip install 'pytest-gpukern[{extra}]'"
     installed = library_versions((distribution,)).get(distribution)
     if installed is None:
         raise ImportError(f"{distribution} is not installed; {remedy}")
-    rule = f"{oldest} or newer" if before is None else f">={oldest},<{before}"
-    if Version(installed) < Version(oldest) or (before is not None and Version(installed) >= Version(before)):
+    if Version(installed) < Version(oldest) or (before and Version(installed) >= Version(before)):
+        rule = f">={oldest},<{before}" if before else f"{oldest} or newer"
         raise ImportError(f"{distribution} is {installed}, and must be {rule}; {remedy}")
 
 
 class StandIn(Protocol):
-    """Stands in for the device in one library, in a process that has no GPU and wants none.
+    """Stands in for the device in one library, in a process that has no GPU and wants none."""
 
-    Attributes:
-        stream: what a variant gets as `stream`.
-    """
-
-    stream: Any
+    stream: Any  # what a variant gets as `stream`
 
     def install(self, record: Callable[[Launch], None]) -> None:
         """Takes the device's place, before modules of the user are imported; calls `record` for each launch.
 
-        Raises:
-            ImportError: a library is missing, or its version is none that this was tested with.
+        Raises ImportError if a library is missing, or of a version that this was not tested with.
         """
 
     def begin(self) -> None:
         """Begins another test: nothing is launched yet."""
+
+    def choose(self, autotuned: Mapping[str, Mapping[str, str]]) -> None:
+        """Says which configuration the autotuner of a kernel takes from now on; its first if none is said."""
 
     def given(self, array: Any) -> Any:
         """Returns the library's array for one of NumPy, as a variant gets it. Its contents may be missing."""

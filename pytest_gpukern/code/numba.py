@@ -12,9 +12,9 @@ import os
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,87 +22,66 @@ from pytest_gpukern.code.launches import CannotBeKnown, Compiled, Dimensions, Do
 from pytest_gpukern.gpu import cubin
 from pytest_gpukern.problems.call_by_name import place_of
 
-_OLDEST, _NEXT = "0.30.4", "0.31"
-"""The versions of numba-cuda that the extra `code` allows."""
-_REMEDY = "pip install 'pytest-gpukern[code]'"
-
 # Host code gets the answers of an H200, so that what it derives from SMs or shared memory is as usual.
-_CAPABILITY = (9, 0)
-_MEMORY_BYTES = 141 * 10**9
 _ATTRIBUTES = """
     CAN_MAP_HOST_MEMORY 1 CLOCK_RATE 1980000 COMPUTE_CAPABILITY_MAJOR 9 COMPUTE_CAPABILITY_MINOR 0
     CONCURRENT_KERNELS 1 CONCURRENT_MANAGED_ACCESS 1 COOPERATIVE_LAUNCH 1 GLOBAL_MEMORY_BUS_WIDTH 6144
     L2_CACHE_SIZE 62914560 MANAGED_MEMORY 1 MAX_BLOCKS_PER_MULTIPROCESSOR 32 MAX_BLOCK_DIM_X 1024
     MAX_BLOCK_DIM_Y 1024 MAX_BLOCK_DIM_Z 64 MAX_GRID_DIM_X 2147483647 MAX_GRID_DIM_Y 65535
     MAX_GRID_DIM_Z 65535 MAX_REGISTERS_PER_BLOCK 65536 MAX_REGISTERS_PER_MULTIPROCESSOR 65536
-    MAX_SHARED_MEMORY_PER_BLOCK 49152
-    MAX_SHARED_MEMORY_PER_BLOCK_OPTIN 232448 MAX_SHARED_MEMORY_PER_MULTIPROCESSOR 233472
-    MAX_THREADS_PER_BLOCK 1024 MAX_THREADS_PER_MULTIPROCESSOR 2048 MEMORY_CLOCK_RATE 3201000
+    MAX_SHARED_MEMORY_PER_BLOCK 49152 MAX_SHARED_MEMORY_PER_BLOCK_OPTIN 232448 MEMORY_CLOCK_RATE 3201000
+    MAX_SHARED_MEMORY_PER_MULTIPROCESSOR 233472 MAX_THREADS_PER_BLOCK 1024 MAX_THREADS_PER_MULTIPROCESSOR 2048
     MULTIPROCESSOR_COUNT 132 TOTAL_CONSTANT_MEMORY 65536 UNIFIED_ADDRESSING 1 WARP_SIZE 32
 """
 _ATTRIBUTE = dict(zip(_ATTRIBUTES.split()[::2], map(int, _ATTRIBUTES.split()[1::2]), strict=True))
-_LARGEST_BLOCK = _ATTRIBUTE["MAX_THREADS_PER_BLOCK"]
+_MOST_THREADS = _ATTRIBUTE["MAX_THREADS_PER_BLOCK"]
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+):')
 _ASSEMBLER = re.compile(r"ptxas (?:error|fatal)\s*: (.+)")
+_AROUND = re.compile(r"(?m)^\s*(Failed in cuda mode .*|(There are |File |During: |- Of which )[\s\S]*)")
+"""What stands before what Numba says, and the candidates, source and steps that follow it."""
 
 
 class NumbaStandIn:
-    """Records launches of Numba's CUDA kernels in the device's place. Implements `StandIn`.
-
-    Attributes:
-        stream: a `numba.cuda` stream, as a variant gets it. None before `install`.
-    """
+    """Records launches of Numba's CUDA kernels in the device's place. Implements `StandIn`."""
 
     def __init__(self) -> None:
-        self.stream: Any = None
-        self._context: Any = None
-        self._record: Any = None
         self._kernels: dict[Any, _RecordedKernel] = {}
         self._memory: dict[int, Any] = {}
         self._handles = itertools.count(0x1000)  # 0, 1 and 2 are CUDA's default streams
-        self._compile: Any = None
-        self._launched = False
-        self._fills_host_arrays = False
-        self._shares_memory = False
-        self._compiling = False
-        self._by_occupancy = False
+        self.launched = self.fills_host_arrays = self._shares_memory = self._compiling = False
 
     def begin(self) -> None:
         """Forgets what was launched: the next test starts, and host code may read what it writes itself."""
-        self._launched = self._fills_host_arrays = False
+        self.launched = self.fills_host_arrays = False
+
+    def choose(self, autotuned: Mapping[str, Mapping[str, str]]) -> None:
+        """Does nothing: Numba tunes no kernel."""
 
     def install(self, record: Callable[[Launch], None]) -> None:
-        """Takes the device's place in this process, once, before modules of the user are imported.
-
-        Raises:
-            ImportError: numba-cuda is missing or of another version, a wheel of CUDA is missing, or the
-                simulator is on.
-        """
+        """Takes the device's place in this process, once; raises ImportError as `StandIn` says."""
         _require_tested_libraries()
         from numba.cuda.core import config
         from numba.cuda.cudadrv import devices, driver
 
-        self._record = record
+        self.record = record
         config.DISABLE_PERFORMANCE_WARNINGS = 1  # on small grids: nothing is slow here
         driver._logger = driver.make_logger()  # made when the driver is initialised, which is left out
         calls = driver.driver
         calls.is_initialized, calls.initialization_error = True, None
-        calls._cuda_python_wrap_fn = _refuse
-        vars(calls).update(self._driver_calls(driver.binding))
+        answers = self._driver_answers(driver.binding)
+        vars(calls).update(answers)  # a driver's own, if somebody has asked it before
+        calls._cuda_python_wrap_fn = lambda name: answers.get(name.removesuffix("Async")) or _refuse(name)
         driver._to_core_stream = lambda stream: stream  # to a stream of `cuda.core`, which needs a context
 
         device = driver.Device.__new__(driver.Device)
         device.id, device.name, device.uuid = 0, "NVIDIA H200", "GPU-00000000-0000-0000-0000-000000000000"
-        device.compute_capability = _CAPABILITY
+        device.compute_capability = (9, 0)
+        vars(device).update(_ATTRIBUTE)
         calls.devices[0] = device
         self._context = driver.Context(calls.get_device(0), driver.binding.CUcontext(1))
         device.primary_context = self._context
-        self._context.prepare_for_use()
-        runtime = devices._runtime
-        runtime.get_or_create_context = lambda _: self._context
-        runtime.ensure_context = lambda: nullcontext(self._context)
-        runtime.reset = lambda: None
+        devices._runtime.reset = lambda: None
         self.stream = self._context.create_external_stream(next(self._handles))
         self._replace_launches()
 
@@ -116,10 +95,8 @@ class NumbaStandIn:
 
     def why_unknown(self, error: BaseException) -> str | None:
         """Says why an error of the user's code means `CannotBeKnown`, or returns None."""
-        if isinstance(error, CannotBeKnown):
-            return str(error)
         # No call tells us that such memory is read, so any error can come of what a kernel did not write.
-        unseen = self._launched and (self._fills_host_arrays or self._shares_memory)
+        unseen = self.launched and (self.fills_host_arrays or self._shares_memory)
         if isinstance(error, DoesNotCompile) or not unseen:
             return None
         return "kernels do not run here, and host code can read memory of its own that they fill"
@@ -129,14 +106,14 @@ class NumbaStandIn:
         from numba.core.errors import NumbaError
         from numba.cuda import codegen, dispatcher
 
-        self._compile, dispatcher._Kernel = dispatcher._Kernel, self._recorded_kernel
+        self.make, dispatcher._Kernel = dispatcher._Kernel, self._recorded_kernel
         of = dispatcher.CUDADispatcher
         of.enable_caching = lambda _: None  # a cubin of yesterday, and a file of a kernel that is none
         codegen.CUDACodeLibrary.get_cufunc = lambda library: _Function(library)
         compile_device, call = of.compile_device, of.call
 
         def compiled_device_function(this: Any, args: Any, return_type: Any = None) -> Any:
-            with self._compiles(this.py_func):
+            with self.compiles(this.py_func):
                 return compile_device(this, args, return_type)
 
         def called(this: Any, args: Any, launch_config: Any) -> Any:
@@ -146,166 +123,126 @@ class NumbaStandIn:
                 raise DoesNotCompile(_message(error, this.py_func)) from None
 
         of.compile_device, of.call = compiled_device_function, called
-        launch_all = dispatcher.ForAll.__call__
-
-        def launched_for_all(this: Any, *args: Any) -> Any:
-            self._by_occupancy = not this.thread_per_block
-            try:
-                return launch_all(this, *args)
-            finally:
-                self._by_occupancy = False
-
-        # Numba takes the largest block that the registers of the compiled kernel allow. These differ by
-        # architecture, so the block is found when the kernel is compiled.
-        dispatcher.ForAll.__call__ = launched_for_all
-        dispatcher.ForAll._compute_thread_per_block = lambda this, _: this.thread_per_block or _LARGEST_BLOCK
+        for_all_threads = _LargestBlock(_MOST_THREADS)
+        dispatcher.ForAll._compute_thread_per_block = lambda this, _: this.thread_per_block or for_all_threads
 
     def _recorded_kernel(self, py_func: Any, argtypes: Any, **options: Any) -> _RecordedKernel:
-        key = py_func, argtypes, tuple(sorted((name, repr(value)) for name, value in options.items()))
+        key = py_func, argtypes, repr(sorted(options.items()))
         return self._kernels.setdefault(key, _RecordedKernel(self, py_func, argtypes, options))
 
-    def _launch(self, kernel: _RecordedKernel, args: Any, grid: Any, block: Any, shared_bytes: int) -> None:
-        from numpy import ndarray
-
-        self._launched = True
-        # `cuda.Out(array)` and its like hold the array as their value.
-        self._fills_host_arrays |= any(isinstance(getattr(arg, "value", arg), ndarray) for arg in args)
-        compiled = partial(kernel.compiled, tuple(block), shared_bytes, by_occupancy=self._by_occupancy)
-        self._record(Launch(kernel.name, tuple(grid), compiled))
-
     @contextmanager
-    def _compiles(self, py_func: Any) -> Iterator[None]:
+    def compiles(self, py_func: Any) -> Iterator[None]:
         """Tells errors of the compiler as `DoesNotCompile`, once for a kernel with all that it calls."""
         if self._compiling:
             yield
             return
         self._compiling = True
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what compiles; they are told on a device, too
+            with warnings.catch_warnings(action="ignore"):  # of what compiles; they are told on a device, too
                 yield
-        except Exception as error:  # Numba raises what it likes: KeyError, AssertionError, RuntimeError
-            if isinstance(error, (CannotBeKnown, DoesNotCompile)):
-                raise
+        except (CannotBeKnown, DoesNotCompile):
+            raise
+        except Exception as error:  # noqa: BLE001 - of Numba: also KeyError, AssertionError, RuntimeError
             raise DoesNotCompile(_message(error, py_func)) from None
         finally:
             self._compiling = False
 
-    def _driver_calls(self, binding: Any) -> dict[str, Callable[..., Any]]:
+    def _driver_answers(self, binding: Any) -> dict[str, Callable[..., Any]]:
         """Returns the driver's functions that Numba calls, by name, on memory of the host."""
+        import numpy as np
 
-        def allocate(size: int, *, shared: bool = False) -> int:
-            import numpy as np
-
-            self._shares_memory |= shared
+        def allocate(size: int, shared: int = 0) -> int:
+            self._shares_memory |= bool(shared)
             memory = np.zeros(size, np.uint8)  # takes no memory before it is written
-            address: int = memory.ctypes.data
-            self._memory[address] = memory
-            return address
+            self._memory[memory.ctypes.data] = memory
+            return memory.ctypes.data
 
         def copy(to: Any, source: Any, size: int, *_: Any) -> None:
             ctypes.memmove(int(to), int(source), size)
 
         def copy_to_host(*args: Any) -> None:
-            if self._launched:
-                _refuse("the contents of a device array")
-            copy(*args)
-
-        def fill(to: Any, byte: int, count: int, *_: Any) -> None:
-            ctypes.memset(int(to), byte, count)
-
-        def attribute(code: Any, _: Any) -> int:
-            name = code.name.removeprefix("CU_DEVICE_ATTRIBUTE_")
-            return _ATTRIBUTE[name] if name in _ATTRIBUTE else _refuse(name)
+            return _refuse("the contents of a device array") if self.launched else copy(*args)
 
         nothing = (
             "CtxPushCurrent CtxSynchronize EventDestroy EventQuery EventRecord EventSynchronize ProfilerStart"
             " ProfilerStop MemHostRegister MemHostUnregister StreamDestroy StreamSynchronize StreamWaitEvent"
         )
-        calls: dict[str, Callable[..., Any]] = {f"cu{name}": lambda *_: None for name in nothing.split()}
-        moves = {"MemcpyHtoD": copy, "MemcpyDtoH": copy_to_host, "MemcpyDtoD": copy, "MemsetD8": fill}
-        for name, move in moves.items():
-            calls[f"cu{name}"] = calls[f"cu{name}Async"] = move
-        calls["cuMemFree"] = calls["cuMemFreeHost"] = lambda pointer: self._memory.pop(int(pointer), None)
-        calls["cuCtxGetCurrent"] = calls["cuCtxPopCurrent"] = lambda: binding.CUcontext(1)
-        mapped = int(binding.CU_MEMHOSTALLOC_DEVICEMAP)
-        return calls | {
+        return {f"cu{name}": lambda *_: None for name in nothing.split()} | {
+            "cuCtxGetCurrent": lambda: binding.CUcontext(1),
             "cuCtxGetDevice": lambda: 0,
-            "cuDeviceGetAttribute": attribute,
+            "cuCtxPopCurrent": lambda: binding.CUcontext(1),
+            "cuDeviceGetAttribute": lambda code, _: _refuse(code.name.removeprefix("CU_DEVICE_ATTRIBUTE_")),
             "cuDeviceGetCount": lambda: 1,
             "cuEventCreate": lambda _: next(self._handles),
             "cuEventElapsedTime": lambda *_: _refuse("the time between two events"),
             "cuMemAlloc": lambda size: binding.CUdeviceptr(allocate(size)),
-            "cuMemAllocManaged": lambda size, _: binding.CUdeviceptr(allocate(size, shared=True)),
-            "cuMemGetInfo": lambda: (_MEMORY_BYTES, _MEMORY_BYTES),
-            "cuMemHostAlloc": lambda size, flags: allocate(size, shared=bool(flags & mapped)),
+            "cuMemAllocManaged": lambda size, _: binding.CUdeviceptr(allocate(size, shared=1)),
+            "cuMemFree": lambda pointer: self._memory.pop(int(pointer), None),
+            "cuMemFreeHost": lambda pointer: self._memory.pop(int(pointer), None),
+            "cuMemGetInfo": lambda: (141 * 10**9, 141 * 10**9),
+            "cuMemHostAlloc": lambda size, flags: allocate(size, flags & binding.CU_MEMHOSTALLOC_DEVICEMAP),
             "cuMemHostGetDevicePointer": lambda pointer, _: binding.CUdeviceptr(int(pointer)),
+            "cuMemcpyDtoD": copy,
+            "cuMemcpyDtoH": copy_to_host,
+            "cuMemcpyHtoD": copy,
+            "cuMemsetD8": lambda to, byte, count, *_: ctypes.memset(int(to), byte, count),
             "cuOccupancyMaxActiveBlocksPerMultiprocessor": _resident_blocks,
             "cuStreamCreate": lambda _: binding.CUstream(next(self._handles)),
         }
 
 
+class _LargestBlock(int):
+    """Stands for the largest block that the registers of a kernel allow; these differ by architecture."""
+
+
 class _RecordedKernel:
     """Stands for Numba's `_Kernel`, one of given argument types. It is compiled when somebody asks."""
 
-    objectmode = False
-    entry_point = None
-    launch_config_sensitive = False
+    entry_point = objectmode = launch_config_sensitive = None
 
     def __init__(self, device: NumbaStandIn, py_func: Any, argtypes: Any, options: dict[str, Any]) -> None:
         from numba.cuda import types, typing
 
-        self._device = device
-        self._options = options
-        self._numba_kernel: Any = None
-        self._compiled: dict[str, bytes | DoesNotCompile] = {}
-        self.py_func = py_func
-        self.argtypes = argtypes
+        self._device, self._options = device, options
+        self.py_func, self.argtypes = py_func, argtypes
         self.signature = typing.signature(types.void, *argtypes)
-        self.name = _name(py_func)
 
     def bind(self) -> None:
         """Loads nothing."""
 
-    def launch(self, args: Any, griddim: Any, blockdim: Any, _: Any = 0, sharedmem: int = 0) -> None:
+    def launch(self, args: Any, grid: Any, block: Any, _: Any, shared_bytes: int) -> None:
         """Has the launch recorded, if the arguments fit the kernel's signature."""
+        from numpy import ndarray
+
         if not self._options.get("extensions"):  # they turn arguments into others
             self._check(args)
-        self._device._launch(self, args, griddim, blockdim, sharedmem)
+        self._device.launched = True
+        # `cuda.Out(array)` and its like hold the array as their value.
+        self._device.fills_host_arrays |= any(isinstance(getattr(arg, "value", arg), ndarray) for arg in args)
+        compiled = partial(self.compiled, tuple(block), shared_bytes)
+        self._device.record(Launch(_name(self.py_func), tuple(grid), compiled))
 
-    def compiled(
-        self, block: Dimensions, shared_bytes: int, architecture: str, *, by_occupancy: bool
-    ) -> Compiled:
+    def compiled(self, block: Dimensions, shared_bytes: int, architecture: str) -> Compiled:
         """Compiles for an architecture, once. Globals of the kernel are read when it first compiles."""
-        if architecture not in self._compiled:
-            capability = _capability(architecture)
-            try:
-                library = self._lowered()._codelibrary
-                with self._device._compiles(self.py_func):
-                    self._compiled[architecture] = bytes(library.get_cubin(cc=capability).code)
-            except DoesNotCompile as error:
-                self._compiled[architecture] = error
-        image = self._compiled[architecture]
-        if isinstance(image, DoesNotCompile):
-            raise DoesNotCompile(*image.args)
-        entry = self._lowered().entry_name
-        if by_occupancy:
-            bounds = self._options.get("launch_bounds") or _LARGEST_BLOCK
+        capability, kernel = _capability(architecture), self._lowered
+        with self._device.compiles(self.py_func):
+            image = kernel._codelibrary.get_cubin(cc=capability).code  # Numba keeps it
+        if isinstance(block[0], _LargestBlock):
+            bounds = self._options.get("launch_bounds") or _MOST_THREADS
             bound = bounds if isinstance(bounds, int) else bounds[0]
-            block = (min(_threads(cubin.registers(image)[entry]), bound, _LARGEST_BLOCK), 1, 1)
-        return Compiled(image, entry, block, shared_bytes)
+            block = (min(_threads(cubin.registers(image)[kernel.entry_name]), bound), 1, 1)
+        return Compiled(image, kernel.entry_name, block, shared_bytes)
 
+    @cached_property
     def _lowered(self) -> Any:
-        """Returns Numba's kernel, which is typed and lowered to LLVM's code.
+        """Numba's kernel, which is typed and lowered to LLVM's code.
 
         One does for all architectures: numba-cuda 0.30.4 asks for the capability in `nvvmutils` (6.0) and
         `mathimpl` (7.5) only, and CUDA 13 begins at 7.5.
         """
-        if self._numba_kernel is None:
+        with self._device.compiles(self.py_func):
             options = self._options | {"link": list(self._options.get("link") or ())}  # Numba adds to it
-            with self._device._compiles(self.py_func):
-                self._numba_kernel = self._device._compile(self.py_func, self.argtypes, **options)
-        return self._numba_kernel
+            return self._device.make(self.py_func, self.argtypes, **options)
 
     def _check(self, args: Any) -> None:
         """Compares types: Numba hands to a kernel of one explicit signature whatever it is given."""
@@ -318,14 +255,14 @@ class _RecordedKernel:
         converted = map(cuda_target.typing_context.can_convert, given, wanted)
         if len(given) != len(wanted) or None in converted:
             wants, has = (", ".join(map(str, each)) for each in (wanted, given))
-            said = f"{self.name} has the signature ({wants}) and is called with ({has})"
-            raise DoesNotCompile(f"{_place(_author_wrote(self.py_func))}: {said}")
+            said = f"{_name(self.py_func)} has the signature ({wants}) and is called with ({has})"
+            raise DoesNotCompile(f"{_place(self.py_func)}: {said}")
 
     def __getattr__(self, name: str) -> Any:
         """Has Numba's kernel answer the rest, such as its PTX or registers."""
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self._lowered(), name)
+        return getattr(self._lowered, name)
 
 
 class _Function:
@@ -333,7 +270,7 @@ class _Function:
 
     def __init__(self, library: Any) -> None:
         self.regs = cubin.registers(library.get_cubin().code)[library._entry_name]
-        self.maxthreads = self.max_threads_per_block = min(_threads(self.regs), _LARGEST_BLOCK)
+        self.maxthreads = self.max_threads_per_block = min(_threads(self.regs), _MOST_THREADS)
         self.attrs = self.attributes = self.kernel = self.handle = self
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -353,19 +290,20 @@ def _resident_blocks(function: _Function, threads: int, _: int) -> int:
 
 def _require_tested_libraries() -> None:
     """Raises ImportError with value, rule and remedy if what this file rests on is not there."""
-    require("numba-cuda", _OLDEST, _NEXT, "code")
+    require("numba-cuda", "0.30.4", "0.31", "code")  # as the extra `code` does
     from numba.cuda.core import config
     from numba.cuda.cudadrv import driver, nvrtc, nvvm
 
     if config.ENABLE_CUDASIM:
         raise ImportError("NUMBA_ENABLE_CUDASIM is on, and the simulator compiles nothing: unset it")
-    if not driver._have_nvjitlink():
-        raise ImportError(f"nvJitLink is missing, by which Numba links kernels on a device: {_REMEDY}")
-    for name, loads in (("NVVM", nvvm.NVVM), ("NVRTC", nvrtc._get_nvrtc_version)):
+    loaders = {"NVVM": nvvm.NVVM, "NVRTC": nvrtc._get_nvrtc_version, "nvJitLink": driver._have_nvjitlink}
+    for name, loads in loaders.items():
         try:
-            loads()
-        except Exception as error:  # each loader has errors of its own
-            raise ImportError(f"{name} does not load ({error}): {_REMEDY}") from error
+            problem: object = None if loads() else "it is missing"
+        except Exception as error:  # noqa: BLE001 - each loader has errors of its own
+            problem = error
+        if problem is not None:
+            raise ImportError(f"{name} does not load ({problem}): pip install 'pytest-gpukern[code]'")
 
 
 def _refuse(name: str) -> NoReturn:
@@ -376,11 +314,11 @@ def _capability(architecture: str) -> tuple[int, int, str]:
     """Returns what Numba compiles for on such a device; ValueError if its compilers do not know it."""
     from numba.cuda.cudadrv import nvrtc
 
-    named = {f"sm_{major}{minor}": (major, minor) for major, minor in nvrtc.get_supported_ccs()}
-    if architecture not in named:
-        names = ", ".join(named)
+    known = {f"sm_{major}{minor}": (major, minor) for major, minor in nvrtc.get_supported_ccs()}
+    if architecture not in known:
+        names = ", ".join(known)
         raise ValueError(f"{architecture}: Numba compiles for {names} with the CUDA compilers installed here")
-    major, minor = named[architecture]
+    major, minor = known[architecture]
     return major, minor, "a" if major >= 9 else ""  # as `CUDACodeLibrary._ensure_cc` says on a device
 
 
@@ -396,46 +334,33 @@ def _name(py_func: Any) -> str:
     return f"{function.__module__}.{function.__name__}" if of_numba else str(function.__name__)
 
 
-def _place(function: Any) -> str:
-    return place_of(function.__code__.co_filename, function.__code__.co_firstlineno)
-
-
 def _message(error: Exception, py_func: Any) -> str:
     """Returns what the compiler said first, after the user's line that it speaks of."""
     from numba.core.errors import NumbaError
 
-    function = _author_wrote(py_func)
-    text = re.sub(r" at 0x[0-9a-f]+", "", re.sub(r"'_Z\w+'", function.__name__, str(error)))
-    said = _ASSEMBLER.findall(text) or list(_told(text))
-    place = _place_of(error) or _place(function)
-    clear = isinstance(error, (NumbaError, TypeError, ValueError)) or _ASSEMBLER.search(text)
-    return f"{place}: {function.__name__}: {'' if clear else f'{type(error).__name__}: '}{' '.join(said)}"
+    name = _author_wrote(py_func).__name__
+    text = re.sub(r" at 0x[0-9a-f]+", "", re.sub(r"'_Z\w+'", name, str(error)))
+    refused = _ASSEMBLER.findall(text)
+    said = " ".join(refused or _AROUND.sub("", text).split())
+    clear = refused or isinstance(error, (NumbaError, TypeError, ValueError))
+    kind = "" if clear else f"{type(error).__name__}: "
+    return f"{_place(py_func, error)}: {name}: {kind}{said}"
 
 
-def _told(text: str) -> Iterator[str]:
-    """Yields the lines of Numba's message, up to the candidates, source and steps that follow it."""
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith(("There are ", "File ", "During: ", "- Of which ")):
-            return
-        if line and not line.startswith("Failed in cuda mode pipeline"):
-            yield line
-
-
-def _place_of(error: Exception) -> str | None:
-    """Returns the user's line that an error is about, in the innermost function, or None.
+def _place(py_func: Any, error: Exception | None = None) -> str:
+    """Returns the user's line that an error is about, in the innermost function; else a kernel's first line.
 
     Where the message has none, the compiler's steps do: 0.30.4 loses it if the error's class is numba's.
     """
     import numba.cuda
 
-    places = [(name, int(line)) for name, line in _PLACE.findall(str(error))]
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    steps = [getattr(frame.f_locals.get("self"), "__dict__", {}) for frame in reversed(frames)]
-    locs = [step["loc"] for step in steps if isinstance(step.get("loc"), numba.cuda.core.ir.Loc)]
-    places += [(loc.filename, loc.line) for loc in locs]
+    code = _author_wrote(py_func).__code__
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__ if error else None)]
+    steps = [getattr(frame.f_locals.get("self"), "__dict__", {}).get("loc") for frame in reversed(frames)]
+    locs = [(loc.filename, loc.line) for loc in steps if isinstance(loc, numba.cuda.core.ir.Loc)]
     libraries = tuple(str(Path(library.__file__).parent) for library in (numba, numba.cuda))
-    for name, line in places:
+    for name, line in (*_PLACE.findall(str(error)), *locs):
         path = os.path.abspath(name)  # noqa: PTH100 - Path's has no answer to Numba's ../..
-        if line and Path(path).is_file() and not path.startswith(libraries):
-            return place_of(path, line)
-    return None
+        if int(line or 0) and Path(path).is_file() and not path.startswith(libraries):
+            return place_of(path, int(line))
+    return place_of(code.co_filename, code.co_firstlineno)

@@ -17,7 +17,14 @@ from pytest_gpukern.baseline.store import CODE, Store, held_by
 from pytest_gpukern.findings.regressions import RESOURCES
 from pytest_gpukern.report import units
 from pytest_gpukern.values import atomic_file
-from pytest_gpukern.values.result import CaseInfo, CompiledCode, Finding, KernelFacts, Verdict
+from pytest_gpukern.values.result import (
+    CaseInfo,
+    CompiledCode,
+    Finding,
+    KernelFacts,
+    Verdict,
+    sizes_text,
+)
 from pytest_gpukern.values.untrusted_json import ContentError, content_of, of_schema, read
 from pytest_gpukern.values.verdict_table import VerdictKind
 
@@ -162,12 +169,13 @@ def judged(case: CaseInfo, architecture: str, now: CompiledCode, before: Compile
     said = ", ".join(_changes(now.kernels, before.kernels)) or "other instructions, the same resources"
     compiler = f"{before.compiler} → {now.compiler}: " if before.compiler != now.compiler else ""
     variant = f"{case.backend}.{case.variant}" if case.backend else case.variant
-    return Verdict(VerdictKind.CHANGED, f"{compiler}{variant} {architecture}: {said}")
+    chosen = f"autotuned {_chosen(before)} → {_chosen(now)}: " if before.autotuned != now.autotuned else ""
+    return Verdict(VerdictKind.CHANGED, f"{compiler}{variant} {architecture}: {chosen}{said}")
 
 
 def growth(architecture: str, now: CompiledCode, before: CompiledCode | None) -> Iterator[Finding]:
-    """Yields what grew so that it may cost time; nothing where another compiler made it."""
-    if before is None or before.compiler != now.compiler:
+    """Yields what grew so that it may cost time; nothing where another compiler or autotuner chose it."""
+    if before is None or (before.compiler, before.autotuned) != (now.compiler, now.autotuned):
         return
     for kernel, old in _pairs(now.kernels, before.kernels):
         occupancy = (kernel.occupancy or 0.0) < (old.occupancy or 0.0)
@@ -218,6 +226,10 @@ def _changes(now: Sequence[KernelFacts], before: Sequence[KernelFacts]) -> Itera
             said[f"occupancy {before_text} → {units.share(kernel.occupancy)}"] = None
         said |= dict.fromkeys(mix)
     yield from said
+
+
+def _chosen(code: CompiledCode) -> str:
+    return ", ".join(sizes_text(settings) for settings in code.autotuned.values()) or "the first"
 
 
 def _sizes(block: tuple[int, int, int] | None) -> str:

@@ -7,7 +7,7 @@ import importlib
 import math
 import tempfile
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_gpukern.backends.backend import missing_library
-from pytest_gpukern.code.disassembly import Store, facts
+from pytest_gpukern.code.disassembly import DisassemblyError, Store, facts, require_tools
 from pytest_gpukern.code.launches import CannotBeKnown, DoesNotCompile, Launch, StandIn
-from pytest_gpukern.code.tools import DisassemblyError, require_tools
 from pytest_gpukern.gpu.fingerprint import library_versions
+from pytest_gpukern.gpu.kernel_facts import autotuned
 from pytest_gpukern.gpu.simulator.errors import missing_gpu_in_error
 from pytest_gpukern.measure.ceilings import default_cache_dir
 from pytest_gpukern.problems.call_by_name import Point, ProblemError, call_by_name, place_of
@@ -33,6 +33,7 @@ from pytest_gpukern.session.stash import NEW_TEST, settings_of
 from pytest_gpukern.values.backend_table import BACKENDS, cuda_packages
 from pytest_gpukern.values.note import CANNOT_BE_KNOWN, NOT_COVERED, NotRun
 from pytest_gpukern.values.result import CompiledCode, KernelFacts
+from pytest_gpukern.values.untrusted_json import FileError
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -100,10 +101,7 @@ class Recorder:
         config.stash[NEW_TEST] = new_test
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        if "gpu_benchmark" not in getattr(item, "fixturenames", ()):
-            reason = NotRun(NOT_COVERED, "tests of pytest-benchmark's fixture")
-            raise pytest.skip.Exception(reason, _use_item_location=True)
+    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
         self._stand_ins.begin()
         with self._ending():
             return (yield)
@@ -111,7 +109,9 @@ class Recorder:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Generator[None, Any, Any]:
         with self._ending():
-            return (yield)
+            yield
+            reason = NotRun(NOT_COVERED, "its body measures nothing that we take part in")
+            raise pytest.skip.Exception(reason, _use_item_location=True)
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -160,10 +160,9 @@ class RecordedTest(MeasuredTest):
     def measure_call(self, target: CallTarget) -> NoReturn:
         self._begin_use()
         self.evidence = Evidence(result_of(self.context))
-        turn = target.next_turn()
-        self.stand_ins.launches.clear()  # of the preparation
-        turn.call()
-        self._conclude()
+        if target.loop is not None:
+            target.loop.run(lambda calls, *_: self._conclude(calls))
+        self._conclude(target.next_turn().call)
 
     def measure_case(self, case: Case) -> None:
         self._begin_use()
@@ -177,9 +176,7 @@ class RecordedTest(MeasuredTest):
             launch = self._prepared(case, point)
         except ProblemError as error:
             self._fail(error.located)
-        self.stand_ins.launches.clear()
-        launch()
-        self._conclude()
+        self._conclude(launch)
 
     def reject(self, case: Case) -> NoReturn:
         """Skips a broken variant: only what it computes is wrong."""
@@ -220,12 +217,24 @@ class RecordedTest(MeasuredTest):
         named = {**case.problem.named(point), **case.parameters, **given, "stream": stand_in.stream}
         return call_by_name(prepare, named)
 
-    def _conclude(self) -> NoReturn:
-        """Compiles what was launched for each architecture, and ends the test."""
-        if not self.stand_ins.launches:
-            pytest.skip(NotRun(NOT_COVERED, "it launches no kernel of Numba or Triton"))
-        architectures = self.environment.settings.code
-        code = {name: _compiled(self.stand_ins.launches, name) for name in architectures}
+    def _conclude(self, call: Callable[[], object]) -> NoReturn:
+        """Compiles what a call launches for each architecture, and ends the test.
+
+        It is made again where an autotuner chose otherwise on a device of that architecture.
+        """
+        code: dict[str, CompiledCode] = {}
+        last = None
+        for name in self.environment.settings.code:
+            chosen = self._on_record(name)
+            if chosen != last:
+                last = chosen
+                self.stand_ins.launches.clear()
+                for stand_in in self.stand_ins.of.values():
+                    stand_in.choose(chosen)
+                call()
+            if not self.stand_ins.launches:
+                pytest.skip(NotRun(NOT_COVERED, "it launches no kernel of Numba or Triton"))
+            code[name] = _compiled(self.stand_ins.launches, name)
         refused = [f"{name}: {of.refused}" for name, of in code.items() if of.refused]
         if len(refused) == len(code):
             self._fail(f"does not compile for {refused[0]}")
@@ -233,6 +242,15 @@ class RecordedTest(MeasuredTest):
         self.evidence.add(code=code)
         self.verified = True
         raise Recorded
+
+    def _on_record(self, architecture: str) -> Mapping[str, Mapping[str, str]]:
+        """Returns what autotuners chose on devices of an architecture, such as `sm_90`."""
+        assert self.result is not None
+        major, minor = divmod(int(architecture.removeprefix("sm_")), 10)
+        try:
+            return self.environment.store.autotuned(self.result.case, (major, minor))
+        except FileError as error:
+            self._fail(str(error))
 
 
 def _compiled(launches: list[tuple[str, Launch]], architecture: str) -> CompiledCode:
@@ -245,7 +263,7 @@ def _compiled(launches: list[tuple[str, Launch]], architecture: str) -> Compiled
         except DoesNotCompile as error:
             return CompiledCode(compilers, refused=str(error))
         kernels[facts(compiled, launch.kernel, architecture, launch.grid, _store())] = None
-    return CompiledCode(compilers, tuple(kernels))
+    return CompiledCode(compilers, tuple(kernels), autotuned=autotuned(kernels))
 
 
 @functools.cache

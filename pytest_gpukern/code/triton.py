@@ -19,12 +19,13 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from pytest_gpukern.code.launches import CannotBeKnown, Compiled, DoesNotCompile, Launch, require
+from pytest_gpukern.gpu.kernel_facts import configuration
 from pytest_gpukern.problems.call_by_name import place_of
 
 _OLDEST = {"triton": "3.6", "torch": "2.9"}  # what the extra `triton` asks for
@@ -64,8 +65,8 @@ _UNKNOWN = {
 class TritonStandIn:
     """Implements `StandIn` for `@triton.jit`, with `@triton.heuristics` and `@triton.autotune` around it.
 
-    Which configuration of an autotuned kernel is fastest cannot be measured. The first one is taken that the
-    kernel's own pruning leaves, in its author's order.
+    Which configuration of an autotuned kernel is fastest cannot be measured. The one on record is taken, else
+    the first that the kernel's own pruning leaves, in its author's order.
 
     Compile a launch within `record`: Triton reads a kernel's global variables as it compiles.
     """
@@ -75,6 +76,8 @@ class TritonStandIn:
         self._driver: Any
         self._record: Callable[[Launch], None]
         self._compile: Callable[..., Any]
+        self._chosen: Mapping[str, Mapping[str, str]] = {}
+        self._tuners: list[Any] = []
 
     def install(self, record: Callable[[Launch], None]) -> None:
         """Takes the device's place for good: of PyTorch in this thread, of Triton in this process.
@@ -95,12 +98,23 @@ class TritonStandIn:
         self._record, self._driver, self._compile = record, _driver(), JITFunction.run
         driver.set_active(self._driver)
         JITFunction.run = lambda function, *args, **options: self._launch(function, args, **options)
-        # All take equally long: Triton takes the first, and neither reads nor keeps times on disk.
-        Autotuner._bench = _always([0.0, 0.0, 0.0])
+        # Of equally fast ones Triton takes the first. It neither reads nor keeps times on disk.
+        Autotuner._bench = lambda tuner, *_, config, **__: [self._time_of(tuner, config)] * 3
         Autotuner.check_disk_cache = lambda _tuner, _key, _configs, benchmark: bool(benchmark())
 
     def begin(self) -> None:
         """Begins another test, of which nothing has to be forgotten."""
+
+    def choose(self, autotuned: Mapping[str, Mapping[str, str]]) -> None:
+        """Has kernels tuned anew, so that each takes its configuration."""
+        self._chosen = autotuned
+        for tuner in self._tuners:
+            tuner.cache.clear()
+        self._tuners.clear()
+
+    def _time_of(self, tuner: Any, config: Any) -> float:
+        self._tuners.append(tuner)
+        return float(configuration(config) != self._chosen.get(tuner.base_fn.__name__))
 
     def given(self, array: Any) -> Any:
         """Returns a tensor on the device with an array's dtype, strides and alignment, without its contents.

@@ -1,7 +1,7 @@
 """Measures what a test of an existing suite hands to pytest-benchmark's own `benchmark` fixture.
 
-This needs `--gpu-benchmark`, and the `gpu_benchmark` marker on the test or `--gpukern-all`. All other tests
-and runs are pytest-benchmark's alone: we touch nothing of theirs.
+This needs the marker `gpu_benchmark` on the test, or `--gpukern-all`, in a run with `--gpu-benchmark` or
+`--gpukern-code`. All other tests and runs are pytest-benchmark's alone: we touch nothing of theirs.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ def _is_chosen(item: Any) -> bool:
 
 def _asks(item: pytest.Item) -> bool:
     settings = settings_of(item.config)
-    return settings.benchmark and (settings.measure_all or item.get_closest_marker(MARKER) is not None)
+    measures = settings.benchmark or bool(settings.code)
+    return measures and (settings.measure_all or item.get_closest_marker(MARKER) is not None)
 
 
 def _uses(item: pytest.Item, fixture: str) -> bool:

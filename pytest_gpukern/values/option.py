@@ -11,6 +11,8 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
     Attributes:
         help: two lines of `pytest --help` at most.
         more: whole sentences that only the site shows.
+        alone: what the option means without a value, unless its ini value says that. An ini value alone then
+            switches nothing on. None if the option needs a value.
     """
 
     name: str
@@ -21,6 +23,7 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
     repeatable: bool = False
     listed: bool = False
     more: str = ""
+    alone: str | None = None
 
     @property
     def cli(self) -> str:
@@ -33,8 +36,10 @@ class Option(NamedTuple):  # made in a sixth of a dataclass's time, in every run
 
     @property
     def arguments(self) -> dict[str, Any]:
-        shared = {"dest": self.ini, "default": None, "help": self.help}
+        shared: dict[str, Any] = {"dest": self.ini, "default": None, "help": self.help}
         if self.flag:
             return {**shared, "action": "store_true"}
         metavar = self.metavar or "{" + ",".join(self.choices) + "}"
+        if self.alone is not None:
+            shared |= {"nargs": "?", "const": True}
         return {**shared, "action": "append" if self.repeatable else "store", "metavar": metavar}

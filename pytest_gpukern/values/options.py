@@ -28,6 +28,8 @@ RUN_FOLDER_VARIABLE = "GPUKERN_RUN_FOLDER"
 """Environment variable by which a run's workers and their child sessions know its temporary folder."""
 DEFAULT_THRESHOLD = 0.02
 DEFAULT_TIMEOUT_S = 60.0
+RECORDED_CODE = "recorded"
+"""What stands for the architectures on record."""
 NOT_GIVEN: tuple[Any, ...] = (None, False, "", [])
 """What the value of an option is that nobody gave."""
 
@@ -107,7 +109,10 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "code",
             "compile what Numba and Triton would launch, for these architectures, and run nothing",
             metavar="sm_90[,sm_80…]|recorded",
-            more="It needs the extra `code` and no GPU. The code is compared with the record.",
+            alone=RECORDED_CODE,
+            more="It needs the extra `code` and no GPU. The code is compared with the record. Without a "
+            "value, the ini value names the architectures, or else the record. The ini value alone compiles "
+            "nothing.",
         ),
     ),
     "GPU kernels, how to measure": (

@@ -128,11 +128,14 @@ class CompiledCode(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         compiler: what compiled them, with versions.
         kernels: each kernel in the order of its first launch.
         refused: the compiler's message, if one does not compile for it.
+        autotuned: kernel → configuration that an autotuner chose on a device, or the first where that is not
+            on record, as texts.
     """
 
     compiler: str = ""
     kernels: tuple[KernelFacts, ...] = ()
     refused: str = ""
+    autotuned: dict[str, dict[str, str]] = {}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from pytest_gpukern.values.options import (
     DEFAULT_TIMEOUT_S,
     NOT_GIVEN,
     OPTIONS,
+    RECORDED_CODE,
     SettingsError,
     parse_names,
     parse_threshold,
@@ -42,8 +43,6 @@ SESSIONS_TO_RECORD = 5
 """Processes that measure a record, by default."""
 SESSIONS_A_SIDE = 4
 """Processes that measure each of two revisions, by default."""
-RECORDED_CODE = "recorded"
-"""Stands for the architectures whose machine code is on record."""
 REASON_NEEDED = "say why times changed; whoever reads the record later will want to know"
 
 
@@ -178,6 +177,11 @@ def _parsed(
             raise SettingsError(f"{option.cli}= is empty: give it a value, or check the variable in it")
         from_cli = given.get(option.name) not in NOT_GIVEN
         value = given.get(option.name) if from_cli else ini.get(option.name)
+        if option.alone is not None and value is True:
+            from_cli = not ini.get(option.name)
+            value = option.alone if from_cli else ini[option.name]
+        elif option.alone is not None and not from_cli:
+            continue  # it says what the option means without a value
         if value in NOT_GIVEN:
             continue
         shown = " ".join(value) if isinstance(value, list) else value
@@ -237,7 +241,11 @@ def _architectures(text: str, label: str) -> tuple[str, ...]:
     if names == (RECORDED_CODE,):
         return names
     if not names or not all(re.fullmatch(r"sm_\d{2,3}", name) for name in names):
-        raise SettingsError(f"{label}: architectures are written sm_90 or sm_80,sm_90; or {RECORDED_CODE}")
+        # Not Path.exists, which raises where a name is too long.
+        is_path = os.path.exists(text.partition("::")[0].replace("\0", ""))  # noqa: PTH110
+        remedy = f". To select {text}, name it before the option" if is_path else ""
+        rule = f"architectures are written sm_90 or sm_80,sm_90; or {RECORDED_CODE}"
+        raise SettingsError(f"{label}: {rule}{remedy}")
     return names
 
 

@@ -157,6 +157,51 @@ def test_plain_tests_end_at_their_call_and_say_what_cannot_be_known(pytester):
     assert "Traceback" not in text
 
 
+BENCHMARK = """
+import numpy as np
+import pytest
+from numba import cuda
+
+@cuda.jit
+def scale(x, y, factor):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = x[i] * factor
+
+def arrays():
+    return cuda.to_device(np.ones(100, "float32")), cuda.device_array(100, "float32")
+
+@pytest.mark.gpu_benchmark
+def test_a_call(benchmark):
+    benchmark(scale[1, 128], *arrays(), np.float32(3))
+    assert False, "the test has ended"
+
+@pytest.mark.gpu_benchmark
+def test_pedantic(benchmark):
+    benchmark.pedantic(scale[1, 64], setup=lambda: ((*arrays(), 3.0), {}), rounds=7)
+    assert False, "the test has ended"
+
+@pytest.mark.gpu_benchmark
+def test_that_calls_nothing(benchmark):
+    scale[1, 128](*arrays(), 3)
+
+def test_unmarked(benchmark):
+    assert False, "it is not selected"
+"""
+
+
+def test_what_pytest_benchmarks_own_fixture_calls_is_compiled(pytester):
+    pytester.makepyfile(test_existing=BENCHMARK)
+    result = run(pytester, "--gpukern-code=sm_90", "-rs", "--gpukern-report=a.json", file="test_existing.py")
+    result.assert_outcomes(passed=2, skipped=1, deselected=1)
+    assert "its body measures nothing that we take part in" in result.stdout.str()
+    call, pedantic = json.loads((pytester.path / "a.json").read_text())["results"]
+    ((kernel,), (other,)) = (found["code"]["sm_90"]["kernels"] for found in (call, pedantic))
+    assert (kernel["block"], other["block"]) == ([128, 1, 1], [64, 1, 1])
+    assert "fp64" not in dict(kernel["instructions"])
+    assert "fp64" in dict(other["instructions"])
+
+
 def test_another_revision_needs_no_record(pytester, suite):
     repository = Repository(pytester.path)
     repository.commit()

@@ -3,13 +3,18 @@
 The stand-in takes a process for good, so each script runs in one of its own.
 """
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import made_up_results
 import pytest
+
+from pytest_gpukern.baseline.store import Store
+from pytest_gpukern.values.result import Result
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
@@ -56,10 +61,10 @@ print(json.dumps([launches, answers]))
 """
 
 
-def run(tmp_path, body, **environment):
+def run(tmp_path, body, *, begin=BEGIN, **environment):
     """Returns the launches that a script makes, each with what was compiled, and its answers."""
     script = tmp_path / "script.py"
-    script.write_text(BEGIN + body + END)
+    script.write_text(begin + body + END)
     done = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
@@ -158,6 +163,56 @@ def test_the_suites_kernels_compile_alike_in_two_processes(tmp_path):
     assert again == first[-13:]
 
 
+LOADED = """
+import json
+from types import SimpleNamespace
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import MockTensor
+from pytest_gpukern.gpu.cubin import code_sha256
+from pytest_gpukern.gpu.kernel_facts import triton_cubins
+
+launches, answers, loaded = [], {}, []
+
+def load(name, image, shared, device):
+    loaded.append(name)
+    return 0x10 * len(loaded), 0xA0 + len(loaded), 16, 0, 1024
+
+driver.set_active(SimpleNamespace(
+    get_current_device=lambda: 0,
+    get_current_stream=lambda device: 0,
+    get_current_target=lambda: GPUTarget("cuda", 90, 32),
+    launcher_cls=lambda source, metadata: lambda *_: None,
+    utils=SimpleNamespace(
+        get_device_properties=lambda device: {"max_shared_mem": 232_448},
+        load_binary=load,
+        unload_module=lambda module: None,
+    ),
+))
+"""
+
+
+def test_triton_tells_the_code_of_each_handle_of_what_it_has_loaded(tmp_path):
+    """Its own objects do, with a driver that only numbers what is loaded."""
+    body = """
+x = MockTensor(torch.float32)
+compiled = [add.run(x, x, 1000, grid=(4,), warmup=True, BLOCK=size) for size in (128, 256, 512)]
+answers["compiled"] = [len(triton_cubins()), len(loaded)]
+for size in (256, 512):
+    add[(4,)](x, x, 1000, BLOCK=size)
+answers["launched"] = {handle: code_sha256(image) for handle, image in triton_cubins().items()}
+answers["by hand"] = [code_sha256(kernel.asm["cubin"]) for kernel in compiled]
+"""
+    _, answers = run(tmp_path, ADD + body, begin=LOADED)
+    _, one, other = answers["by hand"]
+    assert answers["compiled"] == [0, 0], "to look loads nothing"
+    assert answers["launched"] == {str(0xA1): one, str(0xA2): other}
+    assert one != other
+
+
 def test_heuristics_hold_and_the_first_configuration_that_is_left_is_taken(tmp_path):
     body = """
 x = torch.empty(1024, device="cuda")
@@ -179,6 +234,74 @@ chosen[lambda constants: (1024 // constants["BLOCK"],)](x, x, 1024)
     launches, _ = run(tmp_path, ADD + body)
     assert [(launch["grid"][0], launch["sm_90"][1][0]) for launch in launches] == [(8, 32), (4, 64), (2, 128)]
     assert not list(tmp_path.glob("cache/**/*.autotune.json"))
+
+
+def test_the_configuration_on_record_is_taken_and_another_one_when_that_is_said(tmp_path):
+    body = """
+x = torch.empty(1024, device="cuda")
+some = [triton.Config({"BLOCK": size}, num_warps=warps) for size, warps in ((128, 1), (256, 2), (512, 4))]
+tuned = triton.autotune(some, key=["n"])(add)
+for chosen in ({}, {"add": answers}, {"other": answers}, {"add": {"BLOCK": "1"}}):
+    answers |= {name: str(value) for name, value in some[2].all_kwargs().items() if value is not None}
+    stand_in.choose(chosen)
+    tuned[lambda constants: (1024 // constants["BLOCK"],)](x, x, 1024)
+"""
+    launches, _ = run(tmp_path, ADD + body)
+    first, last = [8, 32], [2, 128]
+    assert [[of["grid"][0], of["sm_90"][1][0]] for of in launches] == [first, last, first, first]
+
+
+TUNED = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def add(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+some = [triton.Config({"BLOCK": size}, num_warps=warps) for size, warps in ((128, 1), (256, 2), (512, 4))]
+tuned = triton.autotune(some, key=["n"])(add)
+
+def test_tuned(gpu_benchmark):
+    x = torch.empty(1024, device="cuda")
+    gpu_benchmark(tuned[lambda constants: (1024 // constants["BLOCK"],)], x, x, 1024)
+"""
+
+
+def test_each_architecture_is_compiled_as_its_devices_were_tuned_and_another_choice_is_told(pytester):
+    """The recorded choices are those of a session on an H200; nothing is on record of an A100."""
+    pytester.makepyfile(test_tuned=TUNED)
+
+    def compiled(*options):
+        done = pytester.runpytest_subprocess(
+            "-p", "no:cacheprovider", "--gpukern-code=sm_80,sm_90", "--gpukern-report=a.json", "-v", *options
+        )
+        assert done.ret == 0, "\n".join(done.outlines)
+        (found,) = json.loads((pytester.path / "a.json").read_text())["results"]
+        blocks = {name: of["kernels"][0]["block"][0] for name, of in found["code"].items()}
+        return found, blocks, done.stdout
+
+    found, blocks, _ = compiled("--gpukern-baseline=create")
+    assert blocks == {"sm_80": 32, "sm_90": 32}
+    first = found["code"]["sm_90"]["autotuned"]["add"]
+    measured = dataclasses.replace(
+        Result.from_json(found),
+        measurements=(made_up_results.measured(),),
+        fingerprint=made_up_results.FINGERPRINT,
+        autotuned={"add": {**first, "BLOCK": "512", "num_warps": "4"}},
+        code={},
+        verdicts={},
+    )
+    store = Store("create")
+    store.add(measured, model_key="nvidia-h200")
+    assert store.flush().written
+    _, blocks, told = compiled("--gpukern-fail-on=resources")
+    assert blocks == {"sm_80": 32, "sm_90": 128}
+    told.fnmatch_lines(["*CHANGED*sm_90: autotuned BLOCK=128 *num_warps=1* → BLOCK=512 *num_warps=4*"])
+    _, blocks, _ = compiled("--gpukern-baseline=off")
+    assert blocks == {"sm_80": 32, "sm_90": 32}
 
 
 def test_code_that_does_not_compile_is_told_with_the_users_line_and_for_its_architecture(tmp_path):

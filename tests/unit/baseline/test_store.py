@@ -31,7 +31,7 @@ from made_up_records import (
 
 from pytest_gpukern.baseline.codec import load
 from pytest_gpukern.baseline.merge import Refusal, WriteReport
-from pytest_gpukern.baseline.store import KnownCases, patterns_of, rewrite
+from pytest_gpukern.baseline.store import KnownCases, Store, patterns_of, rewrite
 from pytest_gpukern.cli.baseline import matching
 from pytest_gpukern.gate.comparability import Conditions
 from pytest_gpukern.gate.judge import Basis, judge
@@ -83,6 +83,24 @@ def test_what_an_autotuner_chose_is_recorded_and_sets_sessions_apart(tmp_path):
     (path,) = tmp_path.rglob("*.json")
     kinds = [{each.choice for each in times} for times in load(path).all_times()]
     assert sorted(map(len, kinds)) == [1, 1], "also for the spread that all cases share"
+
+
+def test_the_newest_choice_on_a_device_of_the_architecture_counts(tmp_path):
+    case = case_of(tmp_path)
+    assert store_of("compare").autotuned(case, (9, 0)) == {}
+    for hour, (model, capability, warps) in enumerate(
+        [(H200, (9, 0), "1"), ("nvidia-h100", (9, 0), "32"), ("nvidia-a100", (8, 0), "8")]
+    ):
+        store = Store("create", now=lambda hour=hour: START + timedelta(hours=hour))
+        fingerprint = Fingerprint(device_model_key=model, compute_capability=capability)
+        chosen = {"softmax": {"num_warps": warps}}
+        store.add(result_of(case, autotuned=chosen, fingerprint=fingerprint), model_key=model)
+        store.flush()
+    store = store_of("compare")
+    assert store.autotuned(case, (9, 0)) == {"softmax": {"num_warps": "32"}}
+    assert store.autotuned(case, (8, 0)) == {"softmax": {"num_warps": "8"}}
+    assert store.autotuned(case, (7, 5)) == store.autotuned(case_of(tmp_path, n=5), (9, 0)) == {}
+    assert store_of("off").autotuned(case, (9, 0)) == {}
 
 
 def test_a_name_that_begins_another_is_not_taken_for_its_device(folder):

@@ -11,12 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpukern.code import disassembly, tools
-from pytest_gpukern.code.disassembly import Store, facts
+from pytest_gpukern.code import disassembly
+from pytest_gpukern.code.disassembly import (
+    DisassemblyError,
+    Store,
+    Tool,
+    ToolsMissing,
+    class_of,
+    facts,
+    tool,
+)
 from pytest_gpukern.code.launches import Compiled
-from pytest_gpukern.code.opcodes import class_of
-from pytest_gpukern.code.tools import DisassemblyError, Tool, ToolsMissing, tool
 from pytest_gpukern.gpu import cubin
+from pytest_gpukern.values.result import KernelFacts
 
 try:
     MISSING = "" if all(map(tool, ("ptxas", "cuobjdump", "nvdisasm"))) else "a tool is missing"
@@ -166,15 +173,15 @@ def test_only_what_is_not_in_the_store_is_disassembled(tmp_path, kept, monkeypat
 
 
 def test_a_damaged_entry_is_made_again_and_a_folder_that_cannot_be_made_is_none(tmp_path):
-    listing = disassembly.Listing(spill_bytes=0, code_bytes=16, instructions={"fp32": 1})
-    Store(tmp_path / "store").listing("key", lambda: listing)
+    known = KernelFacts("kernel", 8, 0, 0, stack_bytes=0, code_bytes=16, instructions=(("fp32", 1),))
+    Store(tmp_path / "store").facts("key", lambda: known)
     (entry,) = (tmp_path / "store").iterdir()
     sound = entry.read_bytes()
     for damaged in (b"", sound[:40], sound[:-1], sound.replace(b"16", b"32")):
         entry.write_bytes(damaged)
-        assert Store(tmp_path / "store").listing("key", lambda: listing) == listing
+        assert Store(tmp_path / "store").facts("key", lambda: known) == known
         assert entry.read_bytes() == sound
-    assert Store(entry).listing("key", lambda: listing) == listing
+    assert Store(entry).facts("key", lambda: known) == known
 
 
 def listed(**changed):
@@ -224,15 +231,17 @@ def test_what_no_tool_takes_is_an_error(kept):
 
 def test_a_missing_tool_is_told_with_what_installs_it(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(tools, "cuda_program", lambda name: None)
+    monkeypatch.setattr(disassembly, "cuda_program", lambda name: None)
     with pytest.raises(ToolsMissing, match=r"nvdisasm is not in NVIDIA's wheels.*pip install .*\[code\]"):
         tool.__wrapped__("nvdisasm")
 
 
 def test_tools_that_cannot_mark_spills_are_refused_at_the_start(monkeypatch):
-    monkeypatch.setattr(tools, "tool", lambda name: Tool(name, "13.4.49"))
+    monkeypatch.setattr(disassembly, "tool", lambda name: Tool(name, "13.4.49"))
     with pytest.raises(DisassemblyError, match=r"version 13\.4\.49, and 13\.4\.92 is needed: pip install"):
-        tools.require_tools()
+        disassembly.require_tools()
+    monkeypatch.setattr(disassembly, "tool", lambda name: Tool(name, "13.4.92"))
+    disassembly.require_tools()
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,9 @@ def test_a_comparison_of_revisions_in_ci_has_to_measure_on_a_gpu():
 def test_each_option_is_read_from_the_command_line_and_from_its_ini_twin(
     source, name, value, attribute, expected
 ):
-    settings = read(**{source: {name: value}})
+    needs_the_option = source == "ini" and name == "code"
+    given = {name: True} if needs_the_option else {}
+    settings = read(**{"given": given, source: {name: value}})
     assert getattr(settings, attribute) == expected
     assert settings.asked
 
@@ -383,9 +385,23 @@ def test_machine_code_is_compared_with_another_revisions_without_measuring():
     assert (settings.code, settings.against, settings.baseline) == (("sm_90",), "main", "off")
 
 
-def test_an_ini_file_may_name_architectures_for_the_runs_that_do_not_measure():
-    assert read(ini={"code": "recorded"}).code == ("recorded",)
-    assert read(benchmark=True, ini={"code": "recorded"}).code == ()
+def test_without_a_value_architectures_are_those_of_the_ini_file_or_else_those_on_record():
+    assert read(given={"code": True}).code == ("recorded",)
+    assert read(given={"code": True}, ini={"code": "sm_80,sm_90"}).code == ("sm_80", "sm_90")
+    assert read(given={"code": "recorded"}, ini={"code": "sm_80"}).code == ("recorded",)
+    message = refused(given={"code": True}, ini={"code": "hopper"})
+    assert message.startswith("ini value gpukern_code = hopper: architectures are written")
+
+
+def test_an_ini_file_that_names_architectures_has_no_run_compile():
+    settings = read(ini={"code": "sm_90"})
+    assert not settings.code
+    assert not settings.asked
+
+
+def test_a_path_behind_the_option_is_told_from_an_architecture(tmp_path):
+    message = refused(given={"code": str(tmp_path)})
+    assert message.endswith(f"To select {tmp_path}, name it before the option")
 
 
 @pytest.mark.parametrize("text", ["hopper", "90", "sm_9", "sm_90,recorded", ","])
