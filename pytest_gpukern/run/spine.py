@@ -38,6 +38,7 @@ from pytest_gpukern.timers.timer import (
     TimerUnavailable,
     open_host_timer,
 )
+from pytest_gpukern.values.backend_table import distributions_of_others
 from pytest_gpukern.values.marker import MarkerOptions
 from pytest_gpukern.values.note import Note
 from pytest_gpukern.values.phases import phase
@@ -203,7 +204,8 @@ def with_facts(result: Result, environment: Environment) -> Result:
         result,
         notes=(*result.notes, *environment.gpu.take_late_warnings(), *unhashed),
         kernels=kernels,
-        autotuned=autotuned(kernels),
+        # To look for tuners takes 20 to 100 ms.
+        autotuned={} if "triton" in distributions_of_others(result.case.backend) else autotuned(kernels),
         ceilings=ceilings.to_json() if ceilings is not None else {},
         canaries=dict(canaries),
     )

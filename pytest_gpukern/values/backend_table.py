@@ -104,7 +104,7 @@ BACKENDS: dict[str, BackendRow] = {
         packages=("torch",),
         starts_cuda=("torch",),
         imports=("torch",),
-        distributions=("torch",),
+        distributions=("torch", "triton"),  # torch.compile's kernels are Triton's
     ),
     "triton": BackendRow(
         "triton:TritonBackend",
