@@ -41,10 +41,11 @@ test-triton:
 	.venv-triton/bin/python -m pytest tests/plugin/test_triton.py tests/plugin/test_code_triton.py tests/plugin/test_docs.py::test_what_is_shown_is_what_is_printed $(ARGS)
 	.venv-triton/bin/python -m pytest suites/softmax suites/layer_norm --gpukern-simulator=auto -q $(ARGS)
 
-## evidence: make the figures of docs/explanation/evidence.md that need no GPU; a quarter of an hour
+## evidence: make the figures of docs/explanation/evidence.md that need no GPU; twenty minutes
 evidence: $(VENV)/.dev
 	$(BIN)/python tests/evidence/gate_simulation.py
 	$(BIN)/python tests/evidence/gate_on_gpu.py judge
+	$(BIN)/python tests/evidence/fleet_simulation.py
 
 ## browser: install the Chromium in which tests open HTML reports; as root, on Debian or Ubuntu
 browser:

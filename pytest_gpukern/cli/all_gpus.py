@@ -9,46 +9,42 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from pytest_gpukern.cli import exits
-from pytest_gpukern.findings import cards
-from pytest_gpukern.gate.change import ratio_of
+from pytest_gpukern.findings import cards, fleet
+from pytest_gpukern.findings.cards import FEWEST_CASES, Card, Session
 from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
 from pytest_gpukern.gpu.model import Device, short_uuid
-from pytest_gpukern.gpu.nvml import Configuration, Nvml, PcieLink, PowerLimits, open_nvml
+from pytest_gpukern.gpu.nvml import Nvml, open_nvml
 from pytest_gpukern.gpu.selection import visible_devices
-from pytest_gpukern.measure.device_clocks import DeviceClocks
 from pytest_gpukern.processes.sessions import environment, seeing
 from pytest_gpukern.report import units
-from pytest_gpukern.report.layout import Column, table, wrapped
+from pytest_gpukern.report.fleet import cards_table, facts_table, lines_of, of_card, rows
+from pytest_gpukern.report.fleet_files import sessions_of, write_run
+from pytest_gpukern.report.layout import wrapped
 from pytest_gpukern.report.run import RunResults
-from pytest_gpukern.report.run_file import read_run
+from pytest_gpukern.report.run_file import DAMAGED, read_run, run_text
 from pytest_gpukern.session.arguments import KnownOption, is_for_children, known_options, tokenized
 from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.form_table import suffix_of
-from pytest_gpukern.values.result import Correctness, Measurement, Result
-from pytest_gpukern.values.untrusted_json import FileError
+from pytest_gpukern.values.untrusted_json import ContentError, FileError, content_of
 
 _COMMAND = "validate --all-gpus"
 _USAGE_ERROR = 4
 """pytest's own status."""
 _RAN = (0, 1)
 """pytest's statuses of a run to its end."""
-_KERNELS_OF_A_CLASS = 16
-"""Kernels of a class that further rounds measure: their median is known better than cards differ."""
-_LOOK_EVERY_S = 1.0
 _TO_END_S = 20.0
 """Time for a run of pytest to end after Ctrl-C."""
 _REPORT = "--gpukern-report"
@@ -57,12 +53,15 @@ _KERNELS_ONLY = "--gpukern-scope=kernel"
 """Copies and times of the host would be taken one GPU at a time. A later `--gpukern-scope` wins."""
 
 
-def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]]) -> int:
+def validate_all_gpus(
+    options: Sequence[str], command: Callable[..., list[str]], folders: Sequence[Path]
+) -> int:
     """Validates all visible GPUs of the first one's model; returns the exit status.
 
     Args:
         options: of pytest.
         command: returns the command that runs the suites with options, or only those of their tests.
+        folders: get a run's file of each GPU and session.
     """
     try:
         given = _Given.of(options)
@@ -75,9 +74,8 @@ def validate_all_gpus(options: Sequence[str], command: Callable[..., list[str]])
         with open_nvml() as nvml, TemporaryFolder("validate") as folder:
             host = _Host.of(nvml)
             if given.records:
-                return _record(host, given, command, Path(folder))
-            watch = _Watch(nvml, host.uuids)
-            return _Validation(host, watch, options, given.further, command, Path(folder)).run()
+                return _record(host, given, command, Path(folder), folders)
+        return _Validation(host, options, given.further, command, Path(folder), folders).run()
     except (NvmlUnavailable, DeviceError, FileError) as error:
         exits.complain(_COMMAND, error)
         return exits.BAD
@@ -184,6 +182,10 @@ class _Host:
         card = next(card for card in self.cards if card.uuid == uuid)
         return f"{card.index} {short_uuid(uuid, self.uuids)}"
 
+    def card(self, card: Card) -> Card:
+        """Returns a card of a run's file with its number and model."""
+        return replace(card, index=self.name(card.uuid), model=self.cards[0].name)
+
 
 @contextlib.contextmanager
 def _started(
@@ -206,12 +208,16 @@ def _started(
 # --- recording ------------------------------------------------------------------------------------
 
 
-def _record(host: _Host, given: _Given, command: Callable[..., list[str]], folder: Path) -> int:
+def _record(
+    host: _Host, given: _Given, command: Callable[..., list[str]], folder: Path, folders: Sequence[Path]
+) -> int:
     """Records every GPU at the same time, in a run of its own each; shows one run after the other."""
     with contextlib.ExitStack() as stack:
         runs = []
         for uuid in host.uuids:
-            own = [f"{_REPORT}={_of_gpu(path, short_uuid(uuid, host.uuids))}" for path in given.reports]
+            paths = [_of_gpu(path, short_uuid(uuid, host.uuids)) for path in given.reports]
+            paths += [folder / f"kept-{uuid}.json"] if folders else []
+            own = [f"{_REPORT}={path}" for path in paths]
             log = stack.enter_context((folder / uuid).open("w+b"))
             arguments = command([_KERNELS_ONLY, *given.options, *own])
             process = stack.enter_context(_started(arguments, os.environ | seeing(uuid), log))
@@ -223,6 +229,9 @@ def _record(host: _Host, given: _Given, command: Callable[..., list[str]], folde
             _say(f"GPU {host.name(uuid)}: pytest ended with status {statuses[-1]}")
             log.seek(0)
             sys.stdout.write(log.read().decode(errors="replace"))
+            index, kept = host.name(uuid).partition(" ")[0], folder / f"kept-{uuid}.json"
+            for into in folders if kept.exists() else ():
+                write_run(into, socket.gethostname(), index, kept.read_bytes())
         exits.show([*_not_validated(host)])
         return next((status for status in statuses if status not in _RAN), max(statuses))
 
@@ -236,171 +245,62 @@ def _of_gpu(path: Path, gpu: str) -> Path:
 # --- measuring ------------------------------------------------------------------------------------
 
 
-class _Watch:
-    """Asks NVML about the GPUs while others use them."""
-
-    def __init__(self, nvml: Nvml, uuids: Sequence[str]) -> None:
-        self.nvml = nvml
-        self.uuids = uuids
-        self.limited_ns = {uuid: self._limited_ns(uuid) for uuid in uuids}
-        self.links: dict[str, PcieLink] = {}
-
-    def look(self) -> None:
-        """Notes the links to the host: an idle GPU may have another."""
-        for uuid in self.uuids:
-            with contextlib.suppress(DeviceError):
-                now, before = self.nvml.pcie_link(uuid), self.links.get(uuid)
-                if before is None or (now.generation or 0) >= (before.generation or 0):
-                    self.links[uuid] = now
-
-    def facts(self, uuid: str, results: Iterable[Result]) -> cards.CardFacts:
-        """Returns what is known of a GPU by NVML, and by what was seen behind its batches.
-
-        Invalid times count, too: they say what the GPU did. Take it while all GPUs have done the same work.
-        """
-        clocks = [
-            DeviceClocks.of(measurement)
-            for result in results
-            if result.fingerprint.device_uuid == uuid
-            for measurement in result.measurements
-            if measurement.scope == "kernel"
-        ]
-        setup, limits = Configuration(), PowerLimits()
-        with contextlib.suppress(DeviceError):
-            setup, limits = self.nvml.configuration(uuid), self.nvml.limits(uuid)
-        before, after = self.limited_ns[uuid], self._limited_ns(uuid)
-        return cards.CardFacts(
-            sm_mhz=cards.median_of_known(seen.sm_mhz for seen in clocks),
-            memory_mhz=cards.median_of_known(seen.memory_mhz for seen in clocks),
-            power_w=max((seen.power_w for seen in clocks if seen.power_w is not None), default=None),
-            power_limit_w=limits.power_w,
-            temperature_c=max(
-                (seen.temperature_c for seen in clocks if seen.temperature_c is not None), default=None
-            ),
-            limited_s={event: (after[event] - before[event]) / 1e9 for event in after if event in before},
-            setup=setup,
-            pcie=self.links.get(uuid, PcieLink()),
-        )
-
-    def _limited_ns(self, uuid: str) -> Mapping[str, int]:
-        """Returns how long each clock event has held down the clocks, as far as NVML tells."""
-        with contextlib.suppress(DeviceError):
-            return self.nvml.state(uuid).limited_ns
-        return {}
-
-
-_OnCards = dict[str, dict[str, tuple["Result", "Measurement"]]]
-"""`case id scope/timer/cache` → card → what was measured."""
-
-
-def _on_cards(run: RunResults) -> _OnCards:
-    """Returns what of a run can be compared between GPUs; what one GPU got wrong is left out on all."""
-    wrong = {result.test for result in run.results if result.correctness is Correctness.INCORRECT}
-    on_cards: _OnCards = {}
-    for result in run.results:
-        card = result.fingerprint.device_uuid
-        if result.test in wrong or result.simulated or card is None:
-            continue
-        for measurement in result.measurements:
-            if not measurement.beside and cards.is_valid(measurement):
-                kernel = f"{result.case.id} {measurement.key}"
-                on_cards.setdefault(kernel, {})[card] = (result, measurement)
-    return on_cards
-
-
-def _times(on_cards: _OnCards) -> cards.Times:
-    times: cards.Times = {}
-    for kernel, by_card in on_cards.items():
-        for card, (_, measurement) in by_card.items():
-            times.setdefault(card, {})[kernel] = measurement.summary.median_ns
-    return times
-
-
-def _chosen(on_cards: _OnCards) -> dict[str, str]:
-    """Returns kernel → class of those to measure again: the quickest tests of each problem in turn."""
-    groups: dict[str, dict[str, list[tuple[float, str]]]] = {}
-    for kernel, by_card in on_cards.items():
-        name = cards.class_of(list(by_card.values())) if len(by_card) > 1 else None
-        if name is not None:
-            results = [result for result, _ in by_card.values()]
-            took_s = max(result.duration_s or 0.0 for result in results)
-            groups.setdefault(name, {}).setdefault(results[0].case.problem, []).append((took_s, kernel))
-    chosen: dict[str, str] = {}
-    for name, problems in groups.items():
-        in_turn = itertools.zip_longest(*map(sorted, problems.values()))
-        kernels = [timed[1] for turn in in_turn for timed in turn if timed is not None]
-        if len(kernels) >= cards.FEWEST_CASES:
-            chosen |= dict.fromkeys(kernels[:_KERNELS_OF_A_CLASS], name)
-    return chosen
-
-
 @dataclass
 class _Validation:
     """Validates the GPUs of a host; `further` are pytest's options in all rounds but the first."""
 
     host: _Host
-    watch: _Watch
     options: Sequence[str]
     further: Sequence[str]
     command: Callable[..., list[str]]
     folder: Path
-    tests: dict[str, str] = field(default_factory=dict)  # kernel → the test that measures it
-    results: list[Result] = field(default_factory=list)
+    folders: Sequence[Path]
     statuses: list[int] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
 
     def run(self) -> int:
         uuids = self.host.uuids
-        run = self._round(self.options, os.environ | seeing(*uuids))
-        if run is None:
+        if not self._round(self.options, os.environ | seeing(*uuids)):
             return self.statuses[0]
-        on_cards = _on_cards(run)
-        classes = _chosen(on_cards)
-        self.tests = {kernel: next(iter(on_cards[kernel].values()))[0].test for kernel in classes}
-        further = range(2, cards.ROUNDS + 1) if classes else ()
-        again = [self._again(f"session {number} of {cards.ROUNDS}", uuids, classes) for number in further]
-        by_card = cards.combined(cards.shifts_in(times, classes) for times in (_times(on_cards), *again))
-        shifts = {uuid: by_card.get(uuid, {}) for uuid in uuids}
-        facts = {uuid: self.watch.facts(uuid, self.results) for uuid in uuids}
-        suspects, held = self._decided(shifts, classes)
-        judged = cards.findings(
-            shifts, suspects, held, facts, cards.since_own_record(run.results, run.history)
-        )
-        exits.show(_report(self.host, judged, facts, _failed(run, self.host), compared=bool(classes)))
-        return max(*self.statuses, int(any(finding.bad for finding in judged.values())))
+        kernels = fleet.to_measure_again(self.sessions)
+        for number in range(2, cards.ROUNDS + 1) if kernels else ():
+            self._again(f"session {number} of {cards.ROUNDS}", uuids, kernels)
+        run, raising = read_run(self.folder / "0.json"), [*self.sessions]
+        since_record = cards.since_own_record(run.results, run.history)
+        found = fleet.judged(raising, since_record=since_record)
+        if suspects := fleet.to_confirm(found):
+            self._confirm(suspects, kernels)
+            found = fleet.judged(raising, self.sessions[len(raising) :], since_record=since_record)
+        exits.show(_report(self.host, found))
+        corrupt = any(odd.sessions > 1 for odd in found.corrupt)
+        return max(*self.statuses, int(corrupt or any(model.bad for model in found.models)))
 
-    def _decided(
-        self, shifts: Mapping[str, Mapping[str, float]], classes: Mapping[str, str]
-    ) -> tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]:
-        """Measures suspected GPUs and a neighbour again; returns what was suspected and what is confirmed."""
-        suspects = cards.suspected(shifts)
-        if not suspects:
-            return {}, {}
-        beside = cards.neighbours(shifts, suspects)
-        others = [uuid for uuid in dict.fromkeys(beside.values()) if uuid not in suspects]
-        names = ", ".join(self.host.name(uuid) for uuid in suspects)
-        doubtful = set(itertools.chain.from_iterable(suspects.values()))
-        kernels = [kernel for kernel, name in classes.items() if name in doubtful]
-        fresh = []
-        for number in range(1, cards.FRESH_ROUNDS + 1):
-            what = f"fresh session {number} of {cards.FRESH_ROUNDS}, of {names}"
-            what += f" beside {', '.join(map(self.host.name, others))}" if others else ""
-            fresh.append(self._again(what, [*suspects, *others], kernels))
-        return suspects, cards.confirmed(suspects, fresh, classes, beside)
+    def _confirm(self, suspects: Mapping[Card, fleet.Recheck], kernels: Mapping[str, str]) -> None:
+        """Measures suspected GPUs and a neighbour again."""
+        neighbours = dict.fromkeys(again.beside for again in suspects.values())
+        others = [card for card in neighbours if card is not None and card not in suspects]
+        doubtful = {name for again in suspects.values() for name in again.classes}
+        doubtful_kernels = [kernel for kernel, name in kernels.items() if name in doubtful]
+        names = ", ".join(card.index for card in suspects)
+        beside = f" beside {', '.join(card.index for card in others)}" if others else ""
+        for number in range(1, cards.FRESH_ROUNDS + 1) if doubtful_kernels else ():
+            what = f"fresh session {number} of {cards.FRESH_ROUNDS}, of {names}{beside}"
+            self._again(what, [card.uuid for card in (*suspects, *others)], doubtful_kernels)
 
-    def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> cards.Times:
+    def _again(self, what: str, uuids: Sequence[str], kernels: Iterable[str]) -> None:
         """Measures kernels again in fresh processes, without judging; shows the run only if it failed."""
-        begun, tests = time.monotonic(), sorted({self.tests[kernel] for kernel in kernels})
+        known = {kernel: of.test for session in self.sessions for kernel, of in session.kernels.items()}
+        begun, tests = time.monotonic(), sorted({known[kernel] for kernel in kernels})
         unjudged = ("--gpukern-baseline=off", "--gpukern-fail-on=none")
         log = self.folder / "log"
         with log.open("w+b") as file:
-            run = self._round([*self.further, *unjudged], environment(seeing(*uuids)), tests, file)
+            ran = self._round([*self.further, *unjudged], environment(seeing(*uuids)), tests, file)
         status = self.statuses[-1]
         if status != exits.FINE:
             sys.stdout.write(log.read_text(encoding="utf-8", errors="replace"))
-        if run is None:
+        if not ran:
             raise DeviceError(f"pytest ended with status {status}, so the GPUs were not compared")
         _say(f"{what}: {units.counted(len(tests), 'test')}, {units.duration(time.monotonic() - begun)}")
-        return _times(_on_cards(run))
 
     def _round(
         self,
@@ -408,151 +308,69 @@ class _Validation:
         environ: Mapping[str, str],
         tests: Sequence[str] = (),
         log: IO[bytes] | None = None,
-    ) -> RunResults | None:
-        """Runs a pytest, and looks at the GPUs meanwhile; returns None if it did not come to its end."""
+    ) -> bool:
+        """Runs a pytest, and reads what it measured; returns whether it came to its end."""
         output = self.folder / f"{len(self.statuses)}.json"
-        given = [_KERNELS_ONLY, *options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"]
-        status = None
-        with _started(self.command(given, tests), environ, log) as process:
-            while status is None:
-                self.watch.look()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    status = process.wait(timeout=_LOOK_EVERY_S)
-        self.statuses.append(status)
-        if status not in _RAN:
-            return None
-        run = read_run(output)
-        self.results += run.results
-        return run
+        arguments = self.command([_KERNELS_ONLY, *options, *_SIDE_BY_SIDE, f"{_REPORT}={output}"], tests)
+        with _started(arguments, environ, log) as process:
+            self.statuses.append(process.wait())
+        if self.statuses[-1] not in _RAN:
+            return False
+        try:
+            sessions = sessions_of(content_of(output))
+        except ContentError as error:
+            raise error.of_file(output, DAMAGED) from error
+        known = [session for session in sessions if session.card.uuid in self.host.uuids]
+        self.sessions += [replace(session, card=self.host.card(session.card)) for session in known]
+        if self.folders:
+            self._keep(read_run(output))
+        return True
 
-
-def _failed(run: RunResults, host: _Host) -> Counter[str]:
-    """Returns card → how many of its tests failed."""
-    names = {f"@{short_uuid(uuid, host.uuids)}": uuid for uuid in host.uuids}
-    return Counter(uuid for nodeid in run.failures for name, uuid in names.items() if nodeid.endswith(name))
+    def _keep(self, run: RunResults) -> None:
+        """Writes what a run measured on each GPU into the folders that were asked for."""
+        for card in self.host.cards:
+            results = [result for result in run.results if result.fingerprint.device_uuid == card.uuid]
+            tests = {result.nodeid for result in results}
+            ours = short_uuid(card.uuid, self.host.uuids)
+            failures = {
+                test: why for test, why in run.failures.items() if test in tests or test.endswith(f"@{ours}")
+            }
+            sessions = {test: of for test, of in run.sessions.items() if test in tests}
+            if results or failures:
+                content = run_text(
+                    replace(run, results=results, sessions=sessions, failures=failures)
+                ).encode()
+                for folder in self.folders:
+                    write_run(folder, socket.gethostname(), str(card.index), content)
 
 
 # --- telling it -----------------------------------------------------------------------------------
 
 
-def _report(
-    host: _Host,
-    judged: Mapping[str, cards.CardFinding],
-    facts: Mapping[str, cards.CardFacts],
-    failed: Mapping[str, int],
-    *,
-    compared: bool,
-) -> list[str]:
-    model = f"{len(host.cards)} × {host.cards[0].name}" if len(host.cards) > 1 else host.cards[0].name
-    lines = ["", f"{model}: times beside those of the other GPUs", *_times_table(host, judged, failed)]
-    lines += ["", "seen while they measured", *_facts_table(host, facts), ""]
-    if len(host.cards) == 1:
-        lines.append("there is one GPU of this model, so only its record says whether it is slow")
-    elif not compared:
-        lines.append(
-            f"not compared: two GPUs have valid times of fewer than {cards.FEWEST_CASES} kernels of a class"
-        )
-    for uuid, finding in judged.items():
-        lines += _lines_of(host, uuid, finding)
-    slow, failures = sum(finding.bad for finding in judged.values()), sum(failed.values())
+def _report(host: _Host, found: fleet.FleetFindings) -> list[str]:
+    width, lines = exits.width(), [""]
+    for model in found.models:
+        lines += [f"{len(model.cards)} × {model.name}: times beside those of the other GPUs"]
+        lines += [*cards_table(model, width, found.failed), "", "seen while they measured"]
+        lines += [*facts_table(model, width), ""]
+        if len(model.cards) == 1:
+            lines.append("there is one GPU of this model, so only its record says whether it is slow")
+        elif not model.spreads:
+            lines.append(
+                f"not compared: two GPUs have valid times of fewer than {FEWEST_CASES} kernels of a class"
+            )
+        told = (of_card(card, finding, found.confirmed_by) for card, finding in model.cards.items())
+        lines += [line for row in told if row.text for line in lines_of(row, width)]
+    lines += [line for row in rows(replace(found, models=())) for line in lines_of(row, width)]
+    slow = sum(finding.bad for model in found.models for finding in model.cards.values())
     text = f"{units.counted(slow, 'GPU')} slow" if slow else "no GPU is slow"
+    failures = sum(found.failed.values())
     text += f"; {units.counted(failures, 'failed test')}" if failures else ""
-    last = f"gpukern {_COMMAND}: {units.counted(len(judged), 'GPU')}, {text}"
-    return [*lines, *_not_validated(host), last]
-
-
-def _times_table(
-    host: _Host, judged: Mapping[str, cards.CardFinding], failed: Mapping[str, int]
-) -> list[str]:
-    on_gpus = list(judged.values())
-
-    def changes(title: str, log_ratios: Sequence[float | None]) -> list[Column]:
-        """Returns a column, or none where no GPU has a change to show."""
-        if all(log_ratio is None for log_ratio in log_ratios):
-            return []
-        ratios = (None if log_ratio is None else ratio_of(log_ratio) for log_ratio in log_ratios)
-        return [Column(title, tuple(map(units.change, ratios)), numeric=True)]
-
-    columns = [
-        Column("GPU", tuple(map(host.name, judged))),
-        *(part for name in cards.LIMITS for part in changes(name, [gpu.shifts.get(name) for gpu in on_gpus])),
-        *changes("since its record", [gpu.since_record for gpu in on_gpus]),
-        Column("failed tests", tuple(str(failed.get(uuid, 0)) for uuid in judged), numeric=True),
-        Column("verdict", tuple(gpu.verdict.value if len(on_gpus) > 1 else "" for gpu in on_gpus)),
+    return [
+        *lines,
+        *_not_validated(host),
+        f"gpukern {_COMMAND}: {units.counted(len(host.cards), 'GPU')}, {text}",
     ]
-    return table(columns, exits.width(), indent="  ")[0]
-
-
-def _facts_table(host: _Host, facts: Mapping[str, cards.CardFacts]) -> list[str]:
-    def numbers(title: str, cell: Callable[[cards.CardFacts], str]) -> Column:
-        return Column(title, tuple(map(cell, facts.values())), numeric=True)
-
-    columns = [
-        Column("GPU", tuple(map(host.name, facts))),
-        numbers("SM clock", lambda gpu: _known(gpu.sm_mhz, " MHz")),
-        numbers("memory clock", lambda gpu: _known(gpu.memory_mhz, " MHz")),
-        numbers("power of limit", lambda gpu: f"{_known(gpu.power_w)} of {_known(gpu.power_limit_w, ' W')}"),
-        numbers("hottest", lambda gpu: _known(gpu.temperature_c, " °C")),
-        Column("clocks held down", tuple(map(_limited, facts.values()))),
-        numbers("ECC corrected", lambda gpu: _known(gpu.setup.corrected_errors)),
-        numbers("uncorrected", lambda gpu: _known(gpu.setup.uncorrected_errors)),
-        numbers("replaced rows", lambda gpu: _known(gpu.setup.remapped_rows)),
-        Column("PCIe", tuple(_link(gpu.pcie) for gpu in facts.values())),
-    ]
-    return table(columns, exits.width(), indent="  ")[0]
-
-
-_UNKNOWN = "unknown"
-
-
-def _known(value: float | None, unit: str = "") -> str:
-    return _UNKNOWN if value is None else f"{value:.0f}{unit}"
-
-
-def _limited(facts: cards.CardFacts) -> str:
-    if not facts.limited_s:
-        return _UNKNOWN
-    held = [f"{event} {seconds:.1f} s" for event, seconds in facts.limited_s.items() if seconds >= 0.05]
-    return ", ".join(held) or "never"
-
-
-def _link(link: PcieLink) -> str:
-    now = f"{_known(link.generation)} x{_known(link.width)}"
-    most = f"{_known(link.max_generation)} x{_known(link.max_width)}"
-    if now == most:
-        return now if link.width is not None else _UNKNOWN
-    return f"{now} of {most}"
-
-
-def _lines_of(host: _Host, uuid: str, finding: cards.CardFinding) -> list[str]:
-    """Says what a GPU's verdict rests on, what is known of the cause, and what to do."""
-    index = host.name(uuid).partition(" ")[0]
-    confirmed = f"confirmed by {cards.FRESH_ROUNDS} fresh sessions"
-    said = {
-        cards.CardVerdict.SLOW: f"SLOW: {finding.slower_by}, {confirmed}",
-        cards.CardVerdict.ONE_OF_TWO: (
-            f"slower than the other by {finding.slower_by}, {confirmed}. Two GPUs do not tell which of them "
-            "is off: neither record nor physical cause says it"
-        ),
-        cards.CardVerdict.ONE_CLASS: (
-            f"{finding.slower_by}, {confirmed}, but in one class and without a physical cause, so it is not "
-            "called slow"
-        ),
-        cards.CardVerdict.NOT_CONFIRMED: (
-            f"looked slow, and {cards.FRESH_ROUNDS} fresh sessions did not confirm it"
-        ),
-    }.get(finding.verdict)
-    lines = [] if said is None else [f"GPU {host.name(uuid)}: {said}"]
-    causes = [cause for cause in finding.causes if cause.fault or finding.slower]
-    lines += [f"GPU {host.name(uuid)}: {cause.text}" for cause in causes]
-    remedies = dict.fromkeys(cause.remedy.format(index=index) for cause in causes)
-    if finding.bad and not remedies:
-        remedies[
-            "nothing that NVML tells explains it: look at cooling, power and firmware (nvidia-smi -q -i "
-            f"{index}), move it to another slot, and validate again before you have it replaced"
-        ] = None
-    lines += [f"  → {remedy}" for remedy in remedies]
-    return [part.text for line in lines for part in wrapped(line, exits.width(), indent="")]
 
 
 def _not_validated(host: _Host) -> list[str]:

@@ -18,6 +18,10 @@ COMMANDS = {
         "pytest_gpukern.cli.validate:declare",
         "check and time the suites that come with the package on this machine",
     ),
+    "fleet": (
+        "pytest_gpukern.cli.fleet:declare",
+        "judge the cards of many hosts by run files: what is wrong, slow or silent",
+    ),
     "report": (
         "pytest_gpukern.cli.report:declare",
         "tell of stored runs and baselines: on the terminal, or as page, comment, table or timeline",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import itertools
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpukern.package import FOLDER, SUITES
+from pytest_gpukern.values.atomic_file import TemporaryFolder
 from pytest_gpukern.values.backend_table import select_the_host_only
 from pytest_gpukern.values.failure_table import NOTHING
+
+_REPORT = "--gpukern-report"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -21,21 +26,30 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "example: gpukern validate -k vector_exp --gpukern-baseline-dir baselines. The exit status is "
         "pytest's: 1 also if nothing was measured on a GPU, unless --gpukern-simulator=auto or "
         "--gpukern-backend=host asks for that here, or if a case on record did not run. With --all-gpus it "
-        "is also 1 if a GPU is confirmed to be slower than the others."
+        "is also 1 if a GPU is confirmed to be slower than the others. --gpukern-report=FOLDER/ writes "
+        "HOST-INDEX.json there, which gpukern fleet reads."
     )
-    parser.usage = "%(prog)s [-h] [--all-gpus] [PYTEST OPTIONS]"
-    parser.add_argument(
+    parser.usage = "%(prog)s [-h] [--all-gpus | --dask=SCHEDULER] [PYTEST OPTIONS]"
+    several = parser.add_mutually_exclusive_group()
+    several.add_argument(
         "--all-gpus",
         action="store_true",
         help="run on every visible GPU of one model side by side, kernels only, and compare the GPUs; with "
         "--gpukern-baseline=append, record each",
     )
+    several.add_argument(
+        "--dask",
+        metavar="SCHEDULER",
+        help="run on every GPU that the workers of this Dask cluster see, and compare the GPUs; it is the "
+        "scheduler's address or file",
+    )
     parser.set_defaults(
-        run=lambda known: validate(known.rest, all_gpus=known.all_gpus), takes_pytest_options=True
+        run=lambda known: validate(known.rest, all_gpus=known.all_gpus, dask=known.dask),
+        takes_pytest_options=True,
     )
 
 
-def validate(options: Sequence[str] = (), *, all_gpus: bool = False) -> int:
+def validate(options: Sequence[str] = (), *, all_gpus: bool = False, dask: str | None = None) -> int:
     """Runs the packaged suites in a pytest of their own, or in several; returns the exit status."""
     given = _values(options)
     writes = given.get("--gpukern-baseline") in ("create", "append", "update")
@@ -46,11 +60,55 @@ def validate(options: Sequence[str] = (), *, all_gpus: bool = False) -> int:
         )
         return 4  # pytest's own status for a usage error
     options = _failing_without_gpu_or_library(options)
+    options, folders = without_folders(options)
+    if dask is not None:
+        from pytest_gpukern.cli.dask_fleet import validate_on_dask
+
+        return validate_on_dask(dask, options, command, folders, needs_gpu=_needs_gpu(given))
     if all_gpus:
         from pytest_gpukern.cli.all_gpus import validate_all_gpus
 
-        return validate_all_gpus(options, command)
-    return subprocess.call(command(options))
+        return validate_all_gpus(options, command, folders)
+    if not folders:
+        return subprocess.call(command(options))
+    with TemporaryFolder("validate") as temporary:
+        report = Path(temporary, "run.json")
+        status = subprocess.call(command([*options, f"{_REPORT}={report}"]))
+        if report.exists():
+            _keep(report.read_bytes(), folders)
+    return status
+
+
+def without_folders(options: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Returns options of pytest without reports into folders, and these folders: they exist or end in `/`."""
+    kept, folders = list[str](), list[Path]()
+    given = iter(options)
+    for option in given:
+        name, _, value = option.partition("=")
+        if name == _REPORT:
+            value = value or next(given, "")
+            if value.endswith("/") or (value and Path(value).is_dir()):
+                folders.append(Path(value))
+                continue
+            option = f"{_REPORT}={value}"
+        kept.append(option)
+    return kept, folders
+
+
+def _keep(content: bytes, folders: Sequence[Path]) -> None:
+    """Writes a run's file into folders, named by this host and by its card's number in nvidia-smi."""
+    from pytest_gpukern.gpu.errors import DeviceError, NvmlUnavailable
+    from pytest_gpukern.gpu.nvml import open_nvml
+    from pytest_gpukern.report.fleet_files import sessions_of, write_run
+
+    uuids = {session.card.uuid for session in sessions_of(content)}
+    index = ""
+    with contextlib.suppress(DeviceError, NvmlUnavailable), open_nvml() as nvml:
+        owners = ((gpu.index, {gpu.uuid, *(part.uuid for part in gpu.mig_instances)}) for gpu in nvml.gpus())
+        index = next((str(number) for number, names in owners if names & uuids), "")
+    for folder in folders:
+        path = write_run(folder, socket.gethostname(), index, content)
+        sys.stdout.write(f"gpukern validate: the run is in {path}\n")
 
 
 def _failing_without_gpu_or_library(options: Sequence[str]) -> Sequence[str]:
@@ -59,14 +117,17 @@ def _failing_without_gpu_or_library(options: Sequence[str]) -> Sequence[str]:
     A driver may vanish with an upgrade. So `auto` for the simulator counts only if it is among these options.
     """
     given = _values(options)
-    needs_gpu = given.get("--gpukern-simulator") not in ("auto", "always")
-    backends = given.get("--gpukern-backend")
-    needs_gpu = needs_gpu and not select_the_host_only(backends and backends.split(","))
-    usual = ["no-gpu"] * needs_gpu + ["missing"] * (given.get("--gpukern-baseline") != "off")
+    usual = ["no-gpu"] * _needs_gpu(given) + ["missing"] * (given.get("--gpukern-baseline") != "off")
     kinds = given.get("--gpukern-fail-on")
     if kinds == NOTHING or not usual:
         return options
     return [*options, f"--gpukern-fail-on={','.join([kinds, *usual] if kinds else usual)}"]
+
+
+def _needs_gpu(given: Mapping[str, str]) -> bool:
+    backends = given.get("--gpukern-backend")
+    host_only = select_the_host_only(backends and backends.split(","))
+    return given.get("--gpukern-simulator") not in ("auto", "always") and not host_only
 
 
 def command(options: Sequence[str], tests: Sequence[str] = ()) -> list[str]:

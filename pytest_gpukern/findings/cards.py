@@ -1,23 +1,9 @@
-"""Finds a slow card among a host's cards of one model: times of several sessions in, verdicts out.
+"""Defines what is known of a card: its sessions, what limits its kernels, and what slows it down.
 
-The method has three steps.
-
-1. *Shift.* All cards measure the same kernels side by side, in several rounds. In a round, a kernel's
-   deviation on a card is its log time less the lower median over the cards. The median deviation of a class
-   of kernels is the card's shift in that round, and the median over the rounds is its shift.
-2. *Suspicion and confirmation.* A card whose shift reaches the limit of a class is suspected. Three fresh
-   sessions of it and of a neighbour decide, by the median of their differences. The sessions that raised the
-   suspicion do not count, since they were chosen for it.
-3. *Name.* A card is slow if that is confirmed in two classes of kernels, or in one that has a physical cause.
-   Otherwise one class is told and blames nobody: healthy cards differ in some kernels by several per cent. Of
-   two cards, one is named only if its own record or a physical cause says which.
-
-The lower median is the time of one of the cards: of two, the faster one. Among three or more, a single card
-moves it little, however slow or fast it is.
-
-The limits are above what healthy cards differ by. Between eight H200s of several hosts, shifts of classes
-were −0.4 … +0.9 % (`tests/data/devices-h200.json`, November 2026). Kernels at the power limit differed by 2
-to 4.4 % between four H200s. `docs/explanation/evidence.md` has the rates of false and missed names.
+`fleet.py` judges cards by it. Its limits for a few cards are above what healthy cards differ by. Between
+eight H200s of several hosts, shifts of classes were −0.4 … +0.9 % (`tests/data/devices-h200.json`,
+November 2026). Kernels at the power limit differed by 2 to 4.4 % between four H200s.
+`docs/explanation/evidence.md` has the rates of false and missed names.
 """
 
 from __future__ import annotations
@@ -26,18 +12,148 @@ import enum
 import math
 import operator
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from pytest_gpukern.baseline.record import RecordedCase
 from pytest_gpukern.gate.change import percent
 from pytest_gpukern.gpu.nvml import Configuration, PcieLink
+from pytest_gpukern.measure.card_state import setup_of
 from pytest_gpukern.measure.device_clocks import INVALIDATING, ORDINARY, DeviceClocks
 from pytest_gpukern.values.result import Measurement, Result
 
-Times = dict[str, dict[str, float]]
-"""Card → `case id scope/timer/cache` → median time in nanoseconds, of one session of each card."""
+
+@dataclass(frozen=True)
+class CardFacts:
+    """Holds what is known of a card while it was measured; None, or absent, if unknown.
+
+    Attributes:
+        sm_mhz: SM clock, measured behind batches; the median over the kernels.
+        memory_mhz: memory clock, likewise.
+        power_w: highest power that was drawn behind a batch.
+        power_limit_w: the limit that it runs under.
+        temperature_c: highest temperature behind a batch.
+        limited_s: clock event → seconds for which it held down the clocks.
+        setup: among other things, errors and rows of its memory.
+        pcie: the link to the host, at its best while the card was in use.
+    """
+
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    limited_s: Mapping[str, float] = field(default_factory=dict)
+    setup: Configuration = field(default_factory=Configuration)
+    pcie: PcieLink = field(default_factory=PcieLink)
+
+    @classmethod
+    def of(cls, results: Iterable[Result]) -> CardFacts:
+        """Returns what results of one card say of it; invalid times count, too: they tell what it did."""
+        results = list(results)
+        clocks = [
+            DeviceClocks.of(measurement)
+            for result in results
+            for measurement in result.measurements
+            if measurement.scope == "kernel"
+        ]
+        setup, link, power_limit_w, limited_s = setup_of(result.observations for result in results)
+        return cls(
+            median_of_known(seen.sm_mhz for seen in clocks),
+            median_of_known(seen.memory_mhz for seen in clocks),
+            max_of_known(seen.power_w for seen in clocks),
+            power_limit_w or max_of_known(result.fingerprint.power_limit_w for result in results),
+            max_of_known(seen.temperature_c for seen in clocks),
+            limited_s,
+            setup,
+            link,
+        )
+
+    @classmethod
+    def merged(cls, sessions: Sequence[CardFacts]) -> CardFacts:
+        """Returns what several sessions of a card say; seconds add up, and the newest setup counts."""
+        limited_s: dict[str, float] = {}
+        for facts in sessions:
+            for event, seconds in facts.limited_s.items():
+                limited_s[event] = limited_s.get(event, 0.0) + seconds
+        return cls(
+            median_of_known(facts.sm_mhz for facts in sessions),
+            median_of_known(facts.memory_mhz for facts in sessions),
+            max_of_known(facts.power_w for facts in sessions),
+            sessions[-1].power_limit_w,
+            max_of_known(facts.temperature_c for facts in sessions),
+            limited_s,
+            sessions[-1].setup,
+            max((facts.pcie for facts in sessions), key=lambda link: (link.generation or 0, link.width or 0)),
+        )
+
+
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def max_of_known(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Card:
+    """Names a card. Cards of one `uuid` are one card.
+
+    Attributes:
+        host: name of its host; empty where a host validates itself.
+        uuid: of the card; `host-index` where that is unknown.
+        index: its number in nvidia-smi, for people; empty if unknown.
+        model: name of the device; empty if no GPU was there.
+        driver: version of the driver, or None.
+        libraries: (name, version) of what else is behind its times, by name.
+    """
+
+    uuid: str
+    host: str = field(default="", compare=False)
+    index: str = field(default="", compare=False)
+    model: str = field(default="", compare=False)
+    driver: str | None = field(default=None, compare=False)
+    libraries: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        gpu = f"GPU {self.index}" if self.index else self.uuid[:12]
+        return f"{self.host} {gpu}" if self.host else gpu
+
+
+@dataclass(frozen=True)
+class Session:
+    """Holds what one session found on one card.
+
+    Attributes:
+        id: of the process that measured.
+        created: when its run ended.
+        times_ns: `case id scope/timer/cache` → median time in nanoseconds, where that is valid and right.
+        kernels: the same key → what else is known of it.
+        bits: `case id output` → hash of an output that is bitwise the same in every launch.
+        wrong: ids of cases whose outputs were wrong.
+        failed: how many tests failed.
+        not_run: case id → why it has no result.
+        problems: what went wrong in its run as a whole.
+        canaries: name → median time in nanoseconds of a fixed kernel that every session measures.
+    """
+
+    card: Card
+    id: str
+    created: datetime
+    times_ns: Mapping[str, float] = field(default_factory=dict)
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    bits: Mapping[str, str] = field(default_factory=dict)
+    wrong: tuple[str, ...] = ()
+    failed: int = 0
+    not_run: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    canaries: Mapping[str, float] = field(default_factory=dict)
+    facts: CardFacts = field(default_factory=CardFacts)
+
 
 ROUNDS = 3
 """Sessions of each card that may raise a suspicion."""
@@ -64,144 +180,71 @@ _SHORT_NS = 10_000.0
 _NEAR_MEMORY = 0.5
 
 
+class Kernel(NamedTuple):
+    """Holds what is known of a kernel on a card besides its time: what classes it, and measures it again.
+
+    Attributes:
+        scope: such as `kernel`.
+        on_gpu: whether its times are those of a GPU.
+        capped: whether the power limit held down the clocks.
+        share: rate at which its declared bytes move ÷ rate of a copy; None if unknown.
+        test: pytest's name of its test, without a GPU.
+        problem: what it computes.
+        took_s: how long the test took; 0 if unknown.
+    """
+
+    scope: str
+    on_gpu: bool
+    capped: bool = False
+    share: float | None = None
+    test: str = ""
+    problem: str = ""
+    took_s: float = 0.0
+
+    @classmethod
+    def of(cls, result: Result, measurement: Measurement, test: str = "") -> Kernel:
+        rate, traffic_bytes = result.ceilings.get("device_copy_bytes_per_s"), measurement.traffic_bytes
+        ns, scope = measurement.summary.median_ns, measurement.scope
+        known = bool(rate and traffic_bytes is not None and ns)
+        return cls(
+            scope,
+            result.case.on_gpu,
+            scope == "kernel" and "sw_power_cap" in DeviceClocks.of(measurement).clock_events,
+            traffic_bytes * 1e9 / ns / rate if known else None,  # type: ignore[operator]
+            test,
+            result.case.problem,
+            result.duration_s or 0.0,
+        )
+
+
 def class_of(on_cards: Sequence[tuple[Result, Measurement]]) -> str | None:
-    """Returns what limits a kernel, by its measurements on all cards: a key of `LIMITS`, or None.
+    """Returns what limits a kernel, by its measurements on all cards: a key of `LIMITS`, or None."""
+    kernels = [Kernel.of(result, measurement) for result, measurement in on_cards]
+    return kernel_class(kernels, [measurement.summary.median_ns for _, measurement in on_cards])
+
+
+def kernel_class(kernels: Sequence[Kernel], times_ns: Sequence[float]) -> str | None:
+    """Returns what limits a kernel, by what is known of it on all cards: a key of `LIMITS`, or None.
 
     A kernel is `power-limited` if the power limit held down the clocks of more than half of the cards,
     `short` below 10 µs, and bound by `memory` if its declared bytes move at half the rate of a copy or more.
     All others are `compute`: they follow the clock of the multiprocessors. Times of the host have no class.
     """
-    result, measurement = on_cards[0]
-    if measurement.scope == "transfer":
+    if kernels[0].scope == "transfer":
         return COPIES
-    if measurement.scope != "kernel" or not result.case.on_gpu:
+    if kernels[0].scope != "kernel" or not kernels[0].on_gpu:
         return None
-    held = sum("sw_power_cap" in DeviceClocks.of(measurement).clock_events for _, measurement in on_cards)
-    if 2 * held > len(on_cards):
+    if 2 * sum(kernel.capped for kernel in kernels) > len(kernels):
         return _LIMITED_BY_POWER
-    ns = statistics.median(measurement.summary.median_ns for _, measurement in on_cards)
-    if ns < _SHORT_NS:
+    if statistics.median(times_ns) < _SHORT_NS:
         return "short"
-    rates = [rate for result, _ in on_cards if (rate := result.ceilings.get("device_copy_bytes_per_s"))]
-    if not rates or measurement.traffic_bytes is None:
-        return "compute"
-    share = measurement.traffic_bytes / (ns * 1e-9) / statistics.median(rates)
-    return "memory" if share >= _NEAR_MEMORY else "compute"
+    share = median_of_known(kernel.share for kernel in kernels)
+    return "memory" if share is not None and share >= _NEAR_MEMORY else "compute"
 
 
 def is_valid(measurement: Measurement) -> bool:
     """Returns whether a time may be compared; a run's file has no number for what is not finite."""
     return measurement.invalid is None and (measurement.summary.median_ns or 0.0) > 0
-
-
-def shifts_in(times: Times, classes: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """Returns card → class → shift in one round, as a log ratio; a class with too few kernels is absent."""
-    deviations: dict[str, dict[str, list[float]]] = {card: {} for card in times}
-    for kernel, name in classes.items():
-        logs = {card: math.log(times_ns[kernel]) for card, times_ns in times.items() if kernel in times_ns}
-        if len(logs) > 1:
-            usual = statistics.median_low(logs.values())
-            for card, value in logs.items():
-                deviations[card].setdefault(name, []).append(value - usual)
-    return {card: _medians(deviating) for card, deviating in deviations.items()}
-
-
-def _medians(logs_of: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns class, or card → median; without those of too few kernels."""
-    return {name: statistics.median(logs) for name, logs in logs_of.items() if len(logs) >= FEWEST_CASES}
-
-
-def combined(rounds: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Returns card → class → the lower median of the shifts of all rounds."""
-    shifts_of: dict[str, dict[str, list[float]]] = {}
-    for shifts in rounds:
-        for card, classes in shifts.items():
-            for name, shift in classes.items():
-                shifts_of.setdefault(card, {}).setdefault(name, []).append(shift)
-    return {card: {name: statistics.median_low(of[name]) for name in of} for card, of in shifts_of.items()}
-
-
-def suspected(shifts: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
-    """Returns the cards that are suspected → the classes whose limit their shift reaches."""
-    return {card: names for card, classes in shifts.items() if (names := _reaching(classes, LIMITS))}
-
-
-def _reaching(shifts: Mapping[str, float], names: Iterable[str]) -> list[str]:
-    return [name for name in names if shifts.get(name, -math.inf) >= LIMITS[name]]
-
-
-def neighbours(
-    shifts: Mapping[str, Mapping[str, float]], suspects: Mapping[str, Collection[str]]
-) -> dict[str, str]:
-    """Returns each suspected card → the one that it is measured beside.
-
-    That is the card whose largest shift, by the limit of its class, is the smallest, among those that have
-    times in the classes in doubt. It may be suspected in another class.
-    """
-
-    def largest(card: str) -> float:
-        return max((abs(shift) / LIMITS[name] for name, shift in shifts[card].items()), default=9.0)
-
-    beside = {}
-    for suspect, names in suspects.items():
-        others = [card for card in shifts if card != suspect]
-        comparable = [card for card in others if shifts[card].keys() >= set(names)]
-        beside[suspect] = min(comparable or others, key=largest)
-    return beside
-
-
-def confirmed(
-    suspects: Mapping[str, Collection[str]],
-    fresh: Sequence[Times],
-    classes: Mapping[str, str],
-    beside: Mapping[str, str],
-) -> dict[str, list[str]]:
-    """Returns which suspicions hold: card → classes in which it is slower than its neighbour by the limit.
-
-    `fresh` are times of rounds after the suspicion, `classes` those of kernels, and `beside` the neighbours.
-    """
-    held = {}
-    for card, names in suspects.items():
-        rounds = [{card: _differences(times, card, beside[card], classes)} for times in fresh]
-        held[card] = _reaching(combined(rounds).get(card, {}), names)
-    return {card: names for card, names in held.items() if names}
-
-
-def _differences(times: Times, card: str, beside: str, classes: Mapping[str, str]) -> dict[str, float]:
-    own, others = times.get(card, {}), times.get(beside, {})
-    ratios: dict[str, list[float]] = {}
-    for kernel, name in classes.items():
-        if kernel in own and kernel in others:
-            ratios.setdefault(name, []).append(math.log(own[kernel] / others[kernel]))
-    return _medians(ratios)
-
-
-# --- what is known of a card ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CardFacts:
-    """Holds what is known of a card while it was measured; None, or absent, if unknown.
-
-    Attributes:
-        sm_mhz: SM clock, measured behind batches; the median over the kernels.
-        memory_mhz: memory clock, likewise.
-        power_w: highest power that was drawn behind a batch.
-        power_limit_w: the limit that it runs under.
-        temperature_c: highest temperature behind a batch.
-        limited_s: clock event → seconds for which it held down the clocks.
-        setup: among other things, errors and rows of its memory.
-        pcie: the link to the host, at its best while the card was in use.
-    """
-
-    sm_mhz: float | None = None
-    memory_mhz: float | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    temperature_c: float | None = None
-    limited_s: Mapping[str, float] = field(default_factory=dict)
-    setup: Configuration = field(default_factory=Configuration)
-    pcie: PcieLink = field(default_factory=PcieLink)
 
 
 class Cause(NamedTuple):
@@ -271,22 +314,21 @@ def causes(card: CardFacts, others: Sequence[CardFacts]) -> Iterator[Cause]:
             yield Cause(f"{own} {words}, on the others {usual:.0f}", reset, _MEMORY)
 
 
-def median_of_known(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
-
-
 # --- who is named ---------------------------------------------------------------------------------
 
 
 class CardVerdict(enum.StrEnum):
-    """Says how a card compares with the others of its host."""
+    """Says how a card compares with the others of its model."""
 
     ALIKE = "as the others"
     SLOW = "SLOW"
     ONE_OF_TWO = "SLOW, or the other is fast"
     ONE_CLASS = "slower in one class"
     """Without a physical cause, that names no card."""
+    SUSPECTED = "suspected"
+    """No session of it can confirm that."""
+    IN_GROUP = "as its group"
+    """It is as slow as its host, or as all cards with its driver or libraries, which are named instead."""
     NOT_CONFIRMED = "not confirmed"
     NOT_COMPARED = "not compared"
     """Too few of its times are valid."""
@@ -298,7 +340,8 @@ class CardFinding:
 
     Attributes:
         shifts: class → log ratio to the lower median of the cards.
-        slower: classes in which fresh sessions confirmed that it is slower.
+        slower: classes in which other sessions confirmed that it is slower.
+        suspected: classes in which it looks slower, and no other session can tell.
         causes: in what it differs from the others.
         since_record: log ratio of its times to its own recorded ones, or None.
     """
@@ -306,6 +349,7 @@ class CardFinding:
     verdict: CardVerdict
     shifts: Mapping[str, float]
     slower: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     since_record: float | None = None
 
@@ -317,43 +361,6 @@ class CardFinding:
     def slower_by(self) -> str:
         """Returns `+5.1 % in memory, +4.9 % in compute`: the confirmed classes."""
         return ", ".join(f"{percent(self.shifts[name])} in {name}" for name in self.slower)
-
-
-def findings(
-    shifts: Mapping[str, Mapping[str, float]],
-    suspects: Collection[str],
-    held: Mapping[str, Sequence[str]],
-    facts: Mapping[str, CardFacts],
-    since_record: Mapping[str, float],
-) -> dict[str, CardFinding]:
-    """Returns card → what was found, by the rules of this module.
-
-    `held` has the classes that were confirmed, and `since_record` the log ratio of a card's times to its own
-    recorded ones, where they are known.
-    """
-    results = {}
-    for card, classes in shifts.items():
-        others = [each for other, each in facts.items() if other != card]
-        differs = tuple(causes(facts[card], others))
-        slower = tuple(held.get(card, ()))
-        explained = any(cause.slows.intersection(slower) for cause in differs)
-        verdict = CardVerdict.ALIKE if classes else CardVerdict.NOT_COMPARED
-        if card in suspects:
-            verdict = CardVerdict.NOT_CONFIRMED
-        if slower:
-            several = sum(name != COPIES for name in slower) > 1
-            verdict = CardVerdict.SLOW if several or explained else CardVerdict.ONE_CLASS
-            if len(shifts) == 2 and several and not (explained or _recorded_faster(card, since_record)):
-                verdict = CardVerdict.ONE_OF_TWO
-        results[card] = CardFinding(verdict, classes, slower, differs, since_record.get(card))
-    return results
-
-
-def _recorded_faster(card: str, since_record: Mapping[str, float]) -> bool:
-    limit = LIMITS["compute"]
-    rest = [shift for other, shift in since_record.items() if other != card]
-    slower = since_record.get(card, 0.0) >= limit
-    return slower and bool(rest) and all(shift < limit / 2 for shift in rest)
 
 
 def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCase]) -> dict[str, float]:
@@ -372,4 +379,4 @@ def since_own_record(results: Iterable[Result], history: Mapping[str, RecordedCa
                 logs = [math.log(time.median_ns) for time in times if time.epoch == times[-1].epoch]
                 ratio = math.log(measurement.summary.median_ns) - statistics.fmean(logs)
                 ratios.setdefault(card, []).append(ratio)
-    return _medians(ratios)
+    return {card: statistics.median(logs) for card, logs in ratios.items() if len(logs) >= FEWEST_CASES}

@@ -233,6 +233,8 @@ _LIMITED_NS = {
     270: "hw_thermal_slowdown",
     271: "hw_power_brake_slowdown",
 }
+COUNTED_EVENTS = tuple(_LIMITED_NS.values())
+"""Clock events of which drivers may count for how long they hold down the clocks."""
 _PCIE_BYTES = (197, 198)  # sent and received, since R555
 _FIELDS = (_MEMORY_TEMPERATURE_C, _POWER_MW, *_LIMITED_NS)
 _WRAPS = 2**32

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from pytest_gpukern.gpu.model import Device
-from pytest_gpukern.gpu.nvml import DeviceState, GpuProcess, Nvml
+from pytest_gpukern.gpu.nvml import Configuration, DeviceState, GpuProcess, Nvml, PcieLink, PowerLimits
 
 _TO_LEAVE_S = 5.0
 _LOOK_S = 0.1
@@ -147,6 +147,11 @@ class DeviceWatch:
         passed_ns = max(1, time.monotonic_ns() - began_ns)
         bytes_per_s = None if copied is None else 1e9 * copied / passed_ns
         return dataclasses.replace(state, foreign=foreign, pcie_bytes_per_s=bytes_per_s)
+
+    def setup(self) -> tuple[Configuration, PcieLink, PowerLimits]:
+        """Asks NVML how the device is set up, linked to its host and limited, in some fifteen calls."""
+        nvml, uuid = self._nvml, self._uuid
+        return nvml.configuration(uuid), nvml.pcie_link(uuid), nvml.limits(uuid)
 
     def _busy(self) -> dict[int, int]:
         """Returns process id → the largest share of time, in percent, sampled since the last call."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pytest_gpukern.gpu.nvml import DeviceState
+from pytest_gpukern.gpu.nvml import COUNTED_EVENTS, DeviceState
 from pytest_gpukern.gpu.processes import DeviceWatch
 from pytest_gpukern.gpu.theory import Floor
 from pytest_gpukern.timers.timer import Batch, Timer
@@ -43,12 +43,14 @@ class ObserverRow:
     Attributes:
         label: of what it sees, such as `device memory`; its figures follow it.
         figures: name of each value that it may see → its label and unit, in the order of reports.
+        told: whether reports write what it sees; else only what asks for it by name reads it.
     """
 
     module: str
     class_name: str
     label: str = ""
     figures: Mapping[str, Figure] = field(default_factory=dict)
+    told: bool = True
 
 
 OBSERVERS = {
@@ -85,6 +87,26 @@ OBSERVERS = {
         "HostLoadObserver",
         "host",
         {"others_share": Figure("used by other programs", "share")},
+    ),
+    "card": ObserverRow(
+        "pytest_gpukern.measure.card_state",
+        "CardObserver",
+        "card",
+        {
+            "power_limit_w": Figure("power limit", "W"),
+            "ecc": Figure("ECC"),
+            "corrected_errors": Figure("corrected memory errors"),
+            "uncorrected_errors": Figure("uncorrected memory errors"),
+            "remapped_rows": Figure("replaced rows"),
+            "row_remap_pending": Figure("rows to replace"),
+            "row_remap_failed": Figure("rows not replaced"),
+            "pcie.generation": Figure("PCIe generation"),
+            "pcie.width": Figure("PCIe lanes"),
+            "pcie.max_generation": Figure("newest PCIe generation"),
+            "pcie.max_width": Figure("most PCIe lanes"),
+            **{f"limited_s.{event}": Figure(f"held by {event}", "s") for event in COUNTED_EVENTS},
+        },
+        told=False,
     ),
 }
 """Name → row. The first is nearest to the timed work: the last to look before it, the first to look after."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -50,6 +50,11 @@ _MOST_CHARACTERS = 4000
 _LAST_LINES = 3
 _LAST_CHARACTERS = 500
 _CRASH = "Fatal Python error"
+_WITH_PARENT = (
+    "import ctypes, os, sys; parent, *command = sys.argv[1:]; "
+    "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "  # PR_SET_PDEATHSIG, SIGKILL
+    "os.getppid() == int(parent) and os.execv(command[0], command)"  # else the parent has ended before
+)
 
 Hear = Callable[[messages.Message], None]
 Awaited = TypeVar("Awaited", bound=messages.Message)
@@ -272,6 +277,24 @@ class _Clock:
         elif isinstance(message, messages.Resumed):
             self._waits -= 1
             self._since_s = time.monotonic()
+
+
+def started_with_us(
+    command: Sequence[str], environ: Mapping[str, str], output: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Starts a command that writes to a file and leads a process group.
+
+    Call it in a thread that waits for the command. The kernel ends it with that thread (Linux), also if this
+    process is killed.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-ISc", _WITH_PARENT, str(os.getpid()), *command],
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -35,11 +35,11 @@ def csv_text(runs: Sequence[RunResults]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(rows[0])
-    writer.writerows(map(_harmless, row.values()) for row in rows)
+    writer.writerows(map(harmless, row.values()) for row in rows)
     return stream.getvalue()
 
 
-def _harmless(cell: Cell) -> Cell:
+def harmless(cell: Cell) -> Cell:
     return _FORMULA.sub(r"\1'\2", printable(cell)) if isinstance(cell, str) else cell
 
 
@@ -123,7 +123,7 @@ def _verdict(result: Result, measurement: Measurement, failure: str | None) -> d
 
 def _observed(result: Result, measurement: Measurement) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
-    for observer, row in OBSERVERS.items():
+    for observer, row in ((name, row) for name, row in OBSERVERS.items() if row.told):
         seen = result.observations.get(observer, {}) | measurement.observations.get(observer, {})
         cells |= {f"{observer}.{name}": _cell(seen.get(name)) for name in row.figures}
     return cells

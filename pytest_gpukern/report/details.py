@@ -202,7 +202,7 @@ def observed(result: Result) -> list[tuple[str, str, str]]:
         (key, row.label or name, ", ".join(texts))
         for key, observations in (*seen, ("", result.observations))
         for name, values in observations.items()
-        if (texts := list(_figures(values, row := OBSERVERS.get(name, _UNKNOWN))))
+        if (row := OBSERVERS.get(name, _UNKNOWN)).told and (texts := list(_figures(values, row)))
     ]
 
 

@@ -50,13 +50,13 @@ def summary(run: RunResults, *, most: int) -> str:
     The headline and the counts are never cut; of the rest whole lines are left out from the end.
     """
     failed, changed = cards(run), others(run)
-    title = f"### gpukern: {_text(str(headline(run, failed)))}"
+    title = f"### gpukern: {unmarked(str(headline(run, failed)))}"
     counted = [
         _links(run),
-        *map(_text, (outcomes(run) if changed else totals(run), *context(run), *run.problems)),
+        *map(unmarked, (outcomes(run) if changed else totals(run), *context(run), *run.problems)),
     ]
     last = " · ".join(_fitting([text for text in counted if text], most // 4))
-    since = [f"{_text(text)}\n" for text in run.since_record]
+    since = [f"{unmarked(text)}\n" for text in run.since_record]
     few, more = failed if len(failed) <= _FEW else [], failed[_MOST_ROWS:]
     sections = [
         _Section(_HEAD, [_row(card) for card in failed[:_MOST_ROWS]]),
@@ -91,23 +91,23 @@ def _row(card: Card) -> str:
     """Returns a row of the table; no number of it breaks, and no cell takes more than two lines."""
     change, cells = card.change, ("", "", "")
     if change is not None:
-        interval = f"<br>{_text(change.interval)}" if change.interval else ""
+        interval = f"<br>{unmarked(change.interval)}" if change.interval else ""
         cells = (f"**{change.percent}**{interval}", change.times, change.of_limit.replace(" of ", "<br>of "))
     scope = f" {card.scope}" if card.scope not in ("", "kernel") else ""
     figures = " | ".join(cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in cells)
-    sizes = _text(f" {', '.join(card.sizes)}") if card.sizes else ""
-    return f"| **{_text(card.kind)}** | {_code(card.name)}{sizes}{scope} | {figures} |"
+    sizes = unmarked(f" {', '.join(card.sizes)}") if card.sizes else ""
+    return f"| **{unmarked(card.kind)}** | {_code(card.name)}{sizes}{scope} | {figures} |"
 
 
 def _reason(card: Card) -> str:
     texts = [*card.since, ", ".join(card.why)]
     texts = [card.headline, *texts] if card.change is None else texts
     words = ". ".join(text[0].upper() + text[1:] for text in texts if text)
-    return f"**{_text(card.kind)}** {_text(words)}." if words else ""
+    return f"**{unmarked(card.kind)}** {unmarked(words)}." if words else ""
 
 
 def _evidence(card: Card) -> str:
-    texts = [_text(line.strip()) for text in card.what for line in text.split("\n")]
+    texts = [unmarked(line.strip()) for text in card.what for line in text.split("\n")]
     lines = "<br>\n".join([_code(card.title), *filter(None, (*texts, _reason(card)))])
     commands = "\n".join(printable(command) for command in (card.repeat, card.accept) if command)
     fence = "`" * (1 + max(2, *(len(run) for run in re.findall("`+", commands)), 2))
@@ -122,12 +122,12 @@ def _summary_of(run: RunResults, changed: Sequence[Others]) -> str:
 
 
 def _changed(other: Others) -> str:
-    cells = (_text(other.kind), _text(other.cases), tied(other.change), _text(other.cause))
+    cells = (unmarked(other.kind), unmarked(other.cases), tied(other.change), unmarked(other.cause))
     return f"| {' | '.join(cells)} |"
 
 
 def _folded(title: str, before: str, lines: Sequence[str]) -> _Section:
-    opened = f"<details><summary>{_text(title)}</summary>\n"
+    opened = f"<details><summary>{unmarked(title)}</summary>\n"
     return _Section("\n".join(filter(None, (opened, before))), lines, "\n</details>")
 
 
@@ -145,7 +145,7 @@ def _code(name: str) -> str:
     return f"<code>{re.sub('(?<=[/,])', '<wbr>', _escaped(bounded(name, _LONGEST_NAME)))}</code>"
 
 
-def _text(text: str) -> str:
+def unmarked(text: str) -> str:
     """Returns a text without markup, its numbers tied to their units.
 
     A joiner behind `@` and `#` keeps GitHub from notifying and linking.

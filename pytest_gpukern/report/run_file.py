@@ -17,7 +17,6 @@ from pytest_gpukern.values.result import Result, plain
 from pytest_gpukern.values.untrusted_json import (
     ContentError,
     Figure,
-    FileError,
     content_of,
     of_schema,
     read,
@@ -26,7 +25,7 @@ from pytest_gpukern.values.untrusted_json import (
 SCHEMA = 6
 """The version of the files. Raise it when a reader of the old one would misunderstand the new."""
 
-_DAMAGED = "Write the run again with --gpukern-report, or read it with the release that wrote it"
+DAMAGED = "Write the run again with --gpukern-report, or read it with the release that wrote it"
 
 
 def run_text(run: RunResults) -> str:
@@ -44,6 +43,14 @@ def run_text(run: RunResults) -> str:
     return msgspec.json.format(content, indent=1).decode() + "\n"
 
 
+def refuse(value: Any) -> None:
+    """Raises ContentError for plain JSON that is no run of this release."""
+    if isinstance(value, dict) and "device_model" in value and "results" not in value:
+        remedy = "gpukern report, compare and baseline show read it"
+        raise ContentError("is a baseline, not the file of a run", remedy=remedy)
+    of_schema(value, SCHEMA)
+
+
 def read_run(path: Path) -> RunResults:
     """Reads a run, every field checked; numbers not finite are None. The file may be packed by gzip.
 
@@ -51,16 +58,10 @@ def read_run(path: Path) -> RunResults:
         FileError: the file is missing, empty, damaged, no run file or from another release.
     """
 
-    def refuse(value: Any) -> None:
-        if isinstance(value, dict) and "device_model" in value and "results" not in value:
-            remedy = "gpukern report, compare and baseline show read it"
-            raise FileError(path, "is a baseline, not the file of a run", remedy)
-        of_schema(value, SCHEMA)
-
     try:
         stored: _File = read(content_of(path), _File, refuse=refuse)
     except ContentError as error:
-        raise error.of_file(path, _DAMAGED) from error
+        raise error.of_file(path, DAMAGED) from error
     sessions: dict[str, tuple[Result, ...]] = {}
     for session in stored.sessions:
         sessions[session.nodeid] = (*sessions.get(session.nodeid, ()), session)

@@ -9,6 +9,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
+import fleet_simulation  # noqa: E402
 import gate_on_gpu  # noqa: E402
 import gate_simulation  # noqa: E402
 import rivals  # noqa: E402
@@ -289,3 +290,14 @@ def test_tools_stand_beside_cupti_with_their_cache_and_a_missing_one_says_why():
         "NVBench, cold: k: 3.015 µs, ×1.500 of CUPTI's, A/A 1.0%",
         "Triton, cold: : not installed",
     ]
+
+
+# cards of a fleet
+
+
+def test_faults_of_a_fleet_are_named_and_nothing_of_a_healthy_one():
+    table = fleet_simulation.simulate(1)
+    assert table["normal tails, healthy"] == {"fleets": 1, "others": 0}
+    faults = {"GPU-100", "GPU-300", "host88", "host9999", "bits of GPU-700"}
+    assert faults <= {*table["normal tails, with faults"]}
+    assert table["normal tails, with faults"]["others"] == 0

@@ -113,6 +113,11 @@ class Board:
 
         return DeviceState(at_ns=0)
 
+    def setup(self):
+        from pytest_gpukern.gpu.nvml import Configuration, PcieLink, PowerLimits
+
+        return Configuration(remapped_rows=0), PcieLink(5, 16, 5, 16), PowerLimits(700.0)
+
 
 def _not_selected(libraries, name):
     """Says that every backend works here, of those that the run selects."""

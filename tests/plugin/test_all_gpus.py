@@ -2,18 +2,21 @@
 
 import json
 import signal
+import socket
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import made_up_results as made_up
 import pytest
-from fake_nvml import HEALTHY, UUIDS, FakeNvml, gpu, split_gpu
+from fake_nvml import UUIDS, FakeNvml, gpu, split_gpu
 from made_up_runs import write_run_file
 
 from pytest_gpukern.cli import all_gpus, validate
 from pytest_gpukern.cli import main as cli
 from pytest_gpukern.gpu.errors import NvmlUnavailable
-from pytest_gpukern.gpu.nvml import Configuration, PcieLink
+from pytest_gpukern.gpu.nvml import PcieLink
+from pytest_gpukern.report.fleet_files import read_sessions
 from pytest_gpukern.report.run import Failure, RunResults
 from pytest_gpukern.values.fingerprint import Fingerprint
 from pytest_gpukern.values.result import Correctness
@@ -75,9 +78,9 @@ def test_each_gpu_is_recorded_and_then_compared_with_its_record_and_the_others(h
 
     status, out, _ = host(folder, "--gpukern-report=after.json", records=TWO, slower={UUIDS[1]: 1.05})
     assert status == 0, out
-    assert f"GPU 1 {SHORT[1]}: +5.0 % in short, confirmed by 1 fresh sessions, but in one class" in out
-    (row,) = [line.split() for line in out.splitlines() if line.startswith(f"  1 {SHORT[1]}  +")]
-    assert row[2:6] == ["+5.0", "%", "+5.0", "%"], "beside the other GPU, and since its record"
+    assert f"GPU 1 {SHORT[1]}: +5.0 % in short, confirmed by 1 other session, but in one class" in out
+    (row,) = [line.split() for line in out.splitlines() if line.startswith(f"  GPU 1 {SHORT[1]}  +")]
+    assert row[3:7] == ["+5.0", "%", "+5.0", "%"], "beside the other GPU, and since its record"
     assert len(json.loads(Path("after.json").read_text())["results"]) == 10
     assert out.count("test session starts") == 1, "only the first round is shown"
 
@@ -101,6 +104,11 @@ def test_sigterm_ends_what_was_started(host, monkeypatch):
 SLEEP = "import time; time.sleep(60)"
 
 
+USUAL = {"ecc": True, "corrected_errors": 0, "uncorrected_errors": 0, "remapped_rows": 0} | {
+    f"pcie.{name}": value for name, value in vars(PcieLink(5, 16, 5, 16)).items()
+}
+
+
 class Rounds:
     """Stands for the processes of all rounds: writes what they would have measured.
 
@@ -113,6 +121,8 @@ class Rounds:
     """
 
     writes = True
+    seen_of: ClassVar[dict[int, dict[str, object]]] = {}
+    """Card → what the observer of cards saw of it, where that is not what is usual."""
 
     def __init__(self, slower=lambda number, card, kernel: 1.0, statuses=(), failed=(), wrong=(), kernels=30):
         self.slower, self.statuses, self.failed, self.wrong = slower, list(statuses), failed, wrong
@@ -147,6 +157,7 @@ class Rounds:
             fingerprint=Fingerprint(device_uuid=uuid),
             nodeid=f"suites/test_it.py::test_work[{kernel}]@{uuid[:12]}",
             ceilings={"device_copy_bytes_per_s": 4e12},
+            observations={"card": {**USUAL, **self.seen_of.get(card, {})}},
             correctness=Correctness.INCORRECT if (card, kernel) in self.wrong else Correctness.PASSED,
         )
 
@@ -156,7 +167,7 @@ class Rounds:
     def __exit__(self, *exc):
         pass
 
-    def wait(self, timeout):
+    def wait(self):
         return self.statuses.pop(0) if self.statuses else 0
 
 
@@ -200,12 +211,23 @@ def test_a_slow_gpu_is_named_with_what_to_do_once_fresh_sessions_of_its_slow_cla
     assert [len(uuids) for uuids in made.seen] == [3, 3, 3, 2, 2, 2]
     counts = [sum("::test_work[" in each for each in command) for command in made.commands]
     assert counts == [0, 30, 30, 20, 20, 20]
-    assert f"GPU 1 {SHORT[1]}: SLOW: +3.0 % in memory, +3.0 % in short, confirmed" in out
+    assert f"SLOW GPU 1 {SHORT[1]}: +3.0 % in memory, +3.0 % in short, confirmed" in out
     assert "→ nothing that NVML tells explains it" in out
     assert "3 GPUs, 1 GPU slow" in out
     rounds(slow(1, 5, until=3))
     status, out, _ = host()
-    assert (status, "looked slow, and 3 fresh sessions did not confirm it" in out) == (0, True)
+    assert (status, "looked slow, and 3 other sessions did not confirm it" in out) == (0, True)
+
+
+def test_a_folder_gets_a_file_of_each_gpu_and_session(host, rounds):
+    rounds()
+    assert host("--gpukern-report=runs/")[0] == 0
+    names = [
+        f"{socket.gethostname()}-{card}{number}.json" for card in range(3) for number in (".2", ".3", "")
+    ]
+    assert sorted(path.name for path in Path("runs").iterdir()) == sorted(names)
+    sessions, unreadable = read_sessions(Path("runs").iterdir())
+    assert (len({session.card for session in sessions}), len(sessions), unreadable) == (3, 9, [])
 
 
 def test_a_run_that_wrote_nothing_is_an_error_whatever_file_is_there(host, rounds, monkeypatch):
@@ -227,21 +249,21 @@ def test_one_class_needs_a_physical_cause(host, rounds, monkeypatch):
     rounds(slow(2, 4, kinds=(2,)))
     status, out, _ = host()
     assert status == 0
-    assert f"GPU 2 {SHORT[2]}: +4.0 % in memory, confirmed by 3 fresh sessions, but in one class" in out
-    broken = {UUIDS[2]: Configuration(**{**vars(HEALTHY), "remapped_rows": 2})}
-    monkeypatch.setattr(FakeNvml, "configuration", lambda self, uuid: broken.get(uuid, HEALTHY))
-    status, out, _ = host(links={UUIDS[0]: PcieLink(5, 8, 5, 16)})
+    assert f"GPU 2 {SHORT[2]}: +4.0 % in memory, confirmed by 3 other sessions, but in one class" in out
+    monkeypatch.setattr(Rounds, "seen_of", {2: {"remapped_rows": 2}, 0: {"pcie.width": 8}})
+    status, out, _ = host()
     assert status == 1
     assert "5 x8 of 5 x16" in out
-    assert f"GPU 2 {SHORT[2]}: 2 replaced memory rows, on the others 0" in out
+    assert "2 replaced memory rows, on the others 0" in " ".join(out.split())
     assert "nvidia-smi -r -i 2" in out
 
 
-def test_what_nvml_refuses_is_unknown(host, rounds):
+def test_what_nvml_refuses_is_unknown(host, rounds, monkeypatch):
     rounds()
-    _, out, _ = host(setup=Configuration(), links=dict.fromkeys(UUIDS, PcieLink()))
-    (line,) = [each for each in out.splitlines() if each.startswith(f"  1 {SHORT[1]}") and "MHz" in each]
-    assert line.split()[2:4] == ["1980", "MHz"]
+    monkeypatch.setattr(Rounds, "seen_of", dict.fromkeys(range(3), dict.fromkeys(USUAL)))
+    _, out, _ = host()
+    (line,) = [each for each in out.splitlines() if each.startswith(f"  GPU 1 {SHORT[1]}") and "MHz" in each]
+    assert line.split()[3:5] == ["1980", "MHz"]
     assert line.split()[-4:] == ["unknown"] * 4, "errors, rows and link"
 
 
@@ -251,6 +273,13 @@ def test_failed_tests_fail_the_host_and_wrong_outputs_are_not_compared(host, rou
     assert status == 1
     assert "3 GPUs, no GPU is slow; 1 failed test" in out
     assert not any("test_work[4]" in each for each in made.commands[1])
+
+
+def test_a_suspicion_that_no_right_kernel_can_confirm_stays_one(host, rounds):
+    made = rounds(slow(1, 5, kinds=(2,)), kernels=15, wrong=[(0, 2)])
+    _, out, _ = host()
+    assert len(made.commands) == 3
+    assert f"suspected GPU 1 {SHORT[1]}: +5.0 % in memory, not confirmed yet" in out
 
 
 def test_too_few_kernels_are_not_measured_again(host, rounds):

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import statistics
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import made_up_results as made_up
@@ -20,19 +21,17 @@ from pytest_gpukern.findings.cards import (
     FRESH_ROUNDS,
     LIMITS,
     ROUNDS,
+    Card,
     CardFacts,
     CardVerdict,
+    Kernel,
+    Session,
     causes,
     class_of,
-    combined,
-    confirmed,
-    findings,
     is_valid,
-    neighbours,
-    shifts_in,
     since_own_record,
-    suspected,
 )
+from pytest_gpukern.findings.fleet import judged, sides, to_confirm
 from pytest_gpukern.gate.comparability import SessionTime
 from pytest_gpukern.gpu.nvml import Configuration, PcieLink
 from pytest_gpukern.values.result import Result
@@ -42,42 +41,77 @@ KERNELS = 16
 CLASSES = {f"{name} {number}": name for name in ("memory", "compute", "short") for number in range(KERNELS)}
 
 
+KERNEL_OF = {
+    "memory": (1e6, Kernel("kernel", on_gpu=True, share=0.9)),
+    "compute": (5e4, Kernel("kernel", on_gpu=True)),
+    "short": (5e3, Kernel("kernel", on_gpu=True)),
+    "power-limited": (5e4, Kernel("kernel", on_gpu=True, capped=True)),
+    COPIES: (5e4, Kernel("transfer", on_gpu=True)),
+}
+BEGAN = datetime(2026, 11, 26, tzinfo=UTC)
+
+
+def session_of(card, ratios, number=0, classes=CLASSES, facts=None, **of_card):
+    """Returns a session with times that are these multiples of what is usual: kernel → ratio."""
+    usual = {kernel: KERNEL_OF[classes[kernel]] for kernel in ratios}
+    return Session(
+        Card(card, "", card, "H200", **of_card),
+        f"{number}",
+        BEGAN + timedelta(hours=number),
+        {kernel: ns * ratios[kernel] for kernel, (ns, _) in usual.items()},
+        {kernel: known for kernel, (_, known) in usual.items()},
+        facts=facts or CardFacts(),
+    )
+
+
+def verdicts(raising, confirming=(), **given):
+    """Returns what was found of each card, by its UUID."""
+    return {
+        card.uuid: finding
+        for model in judged(raising, confirming, **given).models
+        for card, finding in model.cards.items()
+    }
+
+
 # --- eight real cards -----------------------------------------------------------------------------
 
 
 def h200s():
-    """Returns the times of eight H200s, one session each, and the class of each kernel that is known."""
+    """Returns the sessions of eight H200s, one each, of kernels whose class is known."""
     run = json.loads(gzip.decompress((DATA / "run-h200.json.gz").read_bytes()))
     on_one = [Result.from_json({**each, "fingerprint": {}}) for each in run["results"]]
-    classes = {
-        result.case.id: class_of([(result, each)])
+    kernels = {
+        result.case.id: Kernel.of(result, each)
         for result in on_one
         for each in result.measurements
         if each.key == "kernel/cupti/cold"
     }
     times = {}
     for case, cards in json.loads((DATA / "devices-h200.json").read_text())["kernel/cupti/cold"].items():
-        for card, sessions in cards.items():
+        for card, sessions in cards.items() if case in kernels else ():
             times.setdefault(card, {})[case] = statistics.median(sessions)
-    return times, classes
+    return {
+        card: Session(Card(card, model="H200"), "1", BEGAN, of_card, kernels)
+        for card, of_card in times.items()
+    }
 
 
 def test_no_host_of_recorded_h200s_has_a_card_that_is_suspected_in_two_classes():
-    times, classes = h200s()
-    assert set(classes.values()) == {"memory", "compute", "short"}
-    hosts = [host for count in (2, 3, 7, 8) for host in itertools.combinations(times, count)]
-    found = [suspected(shifts_in({card: times[card] for card in host}, classes)) for host in hosts]
+    sessions = h200s()
+    hosts = [host for count in (2, 3, 7, 8) for host in itertools.combinations(sessions.values(), count)]
+    found = [[each.suspected for each in verdicts(host).values() if each.suspected] for host in hosts]
     assert sum(map(bool, found)) <= 7, "one card is 1.3 % slower than some in kernels under 10 µs"
-    assert not any(len(names) > 1 for suspects in found for names in suspects.values())
+    assert not any(len(names) > 1 for suspects in found for names in suspects)
 
 
 @pytest.mark.parametrize("percent", [2, 5])
 def test_a_recorded_h200_with_slower_times_is_suspected_in_hosts_of_four(percent):
-    times, classes = h200s()
-    for host in itertools.islice(itertools.combinations(times, 4), 0, None, 4):
-        slower = {case: ns * (1 + percent / 100) for case, ns in times[host[0]].items()}
-        shifts = shifts_in({**{card: times[card] for card in host}, host[0]: slower}, classes)
-        assert {card for card, names in suspected(shifts).items() if len(names) > 1} == {host[0]}
+    sessions = h200s()
+    for host in itertools.islice(itertools.combinations(sessions, 4), 0, None, 4):
+        slow = sessions[host[0]]
+        times = {case: ns * (1 + percent / 100) for case, ns in slow.times_ns.items()}
+        found = verdicts([dataclasses.replace(slow, times_ns=times), *(sessions[card] for card in host[1:])])
+        assert [card for card, each in found.items() if len(each.suspected) > 1] == [host[0]]
 
 
 # --- made-up hosts --------------------------------------------------------------------------------
@@ -90,24 +124,31 @@ def healthy(rng, count):
     return 0.0012 * rng.standard_t(4, (count, 1)) + by_class + by_kernel
 
 
-def session(rng, cards):
-    """Returns the times of a session of each card; one in fifty is disturbed, by 1 to 8 %."""
+def measured(rng, cards, number):
+    """Returns a session of each card; one in fifty is disturbed, by 1 to 8 %."""
     count = len(cards)
     by_class = np.repeat(0.001 * rng.standard_t(4, (count, 3)), KERNELS, axis=1)
     logs = cards + 0.001 * rng.standard_t(4, (count, 1)) + by_class
     logs += 0.003 * rng.standard_t(3, (count, len(CLASSES)))
     logs += np.where(rng.random((count, 1)) < 0.02, rng.uniform(0.01, 0.08, (count, 1)), 0.0)
-    return {str(card): dict(zip(CLASSES, np.exp(10 + logs[card]), strict=True)) for card in range(count)}
+    return [
+        session_of(str(card), dict(zip(CLASSES, np.exp(logs[card]), strict=True)), number)
+        for card in range(count)
+    ]
 
 
 def named(rng, cards):
     """Returns the cards that are named without a physical cause, as `gpukern validate --all-gpus` does."""
-    shifts = combined(shifts_in(session(rng, cards), CLASSES) for _ in range(ROUNDS))
-    suspects = suspected(shifts)
-    fresh = [session(rng, cards) for _ in range(FRESH_ROUNDS if suspects else 0)]
-    held = confirmed(suspects, fresh, CLASSES, neighbours(shifts, suspects))
-    facts = dict.fromkeys(shifts, CardFacts())
-    return {card for card, each in findings(shifts, suspects, held, facts, {}).items() if each.bad}
+    raising = [each for number in range(ROUNDS) for each in measured(rng, cards, number)]
+    again = to_confirm(judged(raising))
+    who = {card.uuid for suspect, check in again.items() for card in (suspect, check.beside)}
+    fresh = (
+        [each for number in range(FRESH_ROUNDS) for each in measured(rng, cards, ROUNDS + number)]
+        if again
+        else []
+    )
+    fresh = [each for each in fresh if each.card.uuid in who]
+    return {card for card, each in verdicts(raising, fresh).items() if each.bad}
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
@@ -128,20 +169,20 @@ def test_a_slow_card_is_named_and_no_other(percent, least):
     assert found.count({"2"}) + found.count(set()) == 50
 
 
-def decided(times):
-    """Returns which suspicions hold if fresh sessions repeat these times."""
-    shifts = shifts_in(times, CLASSES)
-    suspects = suspected(shifts)
-    return confirmed(suspects, [times] * FRESH_ROUNDS, CLASSES, neighbours(shifts, suspects))
+def decided(times, fresh=None):
+    """Returns card → classes that hold if other sessions repeat these ratios, or find `fresh` ones."""
+    raising = [session_of(card, ratios) for card, ratios in times.items()]
+    confirming = [session_of(card, ratios, 1) for card, ratios in (times if fresh is None else fresh).items()]
+    return {card: [*each.slower] for card, each in verdicts(raising, confirming).items() if each.slower}
 
 
-def every(ns, *names):
-    """Returns one time of all kernels, or of those of some classes."""
-    return {kernel: ns for kernel, name in CLASSES.items() if name in names or not names}
+def every(ratio, *names):
+    """Returns one ratio of all kernels, or of those of some classes."""
+    return {kernel: ratio for kernel, name in CLASSES.items() if name in names or not names}
 
 
 def slower(name, ratio):
-    return {**every(100.0), **every(100.0 * ratio, name)}
+    return {**every(1.0), **every(ratio, name)}
 
 
 ALL = ["memory", "compute", "short"]
@@ -150,39 +191,55 @@ ALL = ["memory", "compute", "short"]
 @pytest.mark.parametrize(
     ("times", "slow"),
     [
-        ([every(100), every(90), every(100)], {}),  # one card that is faster
+        ([every(1), every(0.9), every(1)], {}),  # one card that is faster
         ([slower("memory", 1.05), slower("compute", 1.03)], {"A": ["memory"], "B": ["compute"]}),
-        ([slower("memory", 1.01249), every(100)], {}),
-        ([slower("memory", 1.01251), every(100)], {"A": ["memory"]}),
-        # a card without times in a class, or with few, is no neighbour there
-        ([every(100.4), every(105), every(100, "short"), every(100, "short")], {"B": ALL}),
-        # of two neighbours it is the one that is nearer to the usual, be that by its copies
-        ([every(104), {**every(100), **every(97, "short")}, every(100.5)], {"A": ALL}),
-        ([every(101.5), every(98), every(100.2), every(100)], {"A": ALL}),
+        ([slower("memory", 1.01249), every(1)], {}),
+        ([slower("memory", 1.01251), every(1)], {"A": ["memory"]}),
+        # a card without times in a class says nothing there
+        ([every(1.004), every(1.05), every(1, "short"), every(1, "short")], {"B": ALL}),
+        ([every(1.04), {**every(1), **every(0.97, "short")}, every(1.005)], {"A": ALL}),
+        ([every(1.015), every(0.98), every(1.002), every(1)], {"A": ALL}),
     ],
 )
-def test_a_card_is_slow_where_it_is_beside_its_neighbour(times, slow):
+def test_a_card_is_slow_where_others_are_not(times, slow):
     assert decided(dict(zip("ABCD", times, strict=False))) == slow
 
 
-@pytest.mark.parametrize(("kernels", "shift"), [(4, {}), (5, {"memory": 0.0})])
-def test_few_kernels_of_a_class_say_nothing(kernels, shift):
-    few = {f"k{number}": "memory" for number in range(kernels)}
-    times = {"A": dict.fromkeys(few, 1.0), "B": dict.fromkeys(few, math.e)}
-    assert shifts_in(times, few) == {"A": shift, "B": dict.fromkeys(shift, 1.0)}
-    alone = shifts_in({**times, "A": {}}, few)
-    assert alone == {"A": {}, "B": {}}
-    assert neighbours(alone, {"B": ["memory"]}) == {"B": "A"}
-    held = confirmed({"B": ["memory"]}, [times] * FRESH_ROUNDS, few, {"B": "A"})
-    assert held == ({"B": ["memory"]} if shift else {})
-    assert confirmed({"B": ["memory"]}, [{"B": times["B"]}] * FRESH_ROUNDS, few, {"B": "A"}) == {}
+def test_what_raised_a_suspicion_does_not_confirm_it():
+    usual, slow = every(1), every(1.05)
+    assert decided({"A": slow, "B": usual, "C": usual}, {"A": usual, "B": usual}) == {}
+    assert decided({"A": slow, "B": usual, "C": usual}, {}) == {}
+    assert decided({"A": slow, "B": usual, "C": usual}, {"A": slow, "B": usual}) == {"A": ALL}
+    assert decided({"A": slow, "B": usual, "C": usual}, {"A": slow, "B": slow}) == {}, "all are slower now"
 
 
-def test_the_lower_median_of_fresh_rounds_decides():
-    usual, rounds = every(100), [every(100), every(105), every(105)]
-    for fresh, held in ((rounds, {"A": ["memory"]}), (rounds[:2], {})):
-        times = [{"A": slow, "B": usual} for slow in fresh]
-        assert confirmed({"A": ["memory"]}, times, CLASSES, {"A": "B"}) == held
+@pytest.mark.parametrize(("sessions", "raise_it"), [(1, 1), (2, 2), (3, 1), (4, 2), (6, 2), (7, 3)])
+def test_the_first_third_of_three_sessions_or_more_raises(sessions, raise_it):
+    raising, confirming = sides(session_of("A", {}, number) for number in reversed(range(sessions)))
+    assert [each.id for each in (*raising, *confirming)] == [f"{number}" for number in range(sessions)]
+    assert len(raising) == raise_it
+
+
+@pytest.mark.parametrize(("kernels", "known"), [(4, {}), (5, {"memory"})])
+def test_few_kernels_of_a_class_say_nothing(kernels, known):
+    few = [f"memory {number}" for number in range(kernels)]
+    found = verdicts([session_of("A", dict.fromkeys(few, 1.0)), session_of("B", dict.fromkeys(few, 2.0))])
+    assert {*found["B"].shifts} == {*found["B"].suspected} == {*known}
+    assert {each.verdict for each in found.values()} & {CardVerdict.NOT_COMPARED} == (
+        set() if known else {CardVerdict.NOT_COMPARED}
+    )
+
+
+@pytest.mark.parametrize(("count", "slow"), [(19, []), (20, ["4"])])
+def test_twenty_cards_are_judged_by_their_spread(count, slow):
+    """One card is 1 % slower, which no fixed limit tells, and the others differ by 0.02 %."""
+    rng, sessions = np.random.default_rng(1), []
+    for number in range(3):
+        for card in range(count):
+            ratio = (1.01 if card == 4 else 1) * math.exp(2e-4 * rng.standard_normal())
+            sessions.append(session_of(str(card), every(ratio), number))
+    found = verdicts(*sides(sessions))
+    assert [card for card, each in found.items() if each.bad] == slow
 
 
 # --- classes, causes, names -----------------------------------------------------------------------
@@ -298,7 +355,6 @@ LIMIT = LIMITS["compute"]
         (["memory"], 3, {}, {}, ONE_CLASS),
         (["memory", COPIES], 3, {}, {}, ONE_CLASS),  # copies are no class of kernels
         ([COPIES], 3, {}, {"pcie": PcieLink(5, 4, 5, 16)}, SLOW),
-        ([], 3, {}, {}, CardVerdict.NOT_CONFIRMED),
         # of two cards, one is named by a cause or by its own record only
         (BOTH, 2, {}, {}, ONE_OF_TWO),
         (["memory"], 2, {}, {}, ONE_CLASS),
@@ -312,19 +368,23 @@ LIMIT = LIMITS["compute"]
     ],
 )
 def test_two_classes_or_a_cause_of_one_name_a_card(held, count, since_record, changes, verdict):
-    cards = [str(card) for card in range(count)]
-    shifts = {card: dict.fromkeys(LIMITS, 0.3 if card == "0" else 0.0) for card in cards}
-    known = {card: facts(**(changes if card == "0" else {})) for card in cards}
-    found = findings(shifts, ["0"], {"0": held} if held else {}, known, since_record)
-    assert {found[card].verdict for card in cards[1:]} == {CardVerdict.ALIKE}
+    classes = {f"{name} {number}": name for name in LIMITS for number in range(KERNELS)}
+    sessions = []
+    for number in range(2):
+        for card in map(str, range(count)):
+            ratios = {
+                kernel: 1.35 if card == "0" and name in held else 1.0 for kernel, name in classes.items()
+            }
+            known = facts(**(changes if card == "0" else {}))
+            sessions.append(session_of(card, ratios, number, classes, known))
+    found = verdicts(sessions[:count], sessions[count:], since_record=since_record)
+    assert {found[str(card)].verdict for card in range(1, count)} == {CardVerdict.ALIKE}
     assert (found["0"].verdict, found["0"].bad) == (verdict, verdict in (SLOW, ONE_OF_TWO))
-    assert found["0"].slower_by == ", ".join(f"+35.0 % in {name}" for name in held)
+    assert {*found["0"].slower} == {*held}
     assert found["0"].since_record == since_record.get("0")
 
 
-def test_a_card_without_valid_times_is_not_compared():
-    found = findings({"A": {"memory": 0.0}, "B": {}}, (), {}, {"A": facts(), "B": facts()}, {})
-    assert found["B"].verdict is CardVerdict.NOT_COMPARED
+def test_an_invalid_time_is_no_time():
     for valid, changes in ((True, {}), (False, {"median_ns": 0.0}), (False, {"invalid": "throttled"})):
         assert is_valid(made_up.measured(**changes)) is valid
 

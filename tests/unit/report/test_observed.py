@@ -8,7 +8,7 @@ import json
 
 import pytest
 from made_up_results import measured, result
-from made_up_runs import write_run_file
+from made_up_runs import CREATED, write_run_file
 from test_report_html import data_of
 
 from pytest_gpukern.measure.observers import OBSERVERS, Figure, ObserverRow
@@ -25,7 +25,7 @@ FAN = {
     "maker": Figure("made by"),
 }
 ROWS = {**OBSERVERS, "fan": ObserverRow("windy.fan", "FanObserver", "fan", FAN)}
-SEEN = [(observer, figure) for observer, row in ROWS.items() for figure in row.figures]
+SEEN = [(observer, figure) for observer, row in ROWS.items() if row.told for figure in row.figures]
 OTHER_VALUES = {
     "silent": False,
     "noises": ("hum", "rattle"),
@@ -73,3 +73,13 @@ def test_what_somebody_elses_observer_saw_is_shown_by_its_own_names():
     text = terminal(RunResults((made,)))
     assert "draft: windows 2" in text
     assert "device: SM clock fast" in text
+
+
+def test_what_only_compares_cards_makes_no_report_louder():
+    seen = {"card": {"remapped_rows": 0, "pcie.width": 16}}
+    quiet, same = (
+        RunResults((result("cupy.exp", measured(), observations=values),), created=CREATED)
+        for values in (seen, {})
+    )
+    assert terminal(quiet) == terminal(same)
+    assert csv_text([quiet]) == csv_text([same])

@@ -1,0 +1,372 @@
+"""Tests `gpukern fleet` on run files that vary the recorded run of an H200."""
+
+import csv
+import gzip
+import json
+import math
+import random
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from fake_nvml import UUIDS, FakeNvml, gpu
+
+from pytest_gpukern.cli import main as cli
+from pytest_gpukern.cli import validate
+from pytest_gpukern.findings.cards import CardFacts
+from pytest_gpukern.findings.fleet import judged
+from pytest_gpukern.gpu import nvml
+from pytest_gpukern.gpu.model import SIMULATED_UUID
+from pytest_gpukern.report.fleet import Told, rows, terminal
+from pytest_gpukern.report.fleet_files import host_and_index, sessions_of, write_run
+from pytest_gpukern.values.untrusted_json import ContentError, FileError
+
+RUN = json.loads(gzip.decompress((Path(__file__).parents[1] / "data" / "run-h200.json.gz").read_bytes()))
+
+
+def _results():
+    """Results of the recorded run with times of kernels, as small as they stay whole."""
+    right = (each for each in RUN["results"] if each["correctness"] == "PASSED")
+    for result in [each for each in right if each["measurements"][0]["scope"] == "kernel"][::4]:
+        first = {**result["measurements"][0], "samples_ns": [], "work": []}
+        yield {**result, "measurements": [first], "kernels": [], "verdicts": {}}
+
+
+RESULTS = [*_results()]
+CASES = len(RESULTS)
+
+
+def run_of(card, session=0, *, slow=0.0, change=None, **fields):
+    """Returns a run's file of a card: each has its own speed, to 0.3 %, and each session to 0.1 %."""
+    own, noise = random.Random(f"{card}"), random.Random(f"{card} {session}")
+    shift, results = own.gauss(0, 0.003), []
+    for result in RESULTS:
+        measurement = result["measurements"][0]
+        ns = measurement["summary"]["median_ns"] * math.exp(shift + slow + noise.gauss(0, 0.001))
+        measurement = {**measurement, "summary": {**measurement["summary"], "median_ns": ns}}
+        fingerprint = {**result["fingerprint"], "device_uuid": f"GPU-{card}", **fields}
+        changes = {"measurements": [measurement], "fingerprint": fingerprint, "session": f"{session}"}
+        results.append({**result, **changes})
+    empty = {"sessions": [], "failures": {}, "history": {}, "skips": []}
+    run = {**RUN, **empty, "created": f"2026-11-2{session}T00:00:00Z", "results": results}
+    if change is not None:
+        change(run := json.loads(json.dumps(run)))
+    return json.dumps(run).encode()
+
+
+@pytest.fixture
+def fleet(tmp_path, capsys, monkeypatch):
+    """Writes the files of a fleet, and judges them; returns status and output.
+
+    Args:
+        of_card: (host, index) → keyword arguments of `run_of`, for cards that are not as the others.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def run(*options, hosts=12, cards=2, sessions=3, of_card=None, folder="runs", judge=True):
+        for host in range(hosts):
+            for index in range(cards):
+                given = (of_card or {}).get((host, index), {})
+                for session in range(sessions) if given is not None else ():
+                    fields = given(session) if callable(given) else given
+                    write_run(
+                        Path(folder), f"node{host}", f"{index}", run_of(f"{host}-{index}", session, **fields)
+                    )
+        if judge:
+            status = cli.main(["fleet", folder, *options])
+            return status, capsys.readouterr().out
+        return None
+
+    return run
+
+
+def first_lines(out, kind):
+    return [line.removeprefix(f"{kind} ") for line in out.splitlines() if line.startswith(f"{kind} ")]
+
+
+def test_nothing_stands_out_of_a_healthy_fleet_and_the_same_files_give_the_same_words(fleet, capsys):
+    status, out = fleet()
+    assert (status, out.splitlines()[0]) == (0, "24 cards of 12 hosts: nothing stands out")
+    assert "hosts that reported nothing cannot be seen" in out
+    cli.main(["fleet", *map(str, sorted(Path("runs").iterdir(), reverse=True)), "runs"])
+    assert capsys.readouterr().out == out, "whatever the order, and a file counts once"
+
+
+def test_a_slow_card_is_named_once_other_sessions_confirm_it(fleet):
+    status, out = fleet(of_card={(3, 1): {"slow": 0.06}})
+    (line,) = first_lines(out, "SLOW")
+    assert (status, line[:14]) == (1, "node3 GPU 1: +")
+    assert "confirmed by 2 other sessions" in " ".join(out.split())
+
+
+def test_too_few_sessions_leave_a_suspicion_and_say_how_to_confirm_it(fleet):
+    status, out = fleet(of_card={(3, 1): {"slow": 0.06}}, sessions=2)
+    assert (status, first_lines(out, "SLOW")) == (0, [])
+    assert first_lines(out, "suspected")[0].startswith("node3 GPU 1: ")
+    assert "gpukern validate --gpukern-report=FOLDER/" in out
+
+
+def test_what_later_sessions_do_not_confirm_is_no_finding(fleet):
+    def once(session):
+        return {"slow": 0.06 if session == 0 else 0.0}
+
+    assert fleet(of_card={(3, 1): once})[0] == 0
+    assert "24 cards of 12 hosts: nothing stands out" in fleet(of_card={(3, 1): once}, folder="again")[1]
+
+
+def test_a_cause_that_the_files_hold_is_told_with_its_remedy(fleet):
+    def hot(run):
+        for result in run["results"]:
+            result["observations"]["card"] = {"limited_s.hw_thermal_slowdown": 0.5, "remapped_rows": 3}
+            result["measurements"][0]["observations"]["clocks"]["sm_mhz"] = 1800
+
+    def usual(run):
+        for result in run["results"]:
+            result["observations"]["card"] = {"limited_s.hw_thermal_slowdown": 0.0, "remapped_rows": 0}
+
+    of_card = {(host, index): {"change": usual} for host in range(12) for index in range(2)}
+    _, out = fleet(of_card={**of_card, (3, 1): {"slow": 0.06, "change": hot}})
+    out = " ".join(out.split())
+    for told in (
+        "(hw_thermal_slowdown) for 23 s",
+        "SM clock in MHz: 1800",
+        "3 replaced memory rows",
+        "cooling",
+    ):
+        assert told in out
+
+
+def test_all_cards_of_a_driver_are_told_by_the_driver(fleet):
+    newer = {(host, 0): {"slow": 0.04, "driver_version": "590.1"} for host in range(12)}
+    status, out = fleet(of_card=newer, hosts=24)
+    (line,) = first_lines(out, "SLOW")
+    assert (status, line[:40]) == (1, "driver 590.1: all 12 cards are slower: +")
+
+
+def test_a_slow_host_is_named_instead_of_its_cards(fleet):
+    status, out = fleet("--drain", of_card={(7, 0): {"slow": 0.05}, (7, 1): {"slow": 0.05}}, hosts=22)
+    assert (status, out) == (1, "node7\n")
+    status, out = fleet(hosts=0)
+    assert first_lines(out, "SLOW")[0].startswith("node7: its 2 cards are slower")
+
+
+def other_bits(run):
+    for error in run["results"][7]["errors"].values():
+        error["bits"] = "splitmix64:0badbadbadbadbad"
+
+
+@pytest.mark.parametrize(("bad", "status", "kind"), [((0,), 0, "suspected"), ((0, 2), 1, "CORRUPT")])
+def test_bits_of_its_own_in_two_sessions_are_silent_corruption(fleet, bad, status, kind):
+    assert "bitwise" in {error["determinism"] for error in RESULTS[7]["errors"].values()}
+
+    def session_of(session):
+        return {"change": other_bits} if session in bad else {}
+
+    found, out = fleet(of_card={(2, 0): session_of}, hosts=3)
+    assert found == status
+    assert first_lines(out, kind)[0].startswith("node2 GPU 0: bits of 1 output differ")
+
+
+def wrong(run):
+    run["results"][3] |= {"correctness": "INCORRECT", "measurements": []}
+
+
+def test_a_wrong_output_drains_its_host_and_one_that_all_cards_have_none(fleet):
+    status, out = fleet("--drain", of_card={(1, 1): {"change": wrong}}, hosts=3, sessions=1)
+    assert (status, out) == (1, "node1\n")
+    every = {(host, index): {"change": wrong} for host in range(3) for index in range(2)}
+    status, out = fleet("--drain", of_card=every, hosts=3, sessions=1, folder="every")
+    assert (status, out) == (1, "")
+    status, out = fleet(hosts=0, folder="every")
+    assert first_lines(out, "WRONG")[0].startswith(
+        f"{RESULTS[3]['case']['id']}: wrong output on 6 of 6 cards"
+    )
+
+
+def lacking(run):
+    del run["results"][5]
+    run["skips"] = [[RESULTS[5]["case"]["id"], "cupy is not installed", ""]]
+
+
+def silent(run):
+    run["results"] = []
+    run["problems"] = ["nothing was measured on a GPU"]
+
+
+def test_silence_is_not_health(fleet):
+    Path("hosts.txt").write_text("node0\nnode1\n# spares\nnode77  # new\n")
+    of_card = {(4, 1): None, (5, 0): {"change": lacking}, (6, 1): {"change": silent}}
+    status, out = fleet("--expect=hosts.txt", of_card=of_card, sessions=1)
+    assert status == 1
+    out = " ".join(out.split())
+    for told in (
+        "SILENT node77: reported nothing",
+        "SILENT node4: 1 card, and most hosts have 2",
+        f"SILENT node5 GPU 0: no valid time of 1 case that most cards have: {RESULTS[5]['case']['id']} (cupy",
+        "SILENT node6 GPU 1: nothing valid was measured, nothing was measured on a GPU",
+    ):
+        assert told in out
+
+
+def test_runs_without_a_gpu_are_cards_of_their_hosts_that_nothing_compares(fleet):
+    """All simulators have one UUID."""
+    without = {(host, 0): {"device_uuid": SIMULATED_UUID, "is_simulated": True} for host in range(3)}
+    status, out = fleet(hosts=3, cards=1, of_card=without)
+    assert (status, out.splitlines()[0]) == (0, "3 cards of 3 hosts: nothing stands out")
+    assert "no run measured on a GPU, so no times are compared" in out
+
+
+def test_files_that_cannot_be_read_are_named_and_the_others_judged(fleet):
+    fleet(judge=False)
+    for name, content in (("node3-1.json", b'{"schema": 6'), ("node4-0.json", b"")):
+        Path("runs", name).write_bytes(content)
+    status, out = fleet(hosts=0)
+    assert status == 3
+    assert [line.partition(":")[0] for line in first_lines(out, "UNREADABLE")] == [
+        "node3-1.json",
+        "node4-0.json",
+    ]
+    assert cli.main(["fleet", "nowhere"]) == 3
+    assert cli.main(["fleet", "runs", "-o", "fleet.xml"]) == 2
+
+
+def test_before_and_after_tell_the_shift_of_the_fleet_and_who_moved_otherwise(fleet):
+    fleet(folder="before", judge=False, sessions=1)
+    after = {
+        (host, index): {"slow": 0.02, "driver_version": "590.1"} for host in range(12) for index in range(2)
+    }
+    after[8, 1] = {"slow": 0.08, "driver_version": "590.1"}
+    status, out = fleet("--before=before", of_card=after)
+    out = " ".join(out.split())
+    assert status == 1
+    assert "since before, 24 cards on both sides, NVIDIA H200: +2.0 % in memory" in out
+    assert "driver 580.159.04 → 590.1" in out
+    assert "SLOW node8 GPU 1: +6.2 % in memory" in out
+    assert "since before, beside the fleet" in out
+
+
+def test_each_form_names_what_stands_out(fleet, capsys):
+    fleet(of_card={(3, 1): {"slow": 0.06}})
+    hostile = run_of("x", device_name="=cmd|<b>", driver_version="<script>")
+    write_run(Path("runs"), "=<script>", "0", hostile)
+    for form in ("html", "md", "csv", "json"):
+        assert cli.main(["fleet", "runs", "-o", f"fleet.{form}"]) == 1
+    texts = {form: Path(f"fleet.{form}").read_text() for form in ("html", "md", "csv", "json")}
+    rows = {(row["host"], row["index"]): row for row in csv.DictReader(texts["csv"].splitlines())}
+    assert len(rows) == 25
+    assert rows["node3", "1"]["verdict"] == "SLOW"
+    assert float(rows["node3", "1"]["memory %"]) == pytest.approx(6.0, abs=0.8)
+    content = json.loads(texts["json"])
+    assert (content["drain"], content["findings"][0]["where"]) == (["node3"], "node3 GPU 1")
+    for form in ("html", "md"):
+        assert "node3 GPU 1" in texts[form]
+        assert "<script>" not in texts[form]
+
+
+def test_thirty_lines_are_enough_for_a_thousand_cards():
+    """Each card is another finding."""
+    sessions = [
+        session
+        for card in range(1000)
+        for session in sessions_of(RUN_OF_SHORT.replace(b"GPU-x", b"GPU-%d" % card), f"node{card}")
+    ]
+    assert len(sessions) == 1000
+    found = judged(sessions, expected=[f"other{number}" for number in range(500)])
+    lines = terminal(Told(found, rows(found)), 100)
+    assert len(lines) <= 30
+    assert any("more SILENT: -o fleet.html" in line for line in lines)
+
+
+RUN_OF_SHORT = run_of("x", change=lambda run: run.update(results=run["results"][:2]))
+
+
+def test_whose_file_it_is():
+    assert host_and_index(Path("runs/gpu-host.example.org-3.2.json")) == ("gpu-host.example.org", "3")
+    assert host_and_index(Path("host0017/run.json.gz")) == ("host0017", "")
+    assert host_and_index(Path("host0017/run-last.json")) == ("host0017", "")
+
+
+def test_files_are_never_replaced(tmp_path):
+    names = [write_run(tmp_path / "new", "node1", "", b"%d" % number).name for number in range(3)]
+    assert names == ["node1-0.json", "node1-0.2.json", "node1-0.3.json"]
+    tmp_path.joinpath("file").touch()
+    with pytest.raises(FileError, match="cannot be written into"):
+        write_run(tmp_path / "file", "node1", "0", b"")
+
+
+def test_a_file_holds_several_sessions_and_confirming_ones_have_no_times():
+    def further(run):
+        again = {**run["results"][0], "session": "later", "role": "further"}
+        run["sessions"] = [
+            again,
+            {**again, "session": "third"},
+            {**again, "session": "chosen", "role": "confirming"},
+        ]
+
+    sessions = sessions_of(run_of("a", change=further))
+    assert [(session.id, len(session.times_ns)) for session in sessions] == [
+        ("0", CASES),
+        ("later", 1),
+        ("third", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"[]", "expected `object`"),
+        (b'{"schema": 7}', "schema: is 7, and this"),
+        (b'{"schema": 6}', "is missing"),
+    ],
+)
+def test_damage_is_told_by_its_field(content, said):
+    with pytest.raises(ContentError, match=said):
+        sessions_of(content)
+
+
+def test_texts_for_numbers_and_times_that_are_none_are_unknown():
+    def odd(run):
+        for result in run["results"]:
+            result["observations"]["card"] = {"remapped_rows": "many", "power_limit_w": "high"}
+        run["results"][0]["measurements"][0]["summary"]["median_ns"] = None
+        run["results"][1]["measurements"][0]["invalid"] = "too hot"
+        run["results"][2]["simulated"] = True
+
+    (session,) = sessions_of(run_of("a", change=odd))
+    assert len(session.times_ns) == CASES - 3
+    assert session.facts.setup == CardFacts().setup
+    assert session.facts.power_limit_w == 700.0, "of the fingerprint"
+
+
+# --- validate names the files ---------------------------------------------------------------------
+
+COPIES_A_RUN = """
+import shutil, sys
+given = [each.partition("=")[2] for each in sys.argv if each.startswith("--gpukern-report=")]
+shutil.copy("run.json", given[0])
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("option", [["--gpukern-report=runs/"], ["--gpukern-report", "there"]])
+def test_validate_names_a_run_by_its_host_and_card_and_ends_as_pytest_does(monkeypatch, tmp_path, option):
+    monkeypatch.chdir(tmp_path)
+    Path("there").mkdir()
+    Path("run.json").write_bytes(run_of("x").replace(b"GPU-x", UUIDS[1].encode()))
+    monkeypatch.setattr(validate, "command", lambda given: [sys.executable, "-c", COPIES_A_RUN, *given])
+    monkeypatch.setattr(nvml, "open_nvml", lambda: FakeNvml(records=(gpu(0), gpu(1))))
+    for name in ("{}-1.json", "{}-1.2.json"):
+        assert cli.main(["validate", *option]) == 1
+        written = Path(option[-1].partition("=")[2] or option[-1], name.format(socket.gethostname()))
+        assert [session.card.uuid for session in sessions_of(written.read_bytes())] == [UUIDS[1]]
+
+
+def test_only_folders_are_taken_out_of_the_options(tmp_path):
+    tmp_path.joinpath("there").mkdir()
+    report = "--gpukern-report"
+    given = [f"{report}=new/", "-k", "x", report, f"{tmp_path}/there", report, "run.json", f"{report}="]
+    kept, folders = validate.without_folders(given)
+    assert kept == ["-k", "x", f"{report}=run.json", f"{report}="]
+    assert folders == [Path("new/"), tmp_path / "there"]
